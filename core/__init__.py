@@ -1,0 +1,1 @@
+"""The engine: save, load and transform checkpoints; imports neither typer nor rich."""

@@ -1,0 +1,116 @@
+"""What can go wrong, as one tree: every class carries the exit code and the id that scripts rely on.
+
+Anything outside this tree that reaches the command line is a bug of ours and is shown as one. A class also
+subclasses the standard error that a library user would catch.
+"""
+
+from __future__ import annotations
+
+
+class EdlCkptError(Exception):
+    """A failure with a plain sentence, and a hint when there is a next step.
+
+    `path` is the file or location concerned, `offset` a byte position in it.
+    """
+
+    exit_code = 1
+    id = "failed"
+
+    def __init__(
+        self, message: str, *, path: str | None = None, offset: int | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.path = path
+        self.offset = offset
+        self.hint = hint
+
+    def __str__(self) -> str:
+        place = "" if self.offset is None else f" (at byte {self.offset})"
+        prefix = f"{self.path}: " if self.path and not self.message.startswith(self.path) else ""
+        return f"{prefix}{self.message}{place}"
+
+
+class UsageError(EdlCkptError, ValueError):
+    """A wrong flag, value or configuration; nothing was touched."""
+
+    exit_code = 2
+    id = "usage"
+
+
+class IncompleteError(EdlCkptError):
+    """The checkpoint asked for lacks shards, or is still being written."""
+
+    exit_code = 4
+    id = "incomplete"
+
+
+class CorruptError(EdlCkptError, ValueError):
+    """The bytes read cannot be what they claim, or shards contradict each other.
+
+    `code` is the finding of `verify` that names the same fault.
+    """
+
+    exit_code = 5
+    id = "corrupt"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = "malformed",
+        path: str | None = None,
+        offset: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, path=path, offset=offset, hint=hint)
+        self.code = code
+
+
+class NotFoundError(EdlCkptError, FileNotFoundError):
+    """No such location, version, shard, table, variable or tag."""
+
+    exit_code = 10
+    id = "not_found"
+
+
+class LockedError(EdlCkptError):
+    """Somebody holds the lock, or a race was lost; it is safe to try again."""
+
+    exit_code = 11
+    id = "locked"
+
+
+class AuthError(EdlCkptError, PermissionError):
+    """Credentials or permissions."""
+
+    exit_code = 12
+    id = "auth"
+
+
+class UnavailableError(EdlCkptError, ConnectionError):
+    """Storage is unreachable or throttled, after retries; it is safe to try again."""
+
+    exit_code = 13
+    id = "unavailable"
+
+
+class NoSpaceError(EdlCkptError, OSError):
+    """A limit of disk, quota or file size."""
+
+    exit_code = 14
+    id = "no_space"
+
+
+class UnsupportedError(EdlCkptError):
+    """A format, or a server, that lacks something needed."""
+
+    exit_code = 15
+    id = "unsupported"
+
+
+class RefusedError(EdlCkptError):
+    """A guard said no: stale plan, existing target, last complete version, missing confirmation."""
+
+    exit_code = 16
+    id = "refused"
