@@ -1,1 +1,60 @@
-"""The engine: save, load and transform checkpoints; imports neither typer nor rich."""
+"""The engine: reads, checks and reshards ElasticDL's parameter-server checkpoints; a library of its own.
+
+Glossary. A *location* (checkpoint_dir) holds *versions*. A version holds one *shard* for each parameter server
+(`ps_id` of `ps_num`). A shard holds *dense variables*, whole, and *rows* of *embedding tables*, each with its int64
+*id*; a table's *info* is its dim and initializer. A *generation* (v0 to v4) is how a shard's bytes are arranged, a
+*layout* how its file is named. A *fingerprint* names a content, however it is sharded.
+
+The public names below are imported when they are first used, so that a listing costs no numpy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.catalog import list_versions, parse_ref, resolve
+    from edl_ckpt.core.errors import EdlCkptError
+    from edl_ckpt.core.fingerprint import Fingerprint, fingerprint_checkpoint
+    from edl_ckpt.core.model import CheckpointRef, Listing, ShardIndex, State, Version
+    from edl_ckpt.core.placement import row_owners, variable_owner
+    from edl_ckpt.core.reader import Checkpoint, Part, Rows, open_checkpoint
+    from edl_ckpt.core.reshard import ReshardPlan, ReshardResult, execute_reshard, plan_reshard
+    from edl_ckpt.core.stats import TensorStats, tensor_stats
+    from edl_ckpt.core.summary import CheckpointSummary, summarize
+    from edl_ckpt.core.verify import Finding, VerifyResult, verify_version
+    from edl_ckpt.core.writer import Table, save_checkpoint
+
+_HOMES = {
+    "catalog": ("list_versions", "parse_ref", "resolve"),
+    "errors": ("EdlCkptError",),
+    "fingerprint": ("Fingerprint", "fingerprint_checkpoint"),
+    "model": ("CheckpointRef", "Listing", "ShardIndex", "State", "Version"),
+    "placement": ("row_owners", "variable_owner"),
+    "reader": ("Checkpoint", "Part", "Rows", "open_checkpoint"),
+    "reshard": ("ReshardPlan", "ReshardResult", "execute_reshard", "plan_reshard"),
+    "stats": ("TensorStats", "tensor_stats"),
+    "summary": ("CheckpointSummary", "summarize"),
+    "verify": ("Finding", "VerifyResult", "verify_version"),
+    "writer": ("Table", "save_checkpoint"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [  # noqa: RUF022 - in the order of the rooms above
+    "list_versions", "parse_ref", "resolve", "EdlCkptError", "Fingerprint", "fingerprint_checkpoint",
+    "CheckpointRef", "Listing", "ShardIndex", "State", "Version", "row_owners", "variable_owner",
+    "Checkpoint", "Part", "Rows", "open_checkpoint", "ReshardPlan", "ReshardResult", "execute_reshard",
+    "plan_reshard", "TensorStats", "tensor_stats", "CheckpointSummary", "summarize", "Finding", "VerifyResult",
+    "verify_version", "Table", "save_checkpoint",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"edl_ckpt.core.{_HOME_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

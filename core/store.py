@@ -52,6 +52,10 @@ class RangeReader(Protocol):
         """Fill the whole buffer from `offset` on; errors as `read`."""
         ...
 
+    def check_unchanged(self) -> None:
+        """Raise LockedError when the file is not what it was when it was opened."""
+        ...
+
     def close(self) -> None:
         """Release the file."""
         ...
@@ -171,7 +175,7 @@ class LocalReader:
         self.bytes_read += done
 
     def close(self) -> None:
-        """Close the file; raises LockedError when it changed while it was open."""
+        """Close the file."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)

@@ -1,0 +1,225 @@
+"""How anything new becomes visible: staged beside its target, flushed, then put in place by one rename.
+
+ElasticDL's scan looks at every name in checkpoint_dir; the only place it tolerates is a directory whose children end
+in -0 (`core/README.md`, section State). So everything is staged in `.edl-ckpt-0/stage-0/<id>/`, and what is replaced
+or deleted goes to `.edl-ckpt-0/trash-0/<id>/` by one rename before its bytes are removed. A crash at any instant
+leaves the old state or the new one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import os
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from edl_ckpt.core.errors import NoSpaceError, RefusedError
+from edl_ckpt.core.layout import STATE_DIR
+from edl_ckpt.core.store import storage_errors
+
+_RENAME_NOREPLACE: Final = 1
+_RENAME_EXCHANGE: Final = 2
+_AT_FDCWD: Final = -100
+_SPARE_BYTES: Final = 1 << 20
+
+
+class StagedFile:
+    """A file of known size that is written at any offset, from several threads."""
+
+    def __init__(self, path: str, size_bytes: int) -> None:
+        self.path = path
+        self.size_bytes = size_bytes
+        self.bytes_written = 0
+        self._lock = threading.Lock()
+        with storage_errors(path):
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            try:
+                if size_bytes:
+                    self._allocate(size_bytes)
+            except BaseException:
+                os.close(self._fd)
+                raise
+
+    def _allocate(self, size_bytes: int) -> None:
+        """Take the space now, so that a full disk fails here and not after an hour of writing."""
+        try:
+            os.posix_fallocate(self._fd, 0, size_bytes)
+        except OSError as error:
+            if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}:
+                raise
+            os.ftruncate(self._fd, size_bytes)
+
+    def write(self, offset: int, data: memoryview | bytes) -> None:
+        """Write all of `data` at `offset`."""
+        view = memoryview(data).cast("B")
+        done = 0
+        with storage_errors(self.path):
+            while done < len(view):
+                done += os.pwrite(self._fd, view[done:], offset + done)
+        with self._lock:
+            self.bytes_written += done
+
+    def flush(self) -> None:
+        """Bring the file to the disk; an error here is final, the file must be written again."""
+        with storage_errors(self.path):
+            os.fsync(self._fd)
+
+    def close(self) -> None:
+        """Close the file; an error here means that the bytes are not safe."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            with storage_errors(self.path):
+                os.close(fd)
+
+
+class Staging:
+    """A private directory in `.edl-ckpt-0/stage-0/` of a local checkpoint_dir, gone when the block ends."""
+
+    def __init__(self, checkpoint_dir: str) -> None:
+        self.checkpoint_dir = checkpoint_dir
+        self.id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._state = os.path.join(checkpoint_dir, STATE_DIR)
+        self.path = os.path.join(self._state, "stage-0", self.id)
+        self._trash = os.path.join(self._state, "trash-0", self.id)
+
+    def __enter__(self) -> Self:
+        with storage_errors(self.checkpoint_dir):
+            os.makedirs(self.checkpoint_dir, exist_ok=True)
+        _make_inside(self._state, self.path)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        for path in (os.path.dirname(self.path), os.path.dirname(self._trash), self._state):
+            try:
+                os.rmdir(path)
+            except OSError:
+                continue  # others are at work in it, or it holds something to keep
+
+    def check_space(self, size_bytes: int) -> None:
+        """Raise NoSpaceError when the filesystem has no room for this many bytes more."""
+        with storage_errors(self.checkpoint_dir):
+            stat = os.statvfs(self.path)
+        free = stat.f_bavail * stat.f_frsize
+        if free < size_bytes + _SPARE_BYTES:
+            raise NoSpaceError(
+                f"{size_bytes} bytes are needed, {free} are free", path=self.checkpoint_dir, hint="nothing was written"
+            )
+
+    def directory(self, name: str) -> str:
+        """Make a directory inside the staging area and return its path."""
+        path = os.path.join(self.path, name)
+        with storage_errors(path):
+            os.mkdir(path)
+        return path
+
+    def publish(self, staged: str, target: str) -> None:
+        """Make a staged directory visible under a name that must be free; RefusedError when it is taken."""
+        flush_directory(staged)
+        with storage_errors(target):
+            try:
+                _rename(staged, target, _RENAME_NOREPLACE)
+            except FileExistsError:
+                raise RefusedError("exists already; nothing was changed", path=target) from None
+            flush_directory(os.path.dirname(target) or ".")
+
+    def exchange(self, staged: str, target: str) -> str:
+        """Put a staged directory in the place of an existing one; return where the old one is now, in the trash.
+
+        One atomic exchange where the kernel has it, else two renames, of which the first is undone when the
+        second fails.
+        """
+        flush_directory(staged)
+        _make_inside(self._state, self._trash)
+        old = os.path.join(self._trash, os.path.basename(target))
+        with storage_errors(target):
+            try:
+                _rename(staged, target, _RENAME_EXCHANGE)
+                os.rename(staged, old)
+            except OSError as error:
+                if error.errno not in {errno.EINVAL, errno.ENOSYS}:
+                    raise
+                os.rename(target, old)
+                try:
+                    os.rename(staged, target)
+                except BaseException:
+                    os.rename(old, target)
+                    raise
+            flush_directory(os.path.dirname(target) or ".")
+            flush_directory(self._trash)
+        return old
+
+    def drop_trash(self) -> None:
+        """Remove what this staging put into the trash."""
+        shutil.rmtree(self._trash, ignore_errors=True)
+
+
+def _make_inside(state: str, path: str) -> None:
+    """Make a directory below the state directory, though another process removes the empty ones above it."""
+    with storage_errors(path):
+        for attempt in range(20):
+            try:
+                os.makedirs(path)
+            except FileNotFoundError:
+                if attempt == 19:
+                    raise
+            else:
+                return
+
+
+def flush_directory(path: str) -> None:
+    """Bring the names in a directory to the disk."""
+    with storage_errors(path):
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+@functools.cache
+def _renameat2() -> Callable[[bytes, bytes, int], int] | None:
+    """Return the C library's renameat2, which Python's os does not offer, or None."""
+    try:
+        function = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
+
+    def call(old: bytes, new: bytes, flags: int) -> int:
+        return int(function(_AT_FDCWD, old, _AT_FDCWD, new, flags))
+
+    return call
+
+
+def _rename(old: str, new: str, flags: int) -> None:
+    """Rename with flags; without the system call, NOREPLACE is checked by hand and EXCHANGE raises ENOSYS."""
+    call = _renameat2()
+    if call is not None:
+        if call(os.fsencode(old), os.fsencode(new), flags) == 0:
+            return
+        code = ctypes.get_errno()
+        if flags == _RENAME_EXCHANGE or code not in {errno.EINVAL, errno.ENOSYS}:
+            raise OSError(code, os.strerror(code), old, None, new)
+    elif flags == _RENAME_EXCHANGE:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), old)
+    if os.path.lexists(new):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
+    os.rename(old, new)
+
+
+def flush_all(files: Sequence[StagedFile], workers: int) -> None:
+    """Flush several files at a time."""
+    from edl_ckpt.core.parallel import run_parallel
+
+    for _ in run_parallel(StagedFile.flush, files, max(workers, 4)):
+        pass

@@ -1,0 +1,529 @@
+"""Writing a version again for another number of parameter servers.
+
+Two passes, one read of the values. The plan reads headers and ids: from them it knows the size of every target file
+and the place of every row in it, down to the byte. The execution streams values once, in batches, each batch ordered
+by owner and written at its offsets; ids move as the varint bytes they are. Row order in a target is that of the
+source's shards and rows, so the result does not depend on the number of workers or the size of a batch.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from edl_ckpt.core import bulk, placement
+from edl_ckpt.core.catalog import list_versions
+from edl_ckpt.core.errors import (
+    EdlCkptError,
+    LockedError,
+    NotFoundError,
+    RefusedError,
+    UnsupportedError,
+    UsageError,
+)
+from edl_ckpt.core.fingerprint import ContentSketch, Fingerprint, fingerprint_checkpoint, fingerprint_of
+from edl_ckpt.core.layout import DESIGN, SINGLE_FILE, Layout
+from edl_ckpt.core.model import ShardFile, State, Version
+from edl_ckpt.core.parallel import default_workers, run_parallel
+from edl_ckpt.core.progress import SILENT, Progress
+from edl_ckpt.core.publish import StagedFile, Staging, flush_all
+from edl_ckpt.core.reader import Checkpoint, open_checkpoint
+from edl_ckpt.core.scan import (
+    PIECE_BYTES,
+    VALUE_BATCH_BYTES,
+    DensePiece,
+    IdPiece,
+    dense_pieces,
+    id_pieces,
+    number_rows,
+    read_dense,
+    read_piece,
+    row_batches,
+)
+from edl_ckpt.core.store import is_local, local_path
+from edl_ckpt.core.writer import (
+    EMPTY_DTYPE,
+    DensePart,
+    ShardLayout,
+    TablePart,
+    lay_out_shard,
+    writable_layout,
+)
+
+LARGE_SHARD_BYTES: Final = 1 << 31
+"""Python's protobuf can neither parse nor write a larger message; ElasticDL's Go servers can."""
+_BYTES_PER_ID_BYTE: Final = 24
+"""Memory for each byte of a piece of ids: the bytes, what they decode to, owners, lengths, and copies by owner."""
+_MAX_PIECES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class TargetShard:
+    """A shard to be written, or written."""
+
+    ps_id: int
+    path: str
+    size_bytes: int
+    variables: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Route:
+    """Where the rows of a piece of ids go: int64 [to_ps] offsets into the target files, and how many bytes of ids."""
+
+    piece: IdPiece
+    rows: bulk.I64
+    id_bytes: bulk.I64
+    values_at: bulk.I64
+    ids_at: bulk.I64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReshardPlan:
+    """What a reshard will write, and where; made from headers and ids alone."""
+
+    ref: str
+    source: Version
+    output: str
+    in_place: bool
+    from_ps: int
+    to_ps: int
+    version: int
+    layout: str
+    rows: int
+    size_bytes: int
+    targets: tuple[TargetShard, ...]
+    warnings: tuple[str, ...]
+    workers: int
+    batch_bytes: int
+    bytes_read: int
+    storage_options: Mapping[str, str]
+    layouts: tuple[ShardLayout, ...]
+    routes: tuple[_Route, ...]
+
+    @property
+    def skew(self) -> float:
+        """Return the size of the largest target shard over the mean: 1.0 is balanced."""
+        return max(t.size_bytes for t in self.targets) * self.to_ps / max(self.size_bytes, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ReshardResult:
+    """What a reshard wrote; `fingerprint` is that of what was read and of what was read back from the disk."""
+
+    ref: str
+    output: str
+    from_ps: int
+    to_ps: int
+    version: int
+    size_bytes: int
+    bytes_read: int
+    bytes_written: int
+    rows: int
+    seconds: float
+    peak_memory_bytes: int
+    fingerprint: str
+    shards: tuple[TargetShard, ...]
+
+
+def plan_reshard(
+    version: Version,
+    ps_num: int,
+    *,
+    output: str | None = None,
+    layout: str | None = None,
+    workers: int | None = None,
+    max_memory_bytes: int | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    progress: Progress = SILENT,
+) -> ReshardPlan:
+    """Read headers and ids of a version and return what writing it for `ps_num` servers means; nothing is written.
+
+    Without `output` (a checkpoint_dir) the version is replaced in place. `layout` is 'design' or 'elasticdl', the
+    version's own when None. `max_memory_bytes` bounds the batches of all workers together. Raises what
+    `open_checkpoint` raises, UsageError for bounds that cannot be met, RefusedError for a target that exists.
+    """
+    if not 1 <= ps_num <= placement.MAX_PS_NUM:
+        raise UsageError(f"the number of parameter servers must be 1 to {placement.MAX_PS_NUM}, got {ps_num}")
+    chosen = _target_layout(version, layout, output)
+    where = version.location if output is None else output
+    directory = _target_directory(version, chosen, where, in_place=output is None)
+    with open_checkpoint(version, storage_options=storage_options) as checkpoint:
+        workers = default_workers() if workers is None else workers
+        piece_bytes, batch_bytes, workers = _memory_shares(checkpoint, max_memory_bytes, workers)
+        pieces = list(id_pieces(checkpoint, piece_bytes))
+        progress.start("reading ids", sum(p.end - p.start for p in pieces))
+        routes = _route(checkpoint, pieces, ps_num, workers, progress)
+        layouts, routes = _lay_out(checkpoint, routes, ps_num)
+        bytes_read = checkpoint.bytes_read
+        targets = _targets(checkpoint, layouts, routes, ps_num, chosen, directory)
+    return ReshardPlan(
+        ref=version.ref,
+        source=version,
+        output=where,
+        in_place=output is None,
+        from_ps=version.ps_num or 0,
+        to_ps=ps_num,
+        version=version.version,
+        layout=chosen.name,
+        rows=sum(t.rows for t in targets),
+        size_bytes=sum(t.size_bytes for t in targets),
+        targets=targets,
+        warnings=tuple(_warnings(checkpoint, targets, ps_num)),
+        workers=workers,
+        batch_bytes=batch_bytes,
+        bytes_read=bytes_read,
+        storage_options=dict(storage_options or {}),
+        layouts=layouts,
+        routes=tuple(routes),
+    )
+
+
+def _target_layout(version: Version, layout: str | None, output: str | None) -> Layout:
+    """Return the layout to write: the one asked for, else the version's own where it can hold shards."""
+    if layout is not None:
+        chosen = writable_layout(layout)
+        if output is None and chosen != version.layout:
+            raise UsageError(
+                f"the version is in the {version.layout.name} layout; in place it keeps it",
+                path=version.path,
+                hint="try: --output LOCATION",
+            )
+        return chosen
+    if version.layout is not SINGLE_FILE:
+        return version.layout
+    if output is None:
+        raise RefusedError(
+            "one file without shards cannot be resharded in place", path=version.path, hint="try: --output LOCATION"
+        )
+    return DESIGN
+
+
+def _target_directory(version: Version, layout: Layout, output: str, *, in_place: bool) -> str:
+    """Return the directory the new shards will be in, having looked that nothing is in the way."""
+    if not is_local(output):
+        raise UnsupportedError("only local directories can be written to", path=output)
+    directory = os.path.join(local_path(output), layout.version_dir(version.version))
+    if in_place:
+        return version.path
+    try:
+        taken = any(v.version == version.version for v in list_versions(output).versions)
+    except NotFoundError:
+        taken = os.path.lexists(local_path(output))
+    if taken or os.path.lexists(directory):
+        raise RefusedError(
+            f"version {version.version} exists there already", path=output, hint="nothing was changed"
+        )
+    return directory
+
+
+def _memory_shares(checkpoint: Checkpoint, limit: int | None, workers: int) -> tuple[int, int, int]:
+    """Return (bytes of a piece of ids, of a batch of values, workers) that keep within a limit.
+
+    A worker holds a piece of ids, decoded, and two batches: values as read and as ordered by owner. Fewer workers
+    are better than none: they are given up before the limit is.
+    """
+    if workers < 1:
+        raise UsageError(f"workers must be at least 1, got {workers}")
+    total_ids = sum(run.end - run.start for s in checkpoint.shards for t in s.tables for run in t.ids)
+    widest = max((t.row_bytes for s in checkpoint.shards for t in s.tables), default=0)
+    piece, batch = max(PIECE_BYTES // 2, total_ids // _MAX_PIECES), max(VALUE_BATCH_BYTES, widest)
+    if limit is None:
+        return piece, batch, workers
+    least_piece, least_batch = 4096, max(bulk.CHUNK_BYTES, widest)
+    least = _BYTES_PER_ID_BYTE * least_piece + 2 * least_batch
+    if limit < least:
+        raise UsageError(
+            f"--max-memory of {limit} bytes is too small: one row of {widest} bytes and its id take {least}"
+        )
+    workers = min(workers, limit // least)
+    share = limit // workers
+    batch = max(least_batch, min(batch, share // 4))
+    piece = max(least_piece, min(piece, (share - 2 * batch) // _BYTES_PER_ID_BYTE))
+    return piece, batch, workers
+
+
+def _route(
+    checkpoint: Checkpoint, pieces: list[IdPiece], ps_num: int, workers: int, progress: Progress
+) -> list[_Route]:
+    """Pass one: decode the ids of each piece and count what goes where."""
+
+    def count(piece: IdPiece) -> tuple[int, bulk.I64, bulk.I64]:
+        block = read_piece(checkpoint, piece)
+        rows, id_bytes = bulk.tally(bulk.owners(block.ids, ps_num), block.lengths, ps_num)
+        progress.advance(piece.end - piece.start)
+        return len(block.ids), rows, id_bytes
+
+    counted = list(run_parallel(count, pieces, workers))
+    numbered = number_rows(checkpoint, pieces, [rows for rows, _, _ in counted])
+    nowhere = np.zeros(0, np.int64)
+    return [
+        _Route(piece, rows, id_bytes, nowhere, nowhere)
+        for piece, (_, rows, id_bytes) in zip(numbered, counted, strict=True)
+    ]
+
+
+def _lay_out(
+    checkpoint: Checkpoint, routes: Sequence[_Route], ps_num: int
+) -> tuple[tuple[ShardLayout, ...], list[_Route]]:
+    """Compute every target file from the counts, then the offsets of every piece in every target."""
+    tables = checkpoint.table_names
+    zero = np.zeros(ps_num, np.int64)
+    rows = {name: zero.copy() for name in tables}
+    id_bytes = {name: zero.copy() for name in tables}
+    for route in routes:
+        rows[route.piece.entry.name] += route.rows
+        id_bytes[route.piece.entry.name] += route.id_bytes
+    infos = [checkpoint.infos[name] for name in sorted(checkpoint.infos, key=str.encode)]
+    held: list[list[DensePart]] = [[] for _ in range(ps_num)]
+    variables = {v.name: v for shard in checkpoint.shards for v in shard.variables}
+    for name in sorted(variables, key=str.encode):
+        entry = variables[name]
+        part = DensePart(name, entry.dtype, entry.shape, entry.size_bytes)
+        held[placement.variable_owner(name, ps_num)].append(part)
+    dtypes = {name: checkpoint.table_dtype(name) or EMPTY_DTYPE for name in tables}
+    ordered = sorted(tables, key=str.encode)
+    number = checkpoint.shards[0].version if checkpoint.shards else 0
+    layouts = tuple(
+        lay_out_shard(
+            number,
+            infos,
+            held[i],
+            [
+                TablePart(n, dtypes[n], checkpoint.infos[n].dim, int(rows[n][i]), int(id_bytes[n][i]))
+                for n in ordered
+            ],
+        )
+        for i in range(ps_num)
+    )
+    values_at = {n: np.array([layout.values_at[n] for layout in layouts], np.int64) for n in tables}
+    ids_at = {n: np.array([layout.ids_at[n] for layout in layouts], np.int64) for n in tables}
+    placed: list[_Route] = []
+    for route in routes:
+        name = route.piece.entry.name
+        placed.append(replace(route, values_at=values_at[name], ids_at=ids_at[name]))
+        values_at[name] = values_at[name] + route.rows * route.piece.entry.row_bytes
+        ids_at[name] = ids_at[name] + route.id_bytes
+    return layouts, placed
+
+
+def _targets(
+    checkpoint: Checkpoint,
+    layouts: Sequence[ShardLayout],
+    routes: Sequence[_Route],
+    ps_num: int,
+    layout: Layout,
+    directory: str,
+) -> tuple[TargetShard, ...]:
+    rows = sum((route.rows for route in routes), np.zeros(ps_num, np.int64))
+    return tuple(
+        TargetShard(
+            i, os.path.join(directory, layout.shard_file(i, ps_num)), held.size_bytes, len(held.dense_at), int(rows[i])
+        )
+        for i, held in enumerate(layouts)
+    )
+
+
+def _warnings(checkpoint: Checkpoint, targets: Sequence[TargetShard], ps_num: int) -> Iterator[str]:
+    large = [t.ps_id for t in targets if t.size_bytes > LARGE_SHARD_BYTES]
+    if large:
+        yield (
+            f"{len(large)} of {ps_num} target shards pass 2 GiB (shard {large[0]} first): Python parameter servers"
+            " and ElasticDL's exporter cannot read them"
+        )
+    usable = placement.crowded_shards(ps_num)
+    if usable < ps_num and len(checkpoint.variable_names) > 1:
+        yield f"with {ps_num} servers only {usable} can hold dense variables: the hash never gives the others"
+    odd = {v.dtype.name for s in checkpoint.shards for v in s.variables if not v.dtype.elasticdl}
+    if odd:
+        yield f"today's ElasticDL cannot read dtype {', '.join(sorted(odd))}"
+
+
+def execute_reshard(
+    plan: ReshardPlan, *, keep_old: bool = False, progress: Progress = SILENT
+) -> ReshardResult:
+    """Write what a plan says, prove it, and publish it by one rename.
+
+    The fingerprint of what was read must equal that of what is read back, else EdlCkptError and nothing is
+    published. `keep_old` leaves the old shards of an in-place reshard in the trash. Raises NoSpaceError before
+    anything is written when there is no room, LockedError when the source changed since the plan.
+    """
+    begin = time.perf_counter()
+    layout = plan.source.layout if plan.in_place else _layout_named(plan.layout, plan.source.layout)
+    with (
+        open_checkpoint(plan.source, storage_options=plan.storage_options) as checkpoint,
+        Staging(local_path(plan.output)) as staging,
+    ):
+        _check_unchanged(plan, checkpoint)
+        staging.check_space(plan.size_bytes)
+        name = layout.version_dir(plan.version)
+        directory = staging.directory(name)
+        written, fingerprint = _write(plan, checkpoint, directory, progress)
+        _check_unchanged(plan, checkpoint)
+        target = os.path.dirname(plan.targets[0].path)
+        if plan.in_place:
+            staging.exchange(directory, target)
+            if not keep_old:
+                staging.drop_trash()
+        else:
+            staging.publish(directory, target)
+        bytes_read = plan.bytes_read + checkpoint.bytes_read
+    return ReshardResult(
+        ref=plan.ref,
+        output=plan.output,
+        from_ps=plan.from_ps,
+        to_ps=plan.to_ps,
+        version=plan.version,
+        size_bytes=plan.size_bytes,
+        bytes_read=bytes_read,
+        bytes_written=written,
+        rows=plan.rows,
+        seconds=time.perf_counter() - begin,
+        peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        fingerprint=fingerprint.text,
+        shards=plan.targets,
+    )
+
+
+def _layout_named(name: str, own: Layout) -> Layout:
+    return own if own.name == name else writable_layout(name)
+
+
+def _check_unchanged(plan: ReshardPlan, checkpoint: Checkpoint) -> None:
+    """Raise LockedError when a source file is not the one that was planned from."""
+    checkpoint.check_unchanged()
+    for shard in checkpoint.shards:
+        if checkpoint.reader(shard).size_bytes != shard.file.size_bytes:
+            raise LockedError("the shard has changed since the plan was made", path=shard.file.path)
+
+
+def _write(
+    plan: ReshardPlan, checkpoint: Checkpoint, directory: str, progress: Progress
+) -> tuple[int, Fingerprint]:
+    """Write all target files, flush them, and compare them with the source; return (bytes written, fingerprint)."""
+    with ExitStack() as stack:
+        files: list[StagedFile] = []
+        _allow_open_files(plan.to_ps + plan.from_ps)
+        for target, layout in zip(plan.targets, plan.layouts, strict=True):
+            file = StagedFile(os.path.join(directory, os.path.basename(target.path)), layout.size_bytes)
+            stack.callback(file.close)
+            files.append(file)
+            for offset, data in layout.between:
+                file.write(offset, data)
+        read = _stream(plan, checkpoint, files, progress)
+        progress.start("proving", plan.size_bytes)
+        proof = _read_back(plan, directory, files, progress)
+        if proof.text != read.text:
+            names = ", ".join(map(repr, proof.differing(read)[:5]))
+            raise EdlCkptError(
+                f"what was written is not what was read ({names}); nothing was published",
+                path=directory,
+                hint="suspect the memory or the disk of this machine",
+            )
+        return sum(file.bytes_written for file in files), read
+
+
+def _allow_open_files(count: int) -> None:
+    """Raise the soft limit of open files towards the hard one when a plan needs more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < count + 64 and soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(count + 64, hard), hard))
+
+
+def _stream(
+    plan: ReshardPlan, checkpoint: Checkpoint, files: Sequence[StagedFile], progress: Progress
+) -> Fingerprint:
+    """Pass two: read every value once, order by owner, write at its offset; return the source's fingerprint."""
+    sketch = ContentSketch()
+    progress.start("resharding", sum(v.size_bytes for v in _sources(checkpoint)))
+
+    def move(task: _Route | DensePiece) -> None:
+        if isinstance(task, DensePiece):
+            _move_dense(plan, checkpoint, task, files, sketch)
+            progress.advance(task.size)
+        else:
+            _move_rows(plan, checkpoint, task, files, sketch, progress)
+
+    tasks: list[_Route | DensePiece] = [*dense_pieces(checkpoint, plan.batch_bytes), *plan.routes]
+    for _ in run_parallel(move, tasks, plan.workers):
+        pass
+    return fingerprint_of(checkpoint, sketch)
+
+
+def _sources(checkpoint: Checkpoint) -> Iterator[object]:
+    for shard in checkpoint.shards:
+        yield from (v.values for v in shard.variables)
+        yield from (t.values for t in shard.tables)
+
+
+def _move_dense(
+    plan: ReshardPlan,
+    checkpoint: Checkpoint,
+    piece: DensePiece,
+    files: Sequence[StagedFile],
+    sketch: ContentSketch,
+) -> None:
+    data = read_dense(checkpoint, piece)
+    sketch.add_dense(piece.entry.name, piece.entry.size_bytes, piece.start, data)
+    owner = placement.variable_owner(piece.entry.name, plan.to_ps)
+    files[owner].write(plan.layouts[owner].dense_at[piece.entry.name] + piece.start, data.data)
+
+
+def _move_rows(
+    plan: ReshardPlan,
+    checkpoint: Checkpoint,
+    route: _Route,
+    files: Sequence[StagedFile],
+    sketch: ContentSketch,
+    progress: Progress,
+) -> None:
+    """Move the rows and ids of one piece to their targets."""
+    piece = route.piece
+    block = read_piece(checkpoint, piece)
+    owner = bulk.owners(block.ids, plan.to_ps)
+    ids = bulk.group_varints(block.data, block.lengths, owner, route.id_bytes)
+    _write_groups(files, ids, route.id_bytes, route.ids_at)
+    at = route.values_at.copy()
+    for some, values in row_batches(checkpoint, piece, len(block.ids), plan.batch_bytes):
+        sketch.add_rows(piece.entry.name, block.ids[some], values)
+        if piece.entry.row_bytes:
+            rows, _ = bulk.tally(owner[some], block.lengths[some], plan.to_ps)
+            grouped = bulk.group_rows(values, owner[some], rows).reshape(-1)
+            sizes = rows * piece.entry.row_bytes
+            _write_groups(files, grouped, sizes, at)
+            at += sizes
+        progress.advance(values.nbytes)
+
+
+def _write_groups(files: Sequence[StagedFile], data: bulk.U8, sizes: bulk.I64, offsets: bulk.I64) -> None:
+    """Write consecutive stretches of `data`, one for each target, at each target's offset."""
+    start = 0
+    view = data.data
+    for target in np.flatnonzero(sizes).tolist():
+        end = start + int(sizes[target])
+        files[target].write(int(offsets[target]), view[start:end])
+        start = end
+
+
+def _read_back(
+    plan: ReshardPlan, directory: str, files: Sequence[StagedFile], progress: Progress
+) -> Fingerprint:
+    """Flush the staged files and return the fingerprint of what can be read from them."""
+    flush_all(files, plan.workers)
+    shards = tuple(
+        ShardFile(t.ps_id, plan.to_ps, os.path.join(directory, os.path.basename(t.path)), t.size_bytes, 0.0)
+        for t in plan.targets
+    )
+    staged = replace(
+        plan.source, location=plan.output, path=directory, state=State.COMPLETE, ps_num=plan.to_ps, shards=shards
+    )
+    with open_checkpoint(staged) as written:
+        return fingerprint_checkpoint(written, workers=plan.workers, progress=progress)
