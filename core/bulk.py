@@ -7,17 +7,17 @@ Python anywhere. All functions release the GIL while they work, so threads scale
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+kernel: ModuleType | None
 try:
-    from edl_ckpt.core import _kernel as _compiled_kernel
+    from edl_ckpt.core import _kernel as kernel
 except ImportError:  # no compiler when it was installed: numpy does the same work
-    _compiled_kernel = None  # type: ignore[assignment]
-
-kernel = _compiled_kernel
+    kernel = None
 """The compiled kernel, or None; tests set it to None to hold numpy against it."""
 
 U8 = npt.NDArray[np.uint8]

@@ -53,9 +53,7 @@ def list_versions(
 
 def _single(location: str, version: int, entry: Entry) -> Version:
     shard = ShardFile(0, 1, entry.path, entry.size_bytes, entry.modified)
-    return Version(
-        location, version, entry.path, SINGLE_FILE, State.COMPLETE, 1, (shard,), modified=entry.modified
-    )
+    return Version(location, version, entry.path, SINGLE_FILE, State.COMPLETE, 1, (shard,), modified=entry.modified)
 
 
 def _sharded(
@@ -149,9 +147,7 @@ def resolve(
     split = split_version_dir(ref.location)
     if split and ref.version == "latest":
         ref = CheckpointRef(*split)
-    listing = list_versions(
-        ref.location, grace_seconds=grace_seconds, now=now, storage_options=storage_options
-    )
+    listing = list_versions(ref.location, grace_seconds=grace_seconds, now=now, storage_options=storage_options)
     return pick(listing, ref.version)
 
 

@@ -1,4 +1,4 @@
-"""A fingerprint of the content of a checkpoint: the same for any shard count, row order and wire generation.
+r"""A fingerprint of the content of a checkpoint: the same for any shard count, row order and wire generation.
 
 It is what proves that a reshard, a copy or an export lost nothing, and it is specified here so that anybody can
 compute it again. All integers are little-endian; arithmetic on words is modulo 2**64; lp(b) is int64(len(b)) + b.
@@ -18,7 +18,7 @@ odd byte as the low half of one. With J the columns of the widest chunk, the ske
 
 A row of no bytes has one chunk of no columns. A dense variable is one row with id 0.
 
-**Digest.** BLAKE2b of 32 bytes over b"edl-ckpt fingerprint 1\\n", then, names in the order of their UTF-8 bytes,
+**Digest.** BLAKE2b of 32 bytes over b"edl-ckpt fingerprint 1\n", then, names in the order of their UTF-8 bytes,
 
     b"D" lp(name) lp(dtype) lp(shape as int64s) lp(S)                                       each dense variable
     b"T" lp(name) lp(initializer) int64(dim) int64(rows) lp(dtype) lp(S)                    each table
@@ -37,6 +37,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final
@@ -140,7 +141,7 @@ def _dense_record(entry: DenseEntry, sketch: bulk.U32) -> bytes:
 
 
 def _table_record(
-    name: str, info: TableInfo | None, entries: list[tuple[object, TableEntry]], sketch: bulk.U32 | None
+    name: str, info: TableInfo | None, entries: Sequence[tuple[object, TableEntry]], sketch: bulk.U32 | None
 ) -> bytes:
     filled = [entry for _, entry in entries if entry.dtype]
     dtype = filled[0].dtype.name if filled and filled[0].dtype else ""
@@ -151,9 +152,7 @@ def _table_record(
     return head + struct.pack("<qq", dim, rows) + _lp(dtype.encode()) + _lp(sums)
 
 
-def fingerprint_checkpoint(
-    checkpoint: Checkpoint, *, workers: int = 1, progress: Progress = SILENT
-) -> Fingerprint:
+def fingerprint_checkpoint(checkpoint: Checkpoint, *, workers: int = 1, progress: Progress = SILENT) -> Fingerprint:
     """Read every value of a checkpoint once and return its fingerprint.
 
     Memory is a few batches per worker. Raises CorruptError where ids and rows do not match.

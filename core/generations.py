@@ -143,7 +143,7 @@ def index_shards(drafts: Sequence[Draft]) -> list[ShardIndex]:
     for draft in drafts:
         _fill(draft, family)
     dtypes, generation, ambiguous = _dtype_numbers(drafts, family)
-    return [_finish(draft, dtypes, generation, ambiguous) for draft in drafts]
+    return [_finish(draft, dtypes, generation, ambiguous=ambiguous) for draft in drafts]
 
 
 def decide_family(drafts: Sequence[Draft]) -> str:
@@ -160,8 +160,8 @@ def _fill(draft: Draft, family: str) -> None:
     draft.family = family
     if family not in draft.candidates:
         first = draft.fields[0].offset if draft.fields else 0
-        found = "/".join(sorted(draft.candidates))
-        raise cursor.corrupt(f"wire generation {found}, where the other shards are {family}", first)
+        own = "/".join(sorted(draft.candidates))
+        raise cursor.corrupt(f"wire generation {own}, where the other shards are {family}", first)
     info_number = {"v1": 3, "v3": 3, "v4": 2}.get(family)
     dense_number = {"v0": 2, "v1": 2, "v3": 4, "v4": 3}[family]
     table_number = {"v3": 5, "v4": 4}.get(family)
@@ -171,12 +171,7 @@ def _fill(draft: Draft, family: str) -> None:
         elif found.number == dense_number and family == "v1":
             draft.dense.append(_old_tensor(draft, found, 3, 4, 5))
         elif found.number == dense_number:
-            name, value = _map_entry(cursor, found)
-            tensor = _Tensor()
-            if value:
-                tensor = _old_tensor(draft, value, 2, None, 4) if family == "v0" else _tensor(draft, value)
-            tensor.name, tensor.offset = name, found.offset
-            draft.dense.append(tensor)
+            draft.dense.append(_dense(draft, found, family))
         elif found.number == table_number:
             draft.tables.append(_slices(draft, found))
         else:
@@ -185,6 +180,16 @@ def _fill(draft: Draft, family: str) -> None:
         named = {info.name for info in draft.infos}
         draft.tables = [t for t in draft.dense if t.ids is not None or t.name in named]
         draft.dense = [t for t in draft.dense if t.ids is None and t.name not in named]
+
+
+def _dense(draft: Draft, found: Field, family: str) -> _Tensor:
+    """Read a map entry of a dense variable (v0, v3, v4)."""
+    name, value = _map_entry(draft.cursor, found)
+    tensor = _Tensor()
+    if value:
+        tensor = _old_tensor(draft, value, 2, None, 4) if family == "v0" else _tensor(draft, value)
+    tensor.name, tensor.offset = name, found.offset
+    return tensor
 
 
 def _expect(cursor: Cursor, found: Field, wire_type: int, what: str) -> Field:
@@ -219,7 +224,12 @@ def _info(cursor: Cursor, found: Field) -> TableInfo:
 def _tensor(draft: Draft, value: Field) -> _Tensor:
     """Read a TensorProto (v3, v4)."""
     tensor = _Tensor(offset=value.offset, number=0)
-    known = {1: (VARINT, "dtype"), 2: (BYTES, "tensor_shape"), 3: (VARINT, "version_number"), 4: (BYTES, "values")}
+    known = {
+        1: (VARINT, "dtype"),
+        2: (BYTES, "tensor_shape"),
+        3: (VARINT, "version_number"),
+        4: (BYTES, "values"),
+    }
     seen: set[int] = set()
     for sub in draft.cursor.fields(value.start, value.end):
         if 5 <= sub.number <= 17:
@@ -357,7 +367,7 @@ def _agrees(tensor: _Tensor, dtypes: dict[int, DType]) -> bool:
     return dtype is not None and tensor.size in {0, dtype.itemsize}
 
 
-def _finish(draft: Draft, dtypes: dict[int, DType], generation: str, ambiguous: bool) -> ShardIndex:
+def _finish(draft: Draft, dtypes: dict[int, DType], generation: str, *, ambiguous: bool) -> ShardIndex:
     """Turn a draft into the index, setting aside what cannot be used as a problem."""
     problems: list[Problem] = []
     variables: dict[str, DenseEntry] = {}
@@ -404,9 +414,7 @@ def _short(shape: Sequence[int]) -> str:
     return f"[{', '.join(map(str, shape[:8]))}{', ...' if len(shape) > 8 else ''}]"
 
 
-def _checked_dtype(
-    tensor: _Tensor, dtypes: dict[int, DType], family: str, problems: list[Problem]
-) -> DType | None:
+def _checked_dtype(tensor: _Tensor, dtypes: dict[int, DType], family: str, problems: list[Problem]) -> DType | None:
     """Return the dtype of a tensor whose values are all there, else note the problem and return None."""
     number = 6 if tensor.number is None and family == "v0" else tensor.number or 0
     dtype = dtypes.get(number)
@@ -432,17 +440,15 @@ def _product(shape: Sequence[int], itemsize: int) -> str:
     return str(size) if size < 1 << 64 else "more than 2**64"
 
 
-def _table(
-    tensor: _Tensor, dtypes: dict[int, DType], family: str, problems: list[Problem]
-) -> TableEntry | None:
+def _table(tensor: _Tensor, dtypes: dict[int, DType], family: str, problems: list[Problem]) -> TableEntry | None:
     """Return a table's entry; without rows its dtype and dim are not told, whatever is written there."""
     ids = tensor.ids or ()
     if family == "v4" and tensor.shape == (0,):
         message = "no rows, written as [0] and not as [0, dim]: ElasticDL's Go parameter server panics on it"
         problems.append(Problem("empty-table-form", tensor.name, tensor.offset, message))
-    if tensor.values.size_bytes == 0 and 0 in tensor.shape[:1] or (not tensor.shape and not ids):
-        if tensor.outside is None:
-            return TableEntry(tensor.name, None, 0, 0, tensor.values, ids, tensor.offset)
+    empty = tensor.values.size_bytes == 0 and 0 in tensor.shape[:1]
+    if (empty or (not tensor.shape and not ids)) and tensor.outside is None:
+        return TableEntry(tensor.name, None, 0, 0, tensor.values, ids, tensor.offset)
     dtype = _checked_dtype(tensor, dtypes, family, problems)
     if dtype is None:
         return None

@@ -101,6 +101,6 @@ def elasticdl_version(name: str) -> int | None:
     (30, 30, None)
     """
     try:
-        return int(name.split("-")[-1])
+        return int(name.rsplit("-", maxsplit=1)[-1])
     except ValueError:
         return None

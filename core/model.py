@@ -154,9 +154,7 @@ DTYPES = {dtype.name: dtype for dtype in _DTYPES}
 TF_DTYPES = {dtype.tf_enum: dtype for dtype in _DTYPES}
 OLD_DTYPES = {
     number: DTYPES[name]
-    for number, name in enumerate(
-        ("int8", "int16", "int32", "int64", "float16", "float32", "float64", "bool"), start=1
-    )
+    for number, name in enumerate(("int8", "int16", "int32", "int64", "float16", "float32", "float64", "bool"), start=1)
 }
 """ElasticDL's own TensorDtype, used until 2020-02-14."""
 

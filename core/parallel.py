@@ -18,9 +18,7 @@ def default_workers() -> int:
     return min(len(os.sched_getaffinity(0)), 16)
 
 
-def run_parallel(
-    function: Callable[[Task], Result], tasks: Iterable[Task], workers: int
-) -> Iterator[Result]:
+def run_parallel(function: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Iterator[Result]:
     """Yield `function(task)` for each task, in their order; at most three tasks a worker are under way.
 
     The first error stops everything: tasks not yet begun never begin, and those under way are waited for.
@@ -31,9 +29,7 @@ def run_parallel(
     waiting = iter(tasks)
     pool = ThreadPoolExecutor(workers, thread_name_prefix="edl-ckpt")
     try:
-        under_way: deque[Future[Result]] = deque(
-            pool.submit(function, task) for task in islice(waiting, 3 * workers)
-        )
+        under_way: deque[Future[Result]] = deque(pool.submit(function, task) for task in islice(waiting, 3 * workers))
         while under_way:
             yield under_way.popleft().result()
             under_way.extend(pool.submit(function, task) for task in islice(waiting, 1))

@@ -92,7 +92,7 @@ class Staging:
     def __enter__(self) -> Self:
         with storage_errors(self.checkpoint_dir):
             os.makedirs(self.checkpoint_dir, exist_ok=True)
-        _make_inside(self._state, self.path)
+        _make_inside(self.path)
         return self
 
     def __exit__(
@@ -112,7 +112,9 @@ class Staging:
         free = stat.f_bavail * stat.f_frsize
         if free < size_bytes + _SPARE_BYTES:
             raise NoSpaceError(
-                f"{size_bytes} bytes are needed, {free} are free", path=self.checkpoint_dir, hint="nothing was written"
+                f"{size_bytes} bytes are needed, {free} are free",
+                path=self.checkpoint_dir,
+                hint="nothing was written",
             )
 
     def directory(self, name: str) -> str:
@@ -139,7 +141,7 @@ class Staging:
         second fails.
         """
         flush_directory(staged)
-        _make_inside(self._state, self._trash)
+        _make_inside(self._trash)
         old = os.path.join(self._trash, os.path.basename(target))
         with storage_errors(target):
             try:
@@ -163,7 +165,7 @@ class Staging:
         shutil.rmtree(self._trash, ignore_errors=True)
 
 
-def _make_inside(state: str, path: str) -> None:
+def _make_inside(path: str) -> None:
     """Make a directory below the state directory, though another process removes the empty ones above it."""
     with storage_errors(path):
         for attempt in range(20):

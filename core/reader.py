@@ -65,9 +65,7 @@ class Part:
 class Checkpoint:
     """One version, opened; use it as a context manager. Safe to read from several threads."""
 
-    def __init__(
-        self, version: Version, shards: Sequence[ShardIndex], readers: Mapping[int, RangeReader]
-    ) -> None:
+    def __init__(self, version: Version, shards: Sequence[ShardIndex], readers: Mapping[int, RangeReader]) -> None:
         self.version = version
         self.shards = tuple(shards)
         self._readers = dict(readers)
@@ -125,7 +123,7 @@ class Checkpoint:
 
     def _read_variable(self, shard: ShardIndex, entry: DenseEntry) -> npt.NDArray[np.generic]:
         data = np.empty(entry.size_bytes, np.uint8)
-        self.reader(shard).read_into(entry.values.start, memoryview(data))
+        self.reader(shard).read_into(entry.values.start, data.data)
         return as_dtype(data, entry.dtype).reshape(entry.shape)
 
     def table(self, name: str, *, batch_rows: int = 65_536) -> Iterator[Rows]:
@@ -203,7 +201,7 @@ def open_checkpoint(
     if not isinstance(version, Version):
         ref = catalog.parse_ref(version) if isinstance(version, str) else version
         version = catalog.resolve(ref, storage_options=storage_options)
-    _check_state(version, partial)
+    _check_state(version, partial=partial)
     store = open_store(version.location, storage_options)
     readers: dict[int, RangeReader] = {}
     try:
@@ -223,7 +221,7 @@ def open_checkpoint(
     return checkpoint
 
 
-def _check_state(version: Version, partial: bool) -> None:
+def _check_state(version: Version, *, partial: bool) -> None:
     if version.state is State.MIXED:
         counts = sorted({s.ps_num for s in version.shards})
         raise CorruptError(
@@ -277,9 +275,7 @@ def as_dtype(data: bulk.U8, dtype: DType | None) -> npt.NDArray[np.generic]:
     return data.view(numpy_dtype)
 
 
-def id_blocks(
-    reader: RangeReader, entry: TableEntry, *, block_bytes: int = ID_BLOCK_BYTES
-) -> Iterator[IdBlock]:
+def id_blocks(reader: RangeReader, entry: TableEntry, *, block_bytes: int = ID_BLOCK_BYTES) -> Iterator[IdBlock]:
     """Yield a table's ids in blocks of about `block_bytes` bytes of varints, in order."""
     for run in entry.ids:
         at = run.start
@@ -288,12 +284,10 @@ def id_blocks(
             yield block
 
 
-def read_id_block(
-    reader: RangeReader, table: str, run: IdRun, start: int, end: int
-) -> tuple[IdBlock, int]:
+def read_id_block(reader: RangeReader, table: str, run: IdRun, start: int, end: int) -> tuple[IdBlock, int]:
     """Return the ids whose varints lie whole in [start, end) of a run, and where the next one starts."""
     data = np.empty(end - start, np.uint8)
-    reader.read_into(start, memoryview(data))
+    reader.read_into(start, data.data)
     try:
         whole = bulk.complete_prefix(data)
         values, lengths = bulk.decode_varints(data[:whole])
@@ -321,7 +315,7 @@ def read_rows(reader: RangeReader, entry: TableEntry, first: int, count: int) ->
         check_row_count(reader, entry, first + count, at_least=True)
     rows = np.empty((count, entry.row_bytes), np.uint8)
     if rows.size:
-        reader.read_into(entry.values.start + first * entry.row_bytes, memoryview(rows.reshape(-1)))
+        reader.read_into(entry.values.start + first * entry.row_bytes, rows.reshape(-1).data)
     return rows
 
 

@@ -30,7 +30,7 @@ from edl_ckpt.core.errors import (
 )
 from edl_ckpt.core.fingerprint import ContentSketch, Fingerprint, fingerprint_checkpoint, fingerprint_of
 from edl_ckpt.core.layout import DESIGN, SINGLE_FILE, Layout
-from edl_ckpt.core.model import ShardFile, State, Version
+from edl_ckpt.core.model import Extent, ShardFile, State, Version
 from edl_ckpt.core.parallel import default_workers, run_parallel
 from edl_ckpt.core.progress import SILENT, Progress
 from edl_ckpt.core.publish import StagedFile, Staging, flush_all
@@ -164,7 +164,7 @@ def plan_reshard(
         routes = _route(checkpoint, pieces, ps_num, workers, progress)
         layouts, routes = _lay_out(checkpoint, routes, ps_num)
         bytes_read = checkpoint.bytes_read
-        targets = _targets(checkpoint, layouts, routes, ps_num, chosen, directory)
+        targets = _targets(layouts, routes, ps_num, chosen, directory)
     return ReshardPlan(
         ref=version.ref,
         source=version,
@@ -202,7 +202,9 @@ def _target_layout(version: Version, layout: str | None, output: str | None) -> 
         return version.layout
     if output is None:
         raise RefusedError(
-            "one file without shards cannot be resharded in place", path=version.path, hint="try: --output LOCATION"
+            "one file without shards cannot be resharded in place",
+            path=version.path,
+            hint="try: --output LOCATION",
         )
     return DESIGN
 
@@ -219,9 +221,7 @@ def _target_directory(version: Version, layout: Layout, output: str, *, in_place
     except NotFoundError:
         taken = os.path.lexists(local_path(output))
     if taken or os.path.lexists(directory):
-        raise RefusedError(
-            f"version {version.version} exists there already", path=output, hint="nothing was changed"
-        )
+        raise RefusedError(f"version {version.version} exists there already", path=output, hint="nothing was changed")
     return directory
 
 
@@ -297,10 +297,7 @@ def _lay_out(
             number,
             infos,
             held[i],
-            [
-                TablePart(n, dtypes[n], checkpoint.infos[n].dim, int(rows[n][i]), int(id_bytes[n][i]))
-                for n in ordered
-            ],
+            [TablePart(n, dtypes[n], checkpoint.infos[n].dim, int(rows[n][i]), int(id_bytes[n][i])) for n in ordered],
         )
         for i in range(ps_num)
     )
@@ -316,7 +313,6 @@ def _lay_out(
 
 
 def _targets(
-    checkpoint: Checkpoint,
     layouts: Sequence[ShardLayout],
     routes: Sequence[_Route],
     ps_num: int,
@@ -326,7 +322,11 @@ def _targets(
     rows = sum((route.rows for route in routes), np.zeros(ps_num, np.int64))
     return tuple(
         TargetShard(
-            i, os.path.join(directory, layout.shard_file(i, ps_num)), held.size_bytes, len(held.dense_at), int(rows[i])
+            i,
+            os.path.join(directory, layout.shard_file(i, ps_num)),
+            held.size_bytes,
+            len(held.dense_at),
+            int(rows[i]),
         )
         for i, held in enumerate(layouts)
     )
@@ -347,9 +347,7 @@ def _warnings(checkpoint: Checkpoint, targets: Sequence[TargetShard], ps_num: in
         yield f"today's ElasticDL cannot read dtype {', '.join(sorted(odd))}"
 
 
-def execute_reshard(
-    plan: ReshardPlan, *, keep_old: bool = False, progress: Progress = SILENT
-) -> ReshardResult:
+def execute_reshard(plan: ReshardPlan, *, keep_old: bool = False, progress: Progress = SILENT) -> ReshardResult:
     """Write what a plan says, prove it, and publish it by one rename.
 
     The fingerprint of what was read must equal that of what is read back, else EdlCkptError and nothing is
@@ -362,12 +360,12 @@ def execute_reshard(
         open_checkpoint(plan.source, storage_options=plan.storage_options) as checkpoint,
         Staging(local_path(plan.output)) as staging,
     ):
-        _check_unchanged(plan, checkpoint)
+        _check_unchanged(checkpoint)
         staging.check_space(plan.size_bytes)
         name = layout.version_dir(plan.version)
         directory = staging.directory(name)
         written, fingerprint = _write(plan, checkpoint, directory, progress)
-        _check_unchanged(plan, checkpoint)
+        _check_unchanged(checkpoint)
         target = os.path.dirname(plan.targets[0].path)
         if plan.in_place:
             staging.exchange(directory, target)
@@ -397,7 +395,7 @@ def _layout_named(name: str, own: Layout) -> Layout:
     return own if own.name == name else writable_layout(name)
 
 
-def _check_unchanged(plan: ReshardPlan, checkpoint: Checkpoint) -> None:
+def _check_unchanged(checkpoint: Checkpoint) -> None:
     """Raise LockedError when a source file is not the one that was planned from."""
     checkpoint.check_unchanged()
     for shard in checkpoint.shards:
@@ -405,9 +403,7 @@ def _check_unchanged(plan: ReshardPlan, checkpoint: Checkpoint) -> None:
             raise LockedError("the shard has changed since the plan was made", path=shard.file.path)
 
 
-def _write(
-    plan: ReshardPlan, checkpoint: Checkpoint, directory: str, progress: Progress
-) -> tuple[int, Fingerprint]:
+def _write(plan: ReshardPlan, checkpoint: Checkpoint, directory: str, progress: Progress) -> tuple[int, Fingerprint]:
     """Write all target files, flush them, and compare them with the source; return (bytes written, fingerprint)."""
     with ExitStack() as stack:
         files: list[StagedFile] = []
@@ -438,9 +434,7 @@ def _allow_open_files(count: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(count + 64, hard), hard))
 
 
-def _stream(
-    plan: ReshardPlan, checkpoint: Checkpoint, files: Sequence[StagedFile], progress: Progress
-) -> Fingerprint:
+def _stream(plan: ReshardPlan, checkpoint: Checkpoint, files: Sequence[StagedFile], progress: Progress) -> Fingerprint:
     """Pass two: read every value once, order by owner, write at its offset; return the source's fingerprint."""
     sketch = ContentSketch()
     progress.start("resharding", sum(v.size_bytes for v in _sources(checkpoint)))
@@ -458,7 +452,7 @@ def _stream(
     return fingerprint_of(checkpoint, sketch)
 
 
-def _sources(checkpoint: Checkpoint) -> Iterator[object]:
+def _sources(checkpoint: Checkpoint) -> Iterator[Extent]:
     for shard in checkpoint.shards:
         yield from (v.values for v in shard.variables)
         yield from (t.values for t in shard.tables)
@@ -513,9 +507,7 @@ def _write_groups(files: Sequence[StagedFile], data: bulk.U8, sizes: bulk.I64, o
         start = end
 
 
-def _read_back(
-    plan: ReshardPlan, directory: str, files: Sequence[StagedFile], progress: Progress
-) -> Fingerprint:
+def _read_back(plan: ReshardPlan, directory: str, files: Sequence[StagedFile], progress: Progress) -> Fingerprint:
     """Flush the staged files and return the fingerprint of what can be read from them."""
     flush_all(files, plan.workers)
     shards = tuple(
@@ -523,7 +515,12 @@ def _read_back(
         for t in plan.targets
     )
     staged = replace(
-        plan.source, location=plan.output, path=directory, state=State.COMPLETE, ps_num=plan.to_ps, shards=shards
+        plan.source,
+        location=plan.output,
+        path=directory,
+        state=State.COMPLETE,
+        ps_num=plan.to_ps,
+        shards=shards,
     )
     with open_checkpoint(staged) as written:
         return fingerprint_checkpoint(written, workers=plan.workers, progress=progress)

@@ -84,7 +84,7 @@ def count_rows(checkpoint: Checkpoint, pieces: Iterable[IdPiece], workers: int) 
 
     def count(piece: IdPiece) -> int:
         data = np.empty(piece.end - piece.start, np.uint8)
-        checkpoint.reader(piece.shard).read_into(piece.start, memoryview(data))
+        checkpoint.reader(piece.shard).read_into(piece.start, data.data)
         return bulk.count_varints(data) // (2 if piece.run.tagged else 1)
 
     held = list(pieces)
@@ -102,9 +102,7 @@ def number_rows(checkpoint: Checkpoint, pieces: list[IdPiece], counts: list[int]
         key = (piece.shard.file.ps_id, piece.entry.name)
         first = totals.get(key, 0)
         totals[key] = first + rows
-        numbered.append(
-            IdPiece(piece.shard, piece.entry, piece.run, piece.start, piece.end, first, rows)
-        )
+        numbered.append(IdPiece(piece.shard, piece.entry, piece.run, piece.start, piece.end, first, rows))
     for shard in checkpoint.shards:
         for entry in shard.tables:
             total = totals.get((shard.file.ps_id, entry.name), 0)
@@ -112,9 +110,7 @@ def number_rows(checkpoint: Checkpoint, pieces: list[IdPiece], counts: list[int]
     return numbered
 
 
-def row_batches(
-    checkpoint: Checkpoint, piece: IdPiece, rows: int, batch_bytes: int
-) -> Iterator[tuple[slice, bulk.U8]]:
+def row_batches(checkpoint: Checkpoint, piece: IdPiece, rows: int, batch_bytes: int) -> Iterator[tuple[slice, bulk.U8]]:
     """Yield (rows of the piece, their values uint8 [n, row_bytes]) in batches of about `batch_bytes`."""
     reader = checkpoint.reader(piece.shard)
     step = max(1, batch_bytes // max(piece.entry.row_bytes, 1))
@@ -146,5 +142,5 @@ def read_dense(checkpoint: Checkpoint, piece: DensePiece) -> bulk.U8:
     """Return the bytes of a piece: uint8 [size]."""
     data = np.empty(piece.size, np.uint8)
     if piece.size:
-        checkpoint.reader(piece.shard).read_into(piece.entry.values.start + piece.start, memoryview(data))
+        checkpoint.reader(piece.shard).read_into(piece.entry.values.start + piece.start, data.data)
     return data

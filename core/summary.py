@@ -72,14 +72,10 @@ def summarize(version: Version, shards: Sequence[ShardIndex]) -> CheckpointSumma
         size_bytes=version.size_bytes,
         parameters=sum(v.elements for v, _ in held) + sum(t.rows * t.dim for t in tables),
         shards=tuple(
-            ShardSummary(
-                s.file.ps_id, s.file.path, s.file.size_bytes, len(s.variables), sum(t.rows for t in s.tables)
-            )
+            ShardSummary(s.file.ps_id, s.file.path, s.file.size_bytes, len(s.variables), sum(t.rows for t in s.tables))
             for s in shards
         ),
-        variables=tuple(
-            VariableSummary(v.name, v.dtype.name, v.shape, v.size_bytes, ps_id) for v, ps_id in held
-        ),
+        variables=tuple(VariableSummary(v.name, v.dtype.name, v.shape, v.size_bytes, ps_id) for v, ps_id in held),
         tables=tables,
     )
 

@@ -160,10 +160,10 @@ class Cursor:
 
 
 def varint(value: int) -> bytes:
-    """Return the varint of an integer; a negative one takes ten bytes, as protobuf's int32 and int64 do.
+    r"""Return the varint of an integer; a negative one takes ten bytes, as protobuf's int32 and int64 do.
 
     >>> varint(300), len(varint(-1))
-    (b'\\xac\\x02', 10)
+    (b'\xac\x02', 10)
     """
     value &= (1 << 64) - 1
     out = bytearray()
