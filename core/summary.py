@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from edl_ckpt.core.errors import NotFoundError
 from edl_ckpt.core.model import ShardIndex, Version
 
 
@@ -97,3 +98,22 @@ def _table(name: str, shards: Sequence[ShardIndex]) -> TableSummary:
         rows_per_shard=tuple(sum(t.rows for t in found) for found in entries),
         size_bytes=sum(t.size_bytes for found in entries for t in found),
     )
+
+
+def select(
+    summary: CheckpointSummary, *, shard: int | None = None, table: str | None = None, variable: str | None = None
+) -> CheckpointSummary:
+    """Return the part of a summary that is asked for; naming a table or a variable leaves the others out.
+
+    Raises NotFoundError for a shard, table or variable that is not there.
+    """
+    shards = [s for s in summary.shards if shard in {None, s.ps_id}]
+    by_name = table is not None or variable is not None
+    variables = [
+        v for v in summary.variables if shard in {None, v.shard} and (v.name == variable if by_name else True)
+    ]
+    tables = [t for t in summary.tables if (t.name == table if by_name else True)]
+    for wanted, found, kind in ((shard, shards, "shard"), (table, tables, "table"), (variable, variables, "variable")):
+        if wanted is not None and not found:
+            raise NotFoundError(f"no {kind} {wanted!r}", path=summary.ref)
+    return replace(summary, shards=tuple(shards), variables=tuple(variables), tables=tuple(tables))

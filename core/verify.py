@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core import bulk, placement
-from edl_ckpt.core.consistency import WARNINGS, cross_check
+from edl_ckpt.core.consistency import BLOCKING, WARNINGS, cross_check
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, NotFoundError, UsageError
 from edl_ckpt.core.fingerprint import ContentSketch, fingerprint_of
 from edl_ckpt.core.generations import Draft, draft_shard, index_shards
@@ -103,9 +103,10 @@ class _Report:
     def add(
         self, code: str, message: str, *, shard: ShardFile | None = None, path: str = "", subject: str = "",
         offset: int | None = None,
-    ) -> None:  # fmt: skip
-        """Add a finding; its severity and hint follow from its code."""
-        severity = "warning" if code in WARNINGS else "error"
+        warning: bool = False,
+    ) -> None:
+        """Add a finding; its hint follows from its code, and its severity unless `warning` is said."""
+        severity = "warning" if warning or code in WARNINGS else "error"
         found = Finding(
             severity,
             code,
@@ -154,7 +155,8 @@ def verify_version(
             sound = scan.check_ids()
             if level == "deep":
                 text = scan.check_values()
-                fingerprint = text if whole and sound and version.state is not State.MIXED else None
+                certain = whole and sound and not any(f.code in BLOCKING for f in report.findings)
+                fingerprint = text if certain and version.state is not State.MIXED else None
         for shard in checkpoint.shards:
             checkpoint.reader(shard).check_unchanged()
         bytes_read = checkpoint.bytes_read
@@ -260,7 +262,7 @@ def _check_headers(version: Version, checkpoint: Checkpoint, report: _Report) ->
         for kind, entry in _odd_dtypes(shard):
             report.add(
                 "unsupported-dtype", f"{kind} is {entry.dtype.name if entry.dtype else ''}, which today's ElasticDL"
-                " does not read", shard=shard.file, subject=entry.name, offset=entry.offset,
+                " does not read", shard=shard.file, subject=entry.name, offset=entry.offset, warning=True,
             )  # fmt: skip
         _check_placed(shard, report)
     for shard, problem in cross_check(version, checkpoint.shards):
@@ -326,6 +328,8 @@ class _Scan:
         """Check placement, duplicates and counts of all ids; return whether ids and rows match everywhere."""
         sound = True
         pieces: list[IdPiece] = []
+        entries_of_all = [t for s in self.checkpoint.shards for t in s.tables]
+        self.progress.start("checking ids", sum(run.end - run.start for t in entries_of_all for run in t.ids))
         for entries in self._units():
             try:
                 pieces += self._check_unit(entries)
@@ -421,6 +425,8 @@ class _Scan:
         """Read every value: find NaN, infinite and huge ones, and return the fingerprint."""
         checkpoint, sketch = self.checkpoint, ContentSketch()
         odd: dict[tuple[int, str, str], npt.NDArray[np.int64]] = {}
+        sizes = [e.values.size_bytes for s in checkpoint.shards for e in (*s.variables, *s.tables)]
+        self.progress.start("checking values", sum(sizes))
 
         def look(piece: IdPiece | DensePiece) -> None:
             key = (
@@ -433,15 +439,16 @@ class _Scan:
                 data = read_dense(checkpoint, piece)
                 sketch.add_dense(piece.entry.name, piece.entry.size_bytes, piece.start, data)
                 counts += odd_values(data, piece.entry.dtype)
+                self.progress.advance(piece.size)
             else:
                 ids = read_piece(checkpoint, piece).ids
                 for some, rows in row_batches(checkpoint, piece, len(ids), VALUE_BATCH_BYTES):
                     sketch.add_rows(piece.entry.name, ids[some], rows)
                     counts += odd_values(rows.reshape(-1), piece.entry.dtype)
+                    self.progress.advance(rows.nbytes)
             if counts.any():
                 with self.report.lock:
                     odd[key] = odd.get(key, np.zeros(3, np.int64)) + counts
-            self.progress.advance(piece.entry.values.size_bytes)
 
         tasks: list[IdPiece | DensePiece] = [*dense_pieces(checkpoint), *self.pieces]
         for _ in run_parallel(look, tasks, self.workers):

@@ -1,0 +1,98 @@
+"""The program: its commands, its configuration, its signals. `--version` answers before typer is imported."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+from edl_ckpt.cli import __version__
+
+if TYPE_CHECKING:
+    import typer
+
+COMMANDS = ("list", "inspect", "verify", "reshard", "demo")
+"""The commands, in the order of the help; each is the function of its name in `commands/`, `list` in `list_`."""
+
+
+def build() -> typer.Typer:
+    """Return the typer application with all commands."""
+    from importlib import import_module
+
+    import typer
+
+    from edl_ckpt.cli.options import with_output
+
+    app = typer.Typer(
+        name="edl-ckpt",
+        help="See, check and reshard the checkpoints of ElasticDL's parameter servers.",
+        epilog="Exit codes: 0 done, 3 findings, 4 incomplete, 5 corrupt, 10 not found, 16 refused; README has all.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    @app.callback()
+    def options(
+        version: bool = typer.Option(False, "--version", help="Print the version."),  # noqa: FBT001
+    ) -> None:
+        if version:
+            print(__version__)
+            raise typer.Exit
+
+    for name in COMMANDS:
+        module = import_module(f"edl_ckpt.cli.commands.{name}_")
+        app.command(name)(with_output(getattr(module, f"{name}_command")))
+    return app
+
+
+def main(argv: list[str] | None = None) -> NoReturn:
+    """Run the program on `argv`, the process's own when None, and exit with the command's code."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if arguments == ["--version"]:
+        print(f"edl-ckpt {__version__}")
+        raise SystemExit(0)
+    signal.signal(signal.SIGTERM, _terminate)
+    run(arguments)
+
+
+def run(arguments: list[str]) -> NoReturn:
+    """Run one command; always raises SystemExit."""
+    import typer.main
+
+    from edl_ckpt.cli.options import config_files, read_config, usage_exit
+    from edl_ckpt.cli.output import Told
+    from edl_ckpt.core.errors import UsageError
+
+    app = build()
+    defaults = {}
+    if any(path.is_file() for path in config_files()):
+        group = typer.main.get_command(app)
+        known = {n: {p.name or "" for p in c.params} for n, c in getattr(group, "commands", {}).items()}
+        try:
+            defaults = read_config(known)
+        except UsageError as error:
+            raise SystemExit(usage_exit(error, arguments)) from None
+    try:
+        app(arguments, prog_name="edl-ckpt", default_map=defaults)
+    except SystemExit as end:
+        if end.code == UsageError.exit_code and "--json" in arguments and not isinstance(end, Told):
+            _usage_document()
+        raise
+    raise SystemExit(0)
+
+
+def _usage_document() -> None:
+    """End a usage error, which typer has told in words, as every other failure with --json ends."""
+    import json
+
+    document = {"schema": "edl-ckpt/error/1", "code": 2, "id": "usage", "message": "see the lines above"}
+    print(json.dumps(document | {"hint": "edl-ckpt COMMAND --help", "path": None}), file=sys.stderr)
+
+
+def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
+    """Unwind as SIGTERM asks: what was staged is removed on the way out; a second one ends at once."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    raise SystemExit(143)

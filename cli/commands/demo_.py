@@ -1,0 +1,86 @@
+"""`edl-ckpt demo`: makes a small real checkpoint_dir and walks the commands over it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from edl_ckpt.cli.output import Output
+
+_PS_NUM = 4
+_VERSIONS = (100, 200, 300, 400)
+
+
+def demo_command(
+    out: Output, directory: Annotated[str, typer.Argument(metavar="[DIR]", help="Made there.")] = "edl-ckpt-demo"
+) -> None:
+    """Make a small checkpoint_dir, several versions, one incomplete, and show every command at work on it."""
+    from edl_ckpt.core.errors import RefusedError
+
+    if os.path.isdir(directory) and os.listdir(directory) or os.path.isfile(directory):
+        raise RefusedError("is there already and not empty", path=directory, hint="try: edl-ckpt demo OTHER_DIR")
+    make_checkpoints(directory)
+    out.say(f"A job with {_PS_NUM} parameter servers saved {len(_VERSIONS)} versions; the last save was cut short.")
+    for arguments in _walk(directory):
+        show_command(arguments, out)
+    out.say(f"The checkpoints are yours to try on: {directory}")
+
+
+def _walk(directory: str) -> list[list[str]]:
+    return [
+        ["list", directory],
+        ["inspect", f"{directory}@latest"],
+        ["inspect", f"{directory}@300", "--table", "user_embedding", "--stats"],
+        ["verify", f"{directory}@300", "--deep"],
+        ["verify", f"{directory}@400"],
+        ["reshard", f"{directory}@300", "--ps", "8", "--dry-run"],
+        ["reshard", f"{directory}@300", "--ps", "3"],
+        ["list", directory],
+    ]
+
+
+def show_command(arguments: list[str], out: Output) -> None:
+    """Print a command line, run it in this process, and print its exit code when it is not 0."""
+    from edl_ckpt.cli.app import run
+
+    print(f"\n$ edl-ckpt {' '.join(arguments)}", flush=True)
+    try:
+        run([*arguments, *(["--no-color"] if out.no_color else [])])
+    except SystemExit as end:
+        if end.code in {130, 141, 143, 70}:
+            raise
+        if end.code:
+            sys.stdout.flush()
+            print(f"(exit code {end.code})", flush=True)
+
+
+def make_checkpoints(directory: str) -> None:
+    """Write the demonstration's versions; the last lacks one of its shards."""
+    import numpy as np
+
+    from edl_ckpt.core.writer import Table, save_checkpoint
+
+    random = np.random.default_rng(7)
+    users = np.unique(random.integers(0, 2**40, 20_000))
+    items = np.arange(5_000, dtype=np.int64)
+    for version in _VERSIONS:
+        scale = np.float32(1 / version)
+        saved = save_checkpoint(
+            directory,
+            version,
+            _PS_NUM,
+            variables={
+                "dense/kernel:0": random.standard_normal((64, 32), np.float32) * scale,
+                "dense/bias:0": np.zeros(32, np.float32),
+                "dense_1/kernel:0": random.standard_normal((32, 1), np.float32) * scale,
+                "global_step:0": np.array(version, np.int64),
+            },
+            tables={
+                "user_embedding": Table(users, random.standard_normal((len(users), 16), np.float32) * scale),
+                "item_embedding": Table(items, random.standard_normal((len(items), 8), np.float32) * scale, "zeros"),
+            },
+        )
+    os.remove(saved.shards[-1].path)

@@ -1,0 +1,41 @@
+"""`edl-ckpt inspect`: what a version holds, from headers; with --stats, from values."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from edl_ckpt.cli.options import Ref, default_location
+from edl_ckpt.cli.output import Output
+
+
+def inspect_command(
+    out: Output,
+    ref: Ref = None,
+    shard: Annotated[int | None, typer.Option(metavar="I", help="Only this shard.")] = None,
+    table: Annotated[str | None, typer.Option(metavar="NAME", help="Only this table.")] = None,
+    variable: Annotated[str | None, typer.Option(metavar="NAME", help="Only this dense variable.")] = None,
+    stats: Annotated[bool, typer.Option("--stats", help="Read values: range, mean, norm, zeros, NaN.")] = False,  # noqa: FBT002
+) -> None:
+    """Show the shards, dense variables and embedding tables of a version. Reads headers only."""
+    from edl_ckpt.cli import render_inspect
+    from edl_ckpt.core.catalog import parse_ref, resolve
+    from edl_ckpt.core.errors import IncompleteError
+    from edl_ckpt.core.reader import open_checkpoint
+    from edl_ckpt.core.stats import tensor_stats
+    from edl_ckpt.core.summary import select, summarize
+
+    version = resolve(parse_ref(ref or "", default_location=default_location()), storage_options=out.storage_options)
+    with open_checkpoint(version, partial=True, storage_options=out.storage_options) as checkpoint:
+        whole = summarize(version, checkpoint.shards)
+        summary = select(whole, shard=shard, table=table, variable=variable)
+        names, tables = [v.name for v in summary.variables], [t.name for t in summary.tables]
+        found = tensor_stats(checkpoint, variables=names, tables=tables, progress=out.progress()) if stats else ()
+        out.detail(f"read {checkpoint.bytes_read} bytes of {version.size_bytes}")
+    out.show(lambda: render_inspect.document(summary, found), lambda: render_inspect.human(summary, found))
+    for problem in (p for s in checkpoint.shards for p in s.problems):
+        out.warn(f"{problem.subject}: {problem.message} ({problem.code})")
+    if version.missing:
+        missing = ", ".join(map(str, version.missing[:8]))
+        raise IncompleteError(f"shards {missing} of {version.ps_num} are missing; shown is the rest", path=version.path)

@@ -1,0 +1,49 @@
+"""`edl-ckpt reshard`: a version again, for another number of parameter servers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from edl_ckpt.cli.options import Ref, Workers, default_location
+from edl_ckpt.cli.output import Output
+from edl_ckpt.cli.text import parse_size
+
+
+def reshard_command(
+    out: Output,
+    ref: Ref = None,
+    ps: Annotated[int, typer.Option("--ps", metavar="N", help="The new number of parameter servers.")] = ...,  # type: ignore[assignment]
+    output: Annotated[
+        str | None, typer.Option(metavar="LOCATION", help="Write there; in place when not given.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,  # noqa: FBT002
+    workers: Workers = None,
+    max_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Bound of all batches together.")] = None,
+    layout: Annotated[str | None, typer.Option(metavar="design|elasticdl", help="How names are spelled.")] = None,
+    keep_old: Annotated[bool, typer.Option("--keep-old", help="Leave the old shards in the trash.")] = False,  # noqa: FBT002
+) -> None:
+    """Write a version for N parameter servers, prove by its fingerprint that nothing was lost, and publish it."""
+    from edl_ckpt.cli import render_reshard
+    from edl_ckpt.core.catalog import parse_ref, resolve
+    from edl_ckpt.core.reshard import execute_reshard, plan_reshard
+
+    version = resolve(parse_ref(ref or "", default_location=default_location()), storage_options=out.storage_options)
+    plan = plan_reshard(
+        version,
+        ps,
+        output=output,
+        layout=layout,
+        workers=workers,
+        max_memory_bytes=parse_size(max_memory) if max_memory else None,
+        storage_options=out.storage_options,
+        progress=out.progress(),
+    )
+    for warning in plan.warnings:
+        out.warn(warning)
+    if dry_run:
+        out.show(lambda: render_reshard.plan_document(plan), lambda: render_reshard.plan_human(plan))
+        return
+    result = execute_reshard(plan, keep_old=keep_old, progress=out.progress())
+    out.show(lambda: render_reshard.document(result), lambda: render_reshard.human(result))

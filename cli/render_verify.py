@@ -1,0 +1,117 @@
+"""Findings as words, as JSON and as a JUnit report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from edl_ckpt.cli import text
+from edl_ckpt.core.errors import EdlCkptError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from edl_ckpt.core.verify import Finding, VerifyResult
+
+_CHECKED = {
+    "quick": "names and headers were read; ids and values were not",
+    "default": "names, headers and every id were read; values were not",
+    "deep": "every id and every value was read; no checksums are recorded, so nobody can vouch for the values",
+}
+
+
+def document(result: VerifyResult) -> dict[str, Any]:
+    """Return `edl-ckpt/verify/1`."""
+    return {"schema": "edl-ckpt/verify/1", **_result(result)}
+
+
+def document_all(location: str, results: Sequence[VerifyResult]) -> dict[str, Any]:
+    """Return `edl-ckpt/verify-all/1`: the same for each version of a location."""
+    return {
+        "schema": "edl-ckpt/verify-all/1",
+        "location": location,
+        "ok": all(r.ok for r in results),
+        "results": [_result(r) for r in results],
+    }
+
+
+def _result(result: VerifyResult) -> dict[str, Any]:
+    return {
+        "ref": result.ref,
+        "ok": result.ok,
+        "level": result.level,
+        "findings": [asdict(f) for f in result.findings],
+        "fingerprint": result.fingerprint,
+        "bytes_read": result.bytes_read,
+    }
+
+
+def human(results: Sequence[VerifyResult]) -> Iterator[RenderableType]:
+    """Yield the verdict of each version, its findings, and what was not looked at."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    for result in results:
+        yield _verdict(result)
+        for finding in result.findings:
+            yield Padding(_line(finding), (0, 0, 0, 2))
+        if result.fingerprint:
+            yield Padding(Text(f"fingerprint {result.fingerprint}"), (0, 0, 0, 2))
+    if results:
+        yield Text(_CHECKED[results[0].level] + ".", "dim")
+        seen = {f.hint for r in results for f in r.findings if f.hint}
+        for hint in sorted(seen):
+            yield Text(f"hint: {hint}", "dim")
+
+
+def _verdict(result: VerifyResult) -> RenderableType:
+    from rich.text import Text
+
+    line = Text(text.shown(result.ref), "bold")
+    counts = Counter(f.severity for f in result.findings)
+    warnings = f"{counts['warning']} warning{'s' * (counts['warning'] > 1)}"
+    if result.ok:
+        line.append("  ok", "green")
+        return line.append(f", {warnings}", "yellow") if counts["warning"] else line
+    line.append(f"  {counts['error']} error{'s' * (counts['error'] > 1)}", "red")
+    return line.append(f", {warnings}", "yellow") if counts["warning"] else line
+
+
+def _line(finding: Finding) -> RenderableType:
+    from rich.text import Text
+
+    line = Text(finding.severity, "red" if finding.severity == "error" else "yellow")
+    line.append(f" {finding.code}", "bold")
+    where = [] if finding.shard is None else [f"shard {finding.shard}"]
+    where += [text.shown(finding.subject)] if finding.subject else []
+    where += [] if finding.offset is None else [f"byte {finding.offset}"]
+    line.append(f" [{', '.join(where)}]" if where else "")
+    return line.append(f" {text.shown(finding.message)}")
+
+
+def write_junit(path: str, results: Sequence[VerifyResult]) -> None:
+    """Write a JUnit report: a suite for each version, a failed case for each error."""
+    from xml.etree import ElementTree as Xml
+
+    suites = Xml.Element("testsuites", name="edl-ckpt verify")
+    for result in results:
+        errors = [f for f in result.findings if f.severity == "error"]
+        suite = Xml.SubElement(
+            suites,
+            "testsuite",
+            name=text.shown(result.ref),
+            tests=str(max(len(errors), 1)),
+            failures=str(len(errors)),
+        )
+        for finding in errors:
+            case = Xml.SubElement(suite, "testcase", classname=text.shown(result.ref), name=finding.code)
+            message = f"{finding.subject}: {finding.message}"
+            Xml.SubElement(case, "failure", message=text.shown(message)).text = text.shown(finding.path)
+        if not errors:
+            Xml.SubElement(suite, "testcase", classname=text.shown(result.ref), name=result.level)
+    try:
+        Xml.ElementTree(suites).write(path, encoding="utf-8", xml_declaration=True)
+    except OSError as error:
+        raise EdlCkptError(f"cannot write the report: {error.strerror}", path=path) from error

@@ -1,0 +1,110 @@
+"""Words for people: sizes, ages, bars, and names from files made harmless for a terminal."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from edl_ckpt.core.errors import UsageError
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE | re.ASCII)
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhdw])", re.ASCII)
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def shown(name: str) -> str:
+    """Return a name with everything that could steer a terminal written out.
+
+    >>> shown("a\\x1b[31mb\\nc")
+    'a\\\\x1b[31mb\\\\nc'
+    """
+    return "".join(c if _harmless(c) else repr(c)[1:-1] if len(repr(c)) > 3 else f"\\u{ord(c):04x}" for c in name)
+
+
+def _harmless(char: str) -> bool:
+    return unicodedata.category(char)[0] not in "CZ" or char == " "
+
+
+def size(size_bytes: float) -> str:
+    """Return bytes in the largest unit that leaves a number of one to four digits.
+
+    >>> size(0), size(2215), size(5 * 2**30)
+    ('0 B', '2.2 KiB', '5.0 GiB')
+    """
+    for unit in _UNITS:
+        if size_bytes < 1024 or unit == _UNITS[-1]:
+            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1024
+    raise AssertionError
+
+
+def count(number: int) -> str:
+    """Return a number with its thousands apart.
+
+    >>> count(16000000)
+    '16,000,000'
+    """
+    return f"{number:,}"
+
+
+def age(seconds: float) -> str:
+    """Return how long ago something was.
+
+    >>> age(5), age(7200), age(-3)
+    ('5 s ago', '2 h ago', 'now')
+    """
+    if seconds < 1:
+        return "now"
+    for unit, name in ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        if seconds >= unit:
+            return f"{int(seconds // unit)} {name} ago"
+    return "now"
+
+
+def bar(value: float, largest: float, width: int = 12) -> str:
+    """Return a bar of block characters, `width` cells for the largest value.
+
+    >>> bar(1, 2, 4), bar(0, 0, 4)
+    ('██  ', '    ')
+    """
+    eighths = round(value / largest * width * 8) if largest else 0
+    full, rest = divmod(min(eighths, width * 8), 8)
+    return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)
+
+
+def columns(values: list[int]) -> str:
+    """Return a histogram on one line.
+
+    >>> columns([0, 1, 4, 8])
+    ' ▁▄█'
+    """
+    largest = max(values, default=0)
+    steps = " ▁▂▃▄▅▆▇█"
+    return "".join(steps[0 if v == 0 else max(1, round(v / largest * 8))] for v in values)
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes of `512MiB`, `10GB`, `4096`; UsageError for anything else.
+
+    >>> parse_size("512MiB"), parse_size("10GB"), parse_size("1.5k")
+    (536870912, 10000000000, 1500)
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{text!r} is no size; expected one like 512MiB or 10GB")
+    base = 1024 if match[3] else 1000
+    return int(float(match[1]) * base ** " kmgtp".index(match[2].lower() or " "))
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of `90m`, `36h`, `7d`; UsageError for anything else.
+
+    >>> parse_duration("90m"), parse_duration("7d")
+    (5400.0, 604800.0)
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{text!r} is no duration; expected one like 90m, 36h or 7d")
+    return float(match[1]) * _SECONDS[match[2]]
