@@ -109,9 +109,7 @@ def select(
     """
     shards = [s for s in summary.shards if shard in {None, s.ps_id}]
     by_name = table is not None or variable is not None
-    variables = [
-        v for v in summary.variables if shard in {None, v.shard} and (v.name == variable if by_name else True)
-    ]
+    variables = [v for v in summary.variables if shard in {None, v.shard} and (v.name == variable if by_name else True)]
     tables = [t for t in summary.tables if (t.name == table if by_name else True)]
     for wanted, found, kind in ((shard, shards, "shard"), (table, tables, "table"), (variable, variables, "variable")):
         if wanted is not None and not found:

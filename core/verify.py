@@ -101,7 +101,13 @@ class _Report:
     lock: Lock = field(default_factory=Lock)
 
     def add(
-        self, code: str, message: str, *, shard: ShardFile | None = None, path: str = "", subject: str = "",
+        self,
+        code: str,
+        message: str,
+        *,
+        shard: ShardFile | None = None,
+        path: str = "",
+        subject: str = "",
         offset: int | None = None,
         warning: bool = False,
     ) -> None:
@@ -155,7 +161,9 @@ def verify_version(
             sound = scan.check_ids()
             if level == "deep":
                 text = scan.check_values()
-                certain = whole and sound and not any(f.code in BLOCKING for f in report.findings)
+                certain = (
+                    whole and sound and not any(f.severity == "error" and f.code in BLOCKING for f in report.findings)
+                )
                 fingerprint = text if certain and version.state is not State.MIXED else None
         for shard in checkpoint.shards:
             checkpoint.reader(shard).check_unchanged()

@@ -1,0 +1,33 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from edl_ckpt.core import bulk
+from oracle import GOLDEN
+
+settings.register_profile(
+    "suite", max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("suite")
+
+
+@pytest.fixture(scope="session")
+def expected() -> Any:
+    """Return the content of all golden checkpoints."""
+    return json.loads((GOLDEN / "expected.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(params=["kernel", "numpy"])
+def either_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run a test with the compiled kernel, where there is one, and with numpy alone."""
+    if request.param == "numpy":
+        monkeypatch.setattr(bulk, "kernel", None)
+    elif bulk.kernel is None:
+        pytest.skip("the compiled kernel was not built here: no C compiler at installation")
+    return str(request.param)

@@ -20,7 +20,7 @@ def demo_command(
     """Make a small checkpoint_dir, several versions, one incomplete, and show every command at work on it."""
     from edl_ckpt.core.errors import RefusedError
 
-    if os.path.isdir(directory) and os.listdir(directory) or os.path.isfile(directory):
+    if (os.path.isdir(directory) and os.listdir(directory)) or os.path.isfile(directory):
         raise RefusedError("is there already and not empty", path=directory, hint="try: edl-ckpt demo OTHER_DIR")
     make_checkpoints(directory)
     out.say(f"A job with {_PS_NUM} parameter servers saved {len(_VERSIONS)} versions; the last save was cut short.")

@@ -1,0 +1,118 @@
+"""Checkpoints made with the protobuf library, in any generation, as ElasticDL would place them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from edl_ckpt.proto import model_v0_pb2, model_v1_pb2, model_v3_pb2, model_v4_pb2
+from oracle import OLD_NAMES, TF_NAMES, Model, Table, variable_owner
+
+LAYOUTS = {
+    "design": ("version_{}", ".chkpt"),
+    "elasticdl": ("version-{}", ".ckpt"),
+    "elasticdl-2019": ("version-{}", ".chkpt"),
+}
+_TF = {name: number for number, name in TF_NAMES.items()}
+_OLD = {name: number for number, name in OLD_NAMES.items()}
+
+
+def write_checkpoint(
+    location: Path, model: Model, ps_num: int, *, generation: str = "v4", layout: str = "design"
+) -> Path:
+    """Write a model as a checkpoint and return the version's directory (v0: the file)."""
+    location.mkdir(parents=True, exist_ok=True)
+    if generation == "v0":
+        path = location / f"model_v{model.version}.chkpt"
+        path.write_bytes(shard_bytes(model, 0, 1, "v0"))
+        return path
+    directory, suffix = LAYOUTS[layout]
+    target = location / directory.format(model.version)
+    target.mkdir()
+    for ps_id in range(ps_num):
+        path = target / f"variables-{ps_id}-of-{ps_num}{suffix}"
+        path.write_bytes(shard_bytes(model, ps_id, ps_num, generation))
+    return target
+
+
+def shard_bytes(model: Model, ps_id: int, ps_num: int, generation: str) -> bytes:
+    """Return the bytes of one shard."""
+    dense = {n: v for n, v in model.dense.items() if variable_owner(n, ps_num) == ps_id}
+    if generation == "v0":
+        old = model_v0_pb2.Model(version=model.version)
+        for name, (dtype, shape, data) in dense.items():
+            old.param[name].CopyFrom(model_v0_pb2.Tensor(dim=shape, content=data, dtype=_OLD[dtype]))
+        return old.SerializeToString()
+    if generation in {"v1", "v2"}:
+        return _v1(model, dense, ps_id, ps_num, _OLD if generation == "v1" else _TF)
+    new: Any = (model_v3_pb2 if generation == "v3" else model_v4_pb2).Model(version=model.version)
+    for name, table in model.tables.items():
+        new.embedding_table_infos.add(name=name, dim=table.dim, initializer=table.initializer, dtype=1)
+        held = new.embedding_tables[name]
+        ids = [i for i in table.rows if i % ps_num == ps_id]
+        held.ids.extend(ids)
+        held.concat_tensors.dtype = _TF[table.dtype] if ids else 1
+        for size in (len(ids), table.dim):
+            held.concat_tensors.tensor_shape.dim.add(size=size)
+        held.concat_tensors.tensor_content = b"".join(table.rows[i] for i in ids)
+    for name, (dtype, shape, data) in dense.items():
+        tensor = new.dense_parameters[name]
+        tensor.dtype, tensor.tensor_content = _TF[dtype], data
+        tensor.tensor_shape.SetInParent()
+        for size in shape:
+            tensor.tensor_shape.dim.add(size=size)
+    data = new.SerializeToString()
+    assert isinstance(data, bytes)
+    return data
+
+
+def _v1(model: Model, dense: Any, ps_id: int, ps_num: int, numbers: dict[str, int]) -> bytes:
+    old = model_v1_pb2.Model(version=model.version)
+    for name, (dtype, shape, data) in dense.items():
+        old.param.add(name=name, dim=shape, content=data, dtype=numbers[dtype])
+    for name, table in model.tables.items():
+        old.embedding_table_info.add(name=name, dim=table.dim, initializer=table.initializer)
+        ids = [i for i in table.rows if i % ps_num == ps_id]
+        if ids:
+            values = b"".join(table.rows[i] for i in ids)
+            old.param.add(name=name, dim=(len(ids), table.dim), content=values, indices=ids, dtype=numbers[table.dtype])
+        else:
+            old.param.add(name=name, dim=(0,), dtype=numbers["float64"])
+    return old.SerializeToString()
+
+
+NAMES = st.one_of(
+    st.text(min_size=1, max_size=12).filter(lambda s: ("\ud800" not in s and s.isprintable()) or "\x1b" in s),
+    st.sampled_from(["a/b", "../../etc/passwd", "\x1b[31mred", "[bold]x[/bold]", "密集/权重 🚀:0", "a\nb", "dense:0"]),
+)
+DTYPES = st.sampled_from(["float32", "float64", "int8", "int16", "int32", "int64", "bool"])
+EDGE_IDS = [0, 1, 127, 128, 16383, 16384, 2**31 - 1, 2**31, 2**56 - 1, 2**56, 2**63 - 1, -1, -2, -(2**63)]
+IDS = st.one_of(st.sampled_from(EDGE_IDS), st.integers(-(2**63), 2**63 - 1), st.integers(0, 50))
+
+
+@st.composite
+def models(draw: st.DrawFn, *, dtypes: st.SearchStrategy[str] = DTYPES, tables: bool = True) -> Model:
+    """Any small model: every dtype, empty and scalar shapes, odd row sizes, ids over all of int64."""
+    model = Model(draw(st.integers(1, 2**31 - 1)))
+    for name in draw(st.lists(NAMES, unique=True, max_size=5)):
+        shape = tuple(draw(st.lists(st.integers(0, 4), max_size=3)))
+        dtype = draw(dtypes)
+        model.dense[name] = (dtype, shape, _values(draw, dtype, int(np.prod(shape))))
+    for name in draw(st.lists(NAMES, unique=True, max_size=3)) if tables else []:
+        if name in model.dense:
+            continue
+        dim, dtype = draw(st.integers(1, 9)), draw(dtypes)
+        ids = draw(st.lists(IDS, unique=True, max_size=24))
+        rows = {i: _values(draw, dtype, dim) for i in ids}
+        model.tables[name] = Table(dim, draw(st.sampled_from(["uniform", "zeros", ""])), dtype if ids else "", rows)
+    return model
+
+
+def _values(draw: st.DrawFn, dtype: str, count: int) -> bytes:
+    seed = draw(st.integers(0, 2**32 - 1))
+    size = count * np.dtype(dtype).itemsize
+    raw = np.random.default_rng(seed).integers(0, 256, size).astype(np.uint8)
+    return (raw & 1 if dtype == "bool" else raw).tobytes()
