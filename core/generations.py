@@ -116,7 +116,7 @@ def _evidence(cursor: Cursor, found: Field) -> frozenset[str]:
     types: dict[int, Field] = {}
     for sub in islice(cursor.fields(found.start, found.end), _TELLING_FIELDS):
         types.setdefault(sub.number, sub)
-        if found.number == 2 and (sub.number in {3, 5} or _is(types.get(2), VARINT)):
+        if found.number == 2 and (sub.number == 5 or (2 in types and 3 in types) or _is(types.get(2), VARINT)):
             break
     second = types.get(2)
     if found.number == 4:
@@ -357,9 +357,13 @@ def _dtype_numbers(drafts: Sequence[Draft], family: str) -> tuple[dict[int, DTyp
     tensors = [t for draft in drafts for t in (*draft.dense, *draft.tables) if t.number is not None]
     old = all(_agrees(t, OLD_DTYPES) for t in tensors)
     new = all(_agrees(t, TF_DTYPES) for t in tensors)
-    if new and not old:
+    # A table without rows was saved as an empty float64 array, and what number that is has changed.
+    empty = {t.number for draft in drafts for t in draft.tables if t.shape == (0,)}
+    if new and (not old or (2 in empty and 7 not in empty)):
         return TF_DTYPES, "v2", False
-    return OLD_DTYPES, "v1", new and old and any(t.number == 5 and t.size for t in tensors)
+    if empty & {2, 7}:
+        return OLD_DTYPES, "v1", False
+    return OLD_DTYPES, "v1", new and old
 
 
 def _agrees(tensor: _Tensor, dtypes: dict[int, DType]) -> bool:
@@ -387,11 +391,7 @@ def _finish(draft: Draft, dtypes: dict[int, DType], generation: str, *, ambiguou
             problems.append(_twice(tensor, "table"))
         tables[entry.name] = entry
     if ambiguous:
-        problems.extend(
-            Problem("ambiguous-dtype", t.name, t.offset, "dtype 5 is float16 before 2020-02-14 and int16 after it")
-            for t in (*draft.dense, *draft.tables)
-            if t.number == 5
-        )
+        problems += [_ambiguous(t) for t in (*draft.dense, *draft.tables) if _is_ambiguous(t)]
     told = generation if draft.fields else ""
     infos = tuple(draft.infos)
     return ShardIndex(
@@ -404,6 +404,18 @@ def _finish(draft: Draft, dtypes: dict[int, DType], generation: str, *, ambiguou
         tuple(problems),
         tuple(draft.unknown),
     )
+
+
+def _is_ambiguous(tensor: _Tensor) -> bool:
+    """Return whether a dtype's number means one thing in v1 and another in v2, and the values do not tell which."""
+    old, new = OLD_DTYPES.get(tensor.number or 0), TF_DTYPES.get(tensor.number or 0)
+    return old is not None and new is not None and old != new
+
+
+def _ambiguous(tensor: _Tensor) -> Problem:
+    number = tensor.number or 0
+    message = f"dtype {number} is {OLD_DTYPES[number].name} before 2020-02-14 and {TF_DTYPES[number].name} after it"
+    return Problem("ambiguous-dtype", tensor.name, tensor.offset, f"{message}; taken for the first")
 
 
 def _twice(tensor: _Tensor, kind: str) -> Problem:

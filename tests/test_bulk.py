@@ -1,0 +1,128 @@
+"""The inner loops: numpy is the reference, the compiled kernel gives the same bytes, both hold on any input."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders import EDGE_IDS
+from edl_ckpt.core import bulk, placement
+from edl_ckpt.core.wire import varint
+from oracle import variable_owner as slow_owner
+
+ID_LISTS = st.lists(st.one_of(st.sampled_from(EDGE_IDS), st.integers(-(2**63), 2**63 - 1)), max_size=80)
+
+
+def slow_key(identifier: int, chunk: int) -> list[int]:
+    """The key of a row, from the definition in fingerprint.py, in plain Python."""
+    mask = 2**64 - 1
+    word = (identifier + chunk * 0x9E3779B97F4A7C15 + 0x9FB21C651E98DF25) * 0xBF58476D1CE4E5B9 & mask
+    word ^= word >> 32
+    word = word * 0x94D049BB133111EB & mask
+    first = word ^ word >> 29
+    word = (first + 0xD6E8FEB86659FD93) * 0xA0761D6478BD642F & mask
+    second = word ^ word >> 32
+    return list(struct.unpack("<8h", struct.pack("<QQ", first, second)))
+
+
+def slow_sketch(rows: dict[int, bytes], width: int) -> list[list[int]]:
+    """The sketch, from the definition in fingerprint.py, in plain Python."""
+    columns = (min(width, 4096) + 1) // 2
+    sums = [[0] * (columns + 1) for _ in range(8)]
+    for identifier, data in rows.items():
+        for chunk in range(max(1, -(-width // 4096))):
+            part = data[chunk * 4096 : (chunk + 1) * 4096]
+            numbers = struct.unpack(f"<{(len(part) + 1) // 2}h", part + b"\0" * (len(part) % 2))
+            for m, key in enumerate(slow_key(identifier, chunk)):
+                for j, x in enumerate(numbers):
+                    sums[m][j] = (sums[m][j] + key * x) % 2**32
+                sums[m][columns] = (sums[m][columns] + key) % 2**32
+    return sums
+
+
+@given(ID_LISTS)
+def test_varints_round_trip(either_kernel: str, ids: list[int]) -> None:
+    """Ids of every length decode to themselves, with the lengths that protobuf gives them."""
+    data = b"".join(varint(i) for i in ids)
+    values, lengths = bulk.decode_varints(np.frombuffer(data, np.uint8))
+    assert values.tolist() == ids
+    assert lengths.tolist() == [len(varint(i)) for i in ids]
+    assert bulk.encode_varints(np.array(ids, np.int64)).tobytes() == data
+    assert bulk.count_varints(np.frombuffer(data, np.uint8)) == len(ids)
+
+
+@pytest.mark.parametrize(
+    "data", [b"\x80", b"\x01\xff", b"\xff" * 11 + b"\x01", b"\xff" * 9 + b"\x02", b"\x05" + b"\x80" * 20]
+)
+def test_bad_varints(either_kernel: str, data: bytes) -> None:
+    """A varint cut short, of more than ten bytes, or of more than 64 bits is an error that says where."""
+    with pytest.raises(bulk.VarintError) as caught:
+        bulk.decode_varints(np.frombuffer(data, np.uint8))
+    assert caught.value.position == (1 if data[0] in {1, 5} else 0)
+
+
+@given(ID_LISTS, st.integers(1, 400))
+def test_grouping(either_kernel: str, ids: list[int], ps_num: int) -> None:
+    """Rows and id bytes come out by owner, in their old order within one; owners are Python's modulo."""
+    array = np.array(ids, np.int64)
+    owner = placement.row_owners(array, ps_num)
+    assert owner.tolist() == [i % ps_num for i in ids]
+    data = bulk.encode_varints(array)
+    rows, id_bytes = bulk.tally(owner, bulk.varint_lengths(array), ps_num)
+    order = sorted(range(len(ids)), key=lambda k: ids[k] % ps_num)
+    grouped = bulk.group_varints(data, bulk.varint_lengths(array), owner, id_bytes)
+    assert grouped.tobytes() == b"".join(varint(ids[k]) for k in order)
+    values = np.arange(len(ids) * 3, dtype=np.int64).astype(np.uint8).reshape(-1, 3)
+    assert bulk.group_rows(values, owner, rows).reshape(-1, 3).tolist() == values[order].tolist()
+
+
+@pytest.mark.parametrize("width", [0, 1, 2, 3, 4, 31, 32, 33, 64, 100, 4095, 4096, 4097, 8200])
+def test_sketch_is_its_definition(either_kernel: str, width: int) -> None:
+    """The fast sketch equals the definition in fingerprint.py, for every kind of row width."""
+    random = np.random.default_rng(width)
+    ids = np.array([0, -1, 2**63 - 1, *random.integers(-(2**63), 2**63 - 1, 4)], np.int64)
+    values = random.integers(0, 256, (len(ids), width)).astype(np.uint8)
+    sketch = bulk.new_sketch(width)
+    bulk.sketch_rows(sketch, ids, values)
+    assert sketch.tolist() == slow_sketch({int(i): v.tobytes() for i, v in zip(ids, values, strict=True)}, width)
+
+
+def test_kernel_checks_sizes() -> None:
+    """The compiled kernel refuses buffers whose sizes do not agree, before it touches a byte."""
+    if bulk.kernel is None:
+        pytest.skip("the compiled kernel was not built here: no C compiler at installation")
+    byte, word, long = np.zeros(3, np.uint8), np.zeros(4, np.uint16), np.zeros(2, np.int64)
+    with pytest.raises(ValueError, match="sizes"):
+        bulk.kernel.decode_varints(byte, long, byte)
+    with pytest.raises(ValueError, match="sizes"):
+        bulk.kernel.group_rows(byte, 2, word, long, byte.copy())
+    with pytest.raises(ValueError, match="sizes"):
+        bulk.kernel.group_rows(np.zeros(4, np.uint8), 1, word, long[:0], np.zeros(4, np.uint8))
+    with pytest.raises(ValueError, match="sizes"):
+        bulk.kernel.group_varints(byte, np.full(3, 11, np.uint8), word[:3], long, byte.copy())
+    with pytest.raises(ValueError, match="sizes"):
+        bulk.kernel.sketch(np.zeros((8, 1), np.uint32), long, np.zeros(8, np.uint8), 4, 0, 4, 0)
+    with pytest.raises(ValueError, match="sizes"):
+        bulk.kernel.tally(word[:1] + 9, byte[:1], long, long.copy())
+
+
+@given(st.text(max_size=40), st.integers(1, 100))
+def test_variable_owner(name: str, ps_num: int) -> None:
+    """A variable's owner is the hexadecimal digest read in base 32, whatever the name."""
+    if any(0xD800 <= ord(c) < 0xE000 for c in name):
+        return
+    assert placement.variable_owner(name, ps_num) == slow_owner(name, ps_num)
+    digits = hashlib.sha256(name.encode()).hexdigest()
+    assert placement.variable_owner(name, ps_num) == int(digits, 32) % ps_num
+
+
+@pytest.mark.parametrize("ps_num", [32, 64, 96])
+def test_crowded_shards(ps_num: int) -> None:
+    """With a multiple of 32, thousands of names reach exactly the shards that are said to be reachable."""
+    owners = {placement.variable_owner(f"v{i}", ps_num) for i in range(4000)}
+    assert len(owners) == placement.crowded_shards(ps_num)
