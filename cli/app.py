@@ -36,7 +36,7 @@ def build() -> typer.Typer:
 
     @app.callback()
     def options(
-        version: bool = typer.Option(False, "--version", help="Print the version."),  # noqa: FBT001
+        version: bool = typer.Option(False, "--version", help="Print the version."),
     ) -> None:
         if version:
             print(__version__)

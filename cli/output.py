@@ -143,7 +143,7 @@ class Output:
         traceback.print_exc()
         python = sys.version.split()[0]
         print(
-            f"internal error: this is a bug of edl-ckpt {__version__} (Python {python}). Please report the lines above.",
+            f"internal error: this is a bug of edl-ckpt {__version__} (Python {python}). Please report what is above.",
             file=sys.stderr,
         )
         if self.json:

@@ -93,12 +93,12 @@ def _line(finding: Finding) -> RenderableType:
 
 def write_junit(path: str, results: Sequence[VerifyResult]) -> None:
     """Write a JUnit report: a suite for each version, a failed case for each error."""
-    from xml.etree import ElementTree as Xml
+    from xml.etree import ElementTree as ET
 
-    suites = Xml.Element("testsuites", name="edl-ckpt verify")
+    suites = ET.Element("testsuites", name="edl-ckpt verify")
     for result in results:
         errors = [f for f in result.findings if f.severity == "error"]
-        suite = Xml.SubElement(
+        suite = ET.SubElement(
             suites,
             "testsuite",
             name=text.shown(result.ref),
@@ -106,12 +106,12 @@ def write_junit(path: str, results: Sequence[VerifyResult]) -> None:
             failures=str(len(errors)),
         )
         for finding in errors:
-            case = Xml.SubElement(suite, "testcase", classname=text.shown(result.ref), name=finding.code)
+            case = ET.SubElement(suite, "testcase", classname=text.shown(result.ref), name=finding.code)
             message = f"{finding.subject}: {finding.message}"
-            Xml.SubElement(case, "failure", message=text.shown(message)).text = text.shown(finding.path)
+            ET.SubElement(case, "failure", message=text.shown(message)).text = text.shown(finding.path)
         if not errors:
-            Xml.SubElement(suite, "testcase", classname=text.shown(result.ref), name=result.level)
+            ET.SubElement(suite, "testcase", classname=text.shown(result.ref), name=result.level)
     try:
-        Xml.ElementTree(suites).write(path, encoding="utf-8", xml_declaration=True)
+        ET.ElementTree(suites).write(path, encoding="utf-8", xml_declaration=True)
     except OSError as error:
         raise EdlCkptError(f"cannot write the report: {error.strerror}", path=path) from error

@@ -15,10 +15,10 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def shown(name: str) -> str:
-    """Return a name with everything that could steer a terminal written out.
+    r"""Return a name with everything that could steer a terminal written out.
 
-    >>> shown("a\\x1b[31mb\\nc")
-    'a\\\\x1b[31mb\\\\nc'
+    >>> shown("a\x1b[31mb\nc")
+    'a\\x1b[31mb\\nc'
     """
     return "".join(c if _harmless(c) else repr(c)[1:-1] if len(repr(c)) > 3 else f"\\u{ord(c):04x}" for c in name)
 

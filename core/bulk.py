@@ -186,7 +186,8 @@ def group_varints(data: U8, lengths: U8, owner: U16, bytes_per_owner: I64) -> U8
     padded[: len(data)] = data
     order = _order(owner)
     windows = np.lib.stride_tricks.sliding_window_view(padded, MAX_VARINT_BYTES)[starts[order]]
-    return windows[np.arange(MAX_VARINT_BYTES) < lengths[order][:, None]]
+    grouped: U8 = windows[np.arange(MAX_VARINT_BYTES) < lengths[order][:, None]]
+    return grouped
 
 
 def _starts(sizes: I64) -> I64:

@@ -433,7 +433,8 @@ class _Scan:
         """Read every value: find NaN, infinite and huge ones, and return the fingerprint."""
         checkpoint, sketch = self.checkpoint, ContentSketch()
         odd: dict[tuple[int, str, str], npt.NDArray[np.int64]] = {}
-        sizes = [e.values.size_bytes for s in checkpoint.shards for e in (*s.variables, *s.tables)]
+        sizes = [v.size_bytes for s in checkpoint.shards for v in s.variables]
+        sizes += [t.values.size_bytes for s in checkpoint.shards for t in s.tables]
         self.progress.start("checking values", sum(sizes))
 
         def look(piece: IdPiece | DensePiece) -> None:
@@ -470,7 +471,7 @@ class _Scan:
     def _report_odd(self, odd: Mapping[tuple[int, str, str], npt.NDArray[np.int64]]) -> None:
         for (ps_id, kind, name), counts in sorted(odd.items()):
             shard = next(s for s in self.checkpoint.shards if s.file.ps_id == ps_id)
-            held = shard.variables if kind == "variable" else shard.tables
+            held: tuple[DenseEntry | TableEntry, ...] = shard.variables if kind == "variable" else shard.tables
             entry = next(e for e in held if e.name == name)
             for code, count in zip(("nan", "inf", "huge-value"), counts.tolist(), strict=True):
                 if count:

@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 
 from builders import LAYOUTS, models, write_checkpoint
 from edl_ckpt.core import (
+    bulk,
     execute_reshard,
     list_versions,
+    open_checkpoint,
     parse_ref,
     plan_reshard,
     publish,
+    reader,
     reshard,
     resolve,
     save_checkpoint,
@@ -28,7 +31,7 @@ from edl_ckpt.core import (
     verify_version,
 )
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, IncompleteError, NoSpaceError, RefusedError, UsageError
-from edl_ckpt.core.model import Version
+from edl_ckpt.core.model import TableEntry, Version
 from edl_ckpt.core.writer import Table
 from oracle import GOLDEN, Model, combined, read_model
 
@@ -114,9 +117,10 @@ def test_each_value_is_read_once(tmp_path: Path) -> None:
     version = big_model(tmp_path / "a")
     plan = plan_reshard(version, 4, output=str(tmp_path / "b"))
     result = execute_reshard(plan)
-    with reshard.open_checkpoint(version) as checkpoint:
+    with open_checkpoint(version) as checkpoint:
         headers = checkpoint.bytes_read
-        values = sum(e.values.size_bytes for s in checkpoint.shards for e in (*s.variables, *s.tables))
+        values = sum(v.size_bytes for s in checkpoint.shards for v in s.variables)
+        values += sum(t.values.size_bytes for s in checkpoint.shards for t in s.tables)
         ids = sum(run.end - run.start for s in checkpoint.shards for t in s.tables for run in t.ids)
     assert plan.bytes_read < headers + 1.01 * ids + 1000
     assert values + 2 * ids < result.bytes_read <= values + 2 * ids + 2 * headers + 1000
@@ -127,8 +131,13 @@ def test_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """No read of values is larger than the batch the plan promises, unless one row is."""
     version = big_model(tmp_path / "a")
     seen: list[int] = []
-    real = scan.read_rows
-    monkeypatch.setattr(scan, "read_rows", lambda r, e, first, n: seen.append(n * e.row_bytes) or real(r, e, first, n))
+    real = reader.read_rows
+
+    def read_rows(file: store.RangeReader, entry: TableEntry, first: int, count: int) -> bulk.U8:
+        seen.append(count * entry.row_bytes)
+        return real(file, entry, first, count)
+
+    monkeypatch.setattr(scan, "read_rows", read_rows)
     plan = plan_reshard(version, 4, output=str(tmp_path / "b"), max_memory_bytes=400_000)
     execute_reshard(plan)
     proof = scan.VALUE_BATCH_BYTES
@@ -196,7 +205,7 @@ def test_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stat = os.statvfs(tmp_path)
     full = os.statvfs_result((*stat[:3], 0, 0, *stat[5:]))
     with monkeypatch.context() as patched:
-        patched.setattr(publish.os, "statvfs", lambda _path: full)
+        patched.setattr(os, "statvfs", lambda _path: full)
         with pytest.raises(NoSpaceError, match="are needed"):
             execute_reshard(plan)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -255,7 +264,7 @@ def test_unpacked_and_split_ids(tmp_path: Path, either_kernel: str) -> None:
     directory.mkdir(parents=True)
     (directory / "variables-0-of-1.chkpt").write_bytes(data)
     version = only_version(tmp_path / "a")
-    with reshard.open_checkpoint(version) as checkpoint:
+    with open_checkpoint(version) as checkpoint:
         assert [int(i) for batch in checkpoint.table("e", batch_rows=2) for i in batch.ids] == ids
     execute_reshard(plan_reshard(version, 3, output=str(tmp_path / "b")))
     files = [Path(s.path) for s in only_version(tmp_path / "b").shards]

@@ -16,7 +16,7 @@ def inspect_command(
     shard: Annotated[int | None, typer.Option(metavar="I", help="Only this shard.")] = None,
     table: Annotated[str | None, typer.Option(metavar="NAME", help="Only this table.")] = None,
     variable: Annotated[str | None, typer.Option(metavar="NAME", help="Only this dense variable.")] = None,
-    stats: Annotated[bool, typer.Option("--stats", help="Read values: range, mean, norm, zeros, NaN.")] = False,  # noqa: FBT002
+    stats: Annotated[bool, typer.Option("--stats", help="Read values: range, mean, norm, zeros, NaN.")] = False,
 ) -> None:
     """Show the shards, dense variables and embedding tables of a version. Reads headers only."""
     from edl_ckpt.cli import render_inspect

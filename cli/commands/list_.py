@@ -7,7 +7,7 @@ from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration
 
 
-def list_command(out: Output, locations: Locations = None, grace: Grace = "10m", csv: Csv = False) -> None:  # noqa: ARG001, FBT002
+def list_command(out: Output, locations: Locations = None, grace: Grace = "10m", csv: Csv = False) -> None:  # noqa: ARG001
     """List the versions of one or more locations, by number. Opens no shard."""
     import time
 

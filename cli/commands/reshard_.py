@@ -18,11 +18,11 @@ def reshard_command(
     output: Annotated[
         str | None, typer.Option(metavar="LOCATION", help="Write there; in place when not given.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,  # noqa: FBT002
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
     workers: Workers = None,
     max_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Bound of all batches together.")] = None,
     layout: Annotated[str | None, typer.Option(metavar="design|elasticdl", help="How names are spelled.")] = None,
-    keep_old: Annotated[bool, typer.Option("--keep-old", help="Leave the old shards in the trash.")] = False,  # noqa: FBT002
+    keep_old: Annotated[bool, typer.Option("--keep-old", help="Leave the old shards in the trash.")] = False,
 ) -> None:
     """Write a version for N parameter servers, prove by its fingerprint that nothing was lost, and publish it."""
     from edl_ckpt.cli import render_reshard

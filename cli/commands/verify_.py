@@ -13,10 +13,10 @@ from edl_ckpt.cli.output import Output
 def verify_command(
     out: Output,
     ref: Ref = None,
-    every: Annotated[bool, typer.Option("--all", help="Every version of the location.")] = False,  # noqa: FBT002
-    quick: Annotated[bool, typer.Option("--quick", help="Names and headers only.")] = False,  # noqa: FBT002
-    deep: Annotated[bool, typer.Option("--deep", help="Every value too, and the fingerprint.")] = False,  # noqa: FBT002
-    strict: Annotated[bool, typer.Option("--strict", help="A warning is as bad as an error.")] = False,  # noqa: FBT002
+    every: Annotated[bool, typer.Option("--all", help="Every version of the location.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Names and headers only.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Every value too, and the fingerprint.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="A warning is as bad as an error.")] = False,
     junit: Annotated[str | None, typer.Option(metavar="FILE", help="Write a JUnit report for CI.")] = None,
     workers: Workers = None,
 ) -> None:

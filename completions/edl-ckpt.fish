@@ -1,0 +1,1 @@
+complete --command edl-ckpt --no-files --arguments "(env _EDL_CKPT_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args _TYPER_COMPLETE_ARGS=(commandline -cp) edl-ckpt)" --condition "env _EDL_CKPT_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=is-args _TYPER_COMPLETE_ARGS=(commandline -cp) edl-ckpt"

@@ -1,0 +1,319 @@
+"""The command line as scripts and people meet it: documents, tables, exit codes, streams."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+import elasticdl_rules
+from oracle import GOLDEN
+
+PROGRAM = [sys.executable, "-c", "from edl_ckpt.cli.app import main; main()"]
+
+
+def edl(*arguments: str | Path, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run the program as a process of its own, its output no terminal."""
+    return subprocess.run(
+        [*PROGRAM, *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, "XDG_CONFIG_HOME": "/nowhere", **env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def document(*arguments: str | Path, code: int = 0) -> dict[str, Any]:
+    """Run with --json and return the one document on stdout."""
+    done = edl(*arguments, "--json")
+    assert done.returncode == code, done.stderr
+    held: dict[str, Any] = json.loads(done.stdout)
+    return held
+
+
+VERSION_KEYS = tuple(
+    "version ref path state ps_num shards missing size_bytes modified metrics tags fingerprint".split(" ")
+)
+
+
+def test_list_document() -> None:
+    """`list --json` has the promised keys, versions by number, and the state that the names show."""
+    held = document("list", GOLDEN / "multi", GOLDEN / "bad/mixed-n")
+    assert held["schema"] == "edl-ckpt/list/1"
+    first, second = held["locations"]
+    assert first["layout"] == "elasticdl"
+    assert [(v["version"], v["state"], v["ps_num"], v["missing"]) for v in first["versions"][:2]] == [
+        (9, "complete", 2, []),
+        (20, "complete", 2, []),
+    ]
+    assert first["versions"][2]["state"] in {"incomplete", "writing"}
+    assert first["versions"][2]["missing"] == [1]
+    assert second["versions"][0]["state"] == "mixed"
+    assert second["versions"][0]["ps_num"] is None
+    for version in first["versions"]:
+        assert set(version) == set(VERSION_KEYS)
+
+
+def test_list_rows_and_table(tmp_path: Path) -> None:
+    """`list --csv` is rows; the table says the state in words; a foreign name is a warning on stderr only."""
+    shutil.copytree(GOLDEN / "multi", tmp_path / "run")
+    (tmp_path / "run" / "metrics.json").write_text("{}")
+    rows = list(csv.reader(io.StringIO(edl("list", tmp_path / "run", "--csv").stdout)))
+    assert rows[0][:3] == ["location", "version", "state"]
+    assert [row[1] for row in rows[1:]] == ["9", "20", "100"]
+    done = edl("list", tmp_path / "run", "--grace", "0s")
+    assert done.returncode == 0
+    assert "incomplete" in done.stdout
+    assert "lacks shard 1" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert "metrics.json" in done.stderr
+    assert "metrics.json" not in done.stdout
+    assert edl("list", tmp_path / "run", "--quiet").stderr == ""
+
+
+def test_inspect_document() -> None:
+    """`inspect --json` has the promised keys and the content that ElasticDL wrote."""
+    held = document("inspect", GOLDEN / "current/ps3")
+    names = "schema ref version ps_num generation layout size_bytes parameters shards variables tables"
+    keys = names.split(" ")
+    assert list(held) == keys
+    assert (held["version"], held["ps_num"], held["generation"], held["layout"]) == (120, 3, "v4", "elasticdl")
+    assert set(held["shards"][0]) == {"ps_id", "path", "size_bytes", "variables", "rows"}
+    table = next(t for t in held["tables"] if t["name"] == "emb_a/embeddings:0")
+    assert table["dim"] == 4
+    assert table["rows"] == sum(table["rows_per_shard"]) == 11
+    kernel = next(v for v in held["variables"] if v["name"] == "conv/kernel:0")
+    assert kernel["shape"] == [2, 3, 4, 5]
+    assert kernel["dtype"] == "float32"
+    one = document("inspect", GOLDEN / "current/ps3", "--table", "emb_neg")
+    assert [t["name"] for t in one["tables"]] == ["emb_neg"]
+    assert one["variables"] == []
+
+
+def test_inspect_stats() -> None:
+    """`--stats` reads values; NaN and infinities are counted and never printed as bare NaN."""
+    held = document("inspect", GOLDEN / "current/ps2", "--stats")
+    special = next(s for s in held["stats"] if s["name"] == "special/f32:0")
+    assert (special["nan"], special["inf"], special["elements"]) == (2, 2, 6)
+    assert sum(special["histogram"]) == 2
+    empty = next(s for s in held["stats"] if s["name"] == "empty/f32:0")
+    assert empty["minimum"] is None
+
+
+def test_inspect_incomplete() -> None:
+    """An incomplete version is shown as far as it is there, with exit code 4."""
+    done = edl("inspect", GOLDEN / "bad/missing-shard@7", "--json")
+    assert done.returncode == 4
+    assert json.loads(done.stdout)["tables"][0]["name"] == "e"
+    error = json.loads(done.stderr.splitlines()[-1])
+    assert error["schema"] == "edl-ckpt/error/1"
+    assert (error["code"], error["id"]) == (4, "incomplete")
+
+
+@pytest.mark.parametrize(
+    ("case", "code"),
+    [("zero-byte", 5), ("truncated", 5), ("mixed-n", 5), ("bitflip", 0), ("unknown-field-1000", 0)],
+)
+def test_inspect_bad(case: str, code: int) -> None:
+    """What cannot be read ends with 5 and names file and byte; what can is shown."""
+    done = edl("inspect", GOLDEN / "bad" / f"{case}@7")
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    if case == "truncated":
+        assert "variables-1-of-2.ckpt" in done.stderr
+        assert "at byte 142" in done.stderr
+
+
+def test_verify_document() -> None:
+    """`verify --json` has the promised keys; findings end with 3, and warnings do only with --strict."""
+    held = document("verify", GOLDEN / "bad/swapped-shards", code=3)
+    assert list(held) == ["schema", "ref", "ok", "level", "findings", "fingerprint", "bytes_read"]
+    assert held["ok"] is False
+    keys = ["severity", "code", "shard", "path", "subject", "offset", "message", "hint"]
+    assert list(held["findings"][0]) == keys
+    assert {f["code"] for f in held["findings"]} == {"misplaced-row", "misplaced-variable"}
+    assert document("verify", GOLDEN / "bad/unknown-field-1000")["ok"] is True
+    document("verify", GOLDEN / "bad/unknown-field-1000", "--strict", code=3)
+    deep = document("verify", GOLDEN / "legacy/v4a", "--deep")
+    assert deep["fingerprint"].startswith("edl1:")
+    every = document("verify", GOLDEN / "multi", "--all", "--quick", code=3)
+    assert [r["ok"] for r in every["results"]] == [True, True, False]
+
+
+def test_verify_says_what_it_did_not_look_at() -> None:
+    """An answer of ok says in words what was not read, and that no checksum vouches for the values."""
+    assert "values were not" in edl("verify", GOLDEN / "legacy/v4a").stdout
+    assert "ids and values were not" in edl("verify", GOLDEN / "legacy/v4a", "--quick").stdout
+    assert "no checksums are recorded" in edl("verify", GOLDEN / "legacy/v4a", "--deep").stdout
+
+
+def test_junit(tmp_path: Path) -> None:
+    """`--junit` writes a report that XML parsers read, one failure for each error."""
+    done = edl("verify", GOLDEN / "multi", "--all", "--junit", tmp_path / "report.xml")
+    assert done.returncode == 3
+    suites = ET.parse(tmp_path / "report.xml").getroot()
+    assert [s.get("failures") for s in suites] == ["0", "0", "1"]
+    assert suites[2][0].get("name") == "missing-shard"
+
+
+def test_reshard_document(tmp_path: Path) -> None:
+    """A dry run writes nothing; the real run writes what the plan said, and verify finds nothing wrong with it."""
+    shutil.copytree(GOLDEN / "multi", tmp_path / "run")
+    before = elasticdl_rules.answer(tmp_path / "run")
+    planned = document("reshard", tmp_path / "run@20", "--ps", "3", "--dry-run")
+    assert min(p.name for p in (tmp_path / "run" / "version-20").iterdir()) == "variables-0-of-2.ckpt"
+    held = document("reshard", tmp_path / "run@20", "--ps", "3")
+    names = "schema ref output from_ps to_ps version size_bytes bytes_read bytes_written rows seconds"
+    keys = f"{names} peak_memory_bytes fingerprint shards".split(" ")
+    assert list(held)[: len(keys)] == keys
+    assert held["shards"] == planned["shards"]
+    assert held["size_bytes"] == planned["size_bytes"] == sum(s["size_bytes"] for s in held["shards"])
+    assert document("verify", tmp_path / "run@20", "--deep")["fingerprint"] == held["fingerprint"]
+    assert elasticdl_rules.answer(tmp_path / "run") == before
+    assert not (tmp_path / "run" / ".edl-ckpt-0").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["list", "nowhere"], 10),
+        (["inspect", f"{GOLDEN}/multi@55"], 10),
+        (["inspect", f"{GOLDEN}/multi@best"], 10),
+        (["inspect", f"{GOLDEN}/multi", "--table", "none"], 10),
+        (["verify", f"{GOLDEN}/multi", "--quick", "--deep"], 2),
+        (["verify", f"{GOLDEN}/multi", "--nonsense"], 2),
+        (["reshard", f"{GOLDEN}/multi"], 2),
+        (["reshard", f"{GOLDEN}/multi", "--ps", "0"], 2),
+        (["reshard", f"{GOLDEN}/multi", "--ps", "2", "--max-memory", "much"], 2),
+        (["reshard", f"{GOLDEN}/multi@100", "--ps", "2"], 4),
+        (["reshard", f"{GOLDEN}/legacy/v1", "--ps", "2"], 16),
+        (["reshard", f"{GOLDEN}/multi", "--ps", "2", "--output", "ftp9://x"], 15),
+        (["list", "nosuch://x"], 15),
+        (["list", f"{GOLDEN}/multi", "--storage-option", "secret"], 2),
+        (["frobnicate"], 2),
+    ],
+)
+def test_failures(arguments: list[str], code: int, tmp_path: Path) -> None:
+    """Every failure has its exit code, a plain sentence, no traceback, and with --json one document at the end."""
+    done = edl(*arguments, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    told = edl(*arguments, "--json", cwd=tmp_path)
+    assert told.returncode == code
+    error = json.loads(told.stderr.splitlines()[-1])
+    assert error["schema"] == "edl-ckpt/error/1"
+    assert error["code"] == code
+
+
+def test_hostile_names(tmp_path: Path) -> None:
+    """Names from files reach a terminal only with their control characters and markup made harmless."""
+    import numpy as np
+
+    from edl_ckpt.core import save_checkpoint
+    from edl_ckpt.core.writer import Table
+
+    name = "\x1b[31mred\x07[bold]x[/bold]\u202eevil\r\n"
+    rows = np.ones((2, 2), np.float32)
+    save_checkpoint(
+        str(tmp_path), 1, 1, variables={name: rows}, tables={name + "t": Table(np.array([1, 2]), rows, name)}
+    )
+    for arguments in (["inspect", "--stats"], ["verify"], ["inspect", "--table", name + "?"]):
+        done = edl(arguments[0], tmp_path, *arguments[1:])
+        for stream in (done.stdout, done.stderr):
+            assert not {"\x1b", "\x07", "\r", "\u202e"} & set(stream)
+    assert "\\x1b[31mred\\x07[bold]x[/bold]\\u202eevil" in edl("inspect", tmp_path).stdout
+    held = document("inspect", tmp_path)
+    assert held["variables"][0]["name"] == name
+
+
+def test_environment_and_config(tmp_path: Path) -> None:
+    """The command line wins over the environment, that over edl-ckpt.toml; unknown keys are code 2, naming the file."""
+    (tmp_path / "edl-ckpt.toml").write_text("json = true\n[reshard]\nps = 3\n")
+    done = edl("list", GOLDEN / "multi", cwd=tmp_path)
+    assert json.loads(done.stdout)["schema"] == "edl-ckpt/list/1"
+    planned = edl("reshard", GOLDEN / "multi", "--dry-run", cwd=tmp_path)
+    assert json.loads(planned.stdout)["to_ps"] == 3
+    planned = edl("reshard", GOLDEN / "multi", "--dry-run", cwd=tmp_path, EDL_CKPT_PS="5")
+    assert json.loads(planned.stdout)["to_ps"] == 5
+    planned = edl("reshard", GOLDEN / "multi", "--dry-run", "--ps", "7", cwd=tmp_path, EDL_CKPT_PS="5")
+    assert json.loads(planned.stdout)["to_ps"] == 7
+    assert json.loads(edl("list", cwd=tmp_path, EDL_CKPT_DIR=str(GOLDEN / "multi")).stdout)["locations"][0]["versions"]
+    for text in ("jsn = true\n", "not toml", "[nothing]\nx = 1\n"):
+        (tmp_path / "edl-ckpt.toml").write_text(text)
+        done = edl("list", GOLDEN / "multi", cwd=tmp_path)
+        assert done.returncode == 2
+        assert "edl-ckpt.toml" in done.stderr
+
+
+def test_closed_pipe() -> None:
+    """A reader that goes away ends the program with 141, without a traceback."""
+    command = " ".join(f"'{part}'" for part in [*PROGRAM, "inspect", f"{GOLDEN}/current/ps1"])
+    script = f"{{ sleep 0.2; {command}; echo $? >&2; }} | true"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr.strip() == "141"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    """SIGINT and SIGTERM in the midst of a reshard end it with their codes and leave nothing half-done."""
+    import numpy as np
+
+    from edl_ckpt.core import save_checkpoint
+    from edl_ckpt.core.writer import Table
+
+    ids = np.arange(400_000, dtype=np.int64)
+    table = Table(ids, np.zeros((len(ids), 64), np.float32))
+    save_checkpoint(str(tmp_path / "a"), 1, 2, variables={}, tables={"t": table})
+    process = subprocess.Popen([*PROGRAM, "reshard", str(tmp_path / "a"), "--ps", "3", "--max-memory", "300kB"])
+    stage = tmp_path / "a" / ".edl-ckpt-0" / "stage-0"
+    deadline = time.monotonic() + 30
+    while not stage.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.002)
+    process.send_signal(number)
+    assert process.wait(30) == code
+    assert {p.name for p in (tmp_path / "a").iterdir()} == {"version_1"}
+    assert len(list((tmp_path / "a" / "version_1").iterdir())) == 2
+
+
+def test_demo(tmp_path: Path) -> None:
+    """`demo` makes a real checkpoint_dir, shows every command with its output, and refuses a directory in use."""
+    done = edl("demo", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for command in ("list", "inspect", "verify", "reshard"):
+        assert f"$ edl-ckpt {command} " in done.stdout
+    assert "missing-shard" in done.stdout
+    assert "proved" in done.stdout
+    assert edl("demo", cwd=tmp_path).returncode == 16
+
+
+def imported(*arguments: str) -> set[str]:
+    """Return the modules that a command imports."""
+    code = f"import sys; from edl_ckpt.cli.app import main\ntry: main({list(arguments)!r})\nexcept SystemExit: pass\n"
+    code += "print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    return set(done.stderr.splitlines()[-1].split())
+
+
+HEAVY = {"numpy", "fsspec", "google.protobuf", "rich.table", "s3fs"}
+
+
+def test_imports() -> None:
+    """`--version` imports no typer; help and `list --json` none of the heavy libraries."""
+    assert "typer" not in imported("--version")
+    assert not HEAVY & imported("--help")
+    assert not HEAVY & imported("list", str(GOLDEN / "multi"), "--json")
+    assert "fsspec" not in imported("inspect", str(GOLDEN / "multi"), "--json")
