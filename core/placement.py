@@ -24,7 +24,7 @@ def variable_owner(name: str, ps_num: int) -> int:
     the rule (ElasticDL, `string_to_id`).
 
     >>> [variable_owner("dense/kernel:0", n) for n in (1, 2, 3)]
-    [0, 0, 2]
+    [0, 0, 1]
     """
     digest = hashlib.sha256(name.encode("utf-8")).hexdigest()
     return int(digest, base=32) % ps_num

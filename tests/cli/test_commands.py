@@ -44,9 +44,11 @@ def document(*arguments: str | Path, code: int = 0) -> dict[str, Any]:
     return held
 
 
-VERSION_KEYS = tuple(
-    "version ref path state ps_num shards missing size_bytes modified metrics tags fingerprint".split(" ")
-)
+VERSION_KEYS = ["version", "ref", "path", "state", "ps_num", "shards", "missing", "size_bytes", "modified"] + [
+    "metrics",
+    "tags",
+    "fingerprint",
+]
 
 
 def test_list_document() -> None:

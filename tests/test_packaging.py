@@ -1,0 +1,49 @@
+"""The packaging says what is on disk, and the engine stays light."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from edl_ckpt.cli import __version__
+
+TOP = Path(__file__).parents[1]
+PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def test_packages_are_those_on_disk() -> None:
+    """Every folder with an __init__.py under cli, core and proto is named as a package, and no other."""
+    found = {
+        ".".join(("edl_ckpt", *path.parent.relative_to(TOP).parts))
+        for room in ("cli", "core", "proto")
+        for path in (TOP / room).rglob("__init__.py")
+    }
+    assert set(PROJECT["tool"]["setuptools"]["packages"]) == found
+
+
+def test_version_is_one_literal() -> None:
+    """The version in pyproject is that of the program."""
+    assert PROJECT["project"]["version"] == __version__
+
+
+def test_typed() -> None:
+    """Each room tells type checkers that it has types."""
+    for room in ("cli", "core", "proto"):
+        assert (TOP / room / "py.typed").exists()
+
+
+def test_protos_have_their_modules() -> None:
+    """Every .proto has its generated module and stub."""
+    for proto in (TOP / "proto").glob("*.proto"):
+        assert proto.with_name(f"{proto.stem}_pb2.py").exists()
+        assert proto.with_name(f"{proto.stem}_pb2.pyi").exists()
+
+
+def test_engine_is_light() -> None:
+    """Importing the engine and listing a directory imports no library but Python's own."""
+    code = "import sys, edl_ckpt.core as c; c.list_versions('.'); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    heavy = {"typer", "rich", "click", "numpy", "fsspec", "s3fs", "google.protobuf"}
+    assert not heavy & set(done.stdout.split())
