@@ -92,12 +92,19 @@ class Staging:
     def __enter__(self) -> Self:
         with storage_errors(self.checkpoint_dir):
             os.makedirs(self.checkpoint_dir, exist_ok=True)
-        _make_inside(self.path)
+        try:
+            _make_inside(self.path)
+        except BaseException:  # a signal may end us right here
+            self._leave()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
         for path in (os.path.dirname(self.path), os.path.dirname(self._trash), self._state):
             try:

@@ -44,11 +44,10 @@ def document(*arguments: str | Path, code: int = 0) -> dict[str, Any]:
     return held
 
 
-VERSION_KEYS = ["version", "ref", "path", "state", "ps_num", "shards", "missing", "size_bytes", "modified"] + [
-    "metrics",
-    "tags",
-    "fingerprint",
-]
+VERSION_KEYS = {
+    *("version", "ref", "path", "state", "ps_num", "shards", "missing"),
+    *("size_bytes", "modified", "metrics", "tags", "fingerprint"),
+}
 
 
 def test_list_document() -> None:
@@ -66,7 +65,7 @@ def test_list_document() -> None:
     assert second["versions"][0]["state"] == "mixed"
     assert second["versions"][0]["ps_num"] is None
     for version in first["versions"]:
-        assert set(version) == set(VERSION_KEYS)
+        assert set(version) == VERSION_KEYS
 
 
 def test_list_rows_and_table(tmp_path: Path) -> None:
