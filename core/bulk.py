@@ -166,13 +166,13 @@ def tally(owner: U16, lengths: U8, ps_num: int) -> tuple[I64, I64]:
     return rows, np.bincount(owner, lengths, ps_num).astype(np.int64)
 
 
-def group_rows(values: U8, owner: U16, rows_per_owner: I64) -> U8:
-    """Return rows uint8 [n, row_bytes] ordered by owner, and in their old order within one."""
+def group_rows(values: U8, owner: U16, rows_per_owner: I64, out: U8) -> None:
+    """Fill `out` with the rows uint8 [n, row_bytes] ordered by owner, and in their old order within one."""
     if kernel is not None:
-        out = np.empty_like(values)
         kernel.group_rows(values, values.shape[1], owner, _starts(rows_per_owner), out)
-        return out
-    return values.view(np.dtype((np.void, values.shape[1]))).ravel()[_order(owner)].view(np.uint8)
+        return
+    row = np.dtype((np.void, values.shape[1]))
+    np.take(values.view(row).ravel(), _order(owner), out=out.view(row).ravel(), mode="clip")
 
 
 def group_varints(data: U8, lengths: U8, owner: U16, bytes_per_owner: I64) -> U8:

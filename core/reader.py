@@ -138,7 +138,8 @@ class Checkpoint:
             for block in id_blocks(reader, entry):
                 for start in range(0, len(block.ids), batch_rows):
                     ids = block.ids[start : start + batch_rows]
-                    rows = read_rows(reader, entry, at, len(ids))
+                    rows = np.empty((len(ids), entry.row_bytes), np.uint8)
+                    read_rows(reader, entry, at, rows)
                     at += len(ids)
                     yield Rows(ids, as_dtype(rows.reshape(-1), entry.dtype).reshape(len(ids), entry.dim))
             check_row_count(reader, entry, at)
@@ -309,14 +310,12 @@ def bad_id(reader: RangeReader, table: str, offset: int, what: str) -> CorruptEr
     return CorruptError(f"table {table!r}: {what}", path=reader.path, offset=offset)
 
 
-def read_rows(reader: RangeReader, entry: TableEntry, first: int, count: int) -> bulk.U8:
-    """Return rows [first, first + count) as uint8 [count, row_bytes]; CorruptError past the last row."""
-    if first + count > entry.rows:
-        check_row_count(reader, entry, first + count, at_least=True)
-    rows = np.empty((count, entry.row_bytes), np.uint8)
+def read_rows(reader: RangeReader, entry: TableEntry, first: int, rows: bulk.U8) -> None:
+    """Fill uint8 [n, row_bytes] with the rows from `first` on; CorruptError past the last row."""
+    if first + len(rows) > entry.rows:
+        check_row_count(reader, entry, first + len(rows), at_least=True)
     if rows.size:
         reader.read_into(entry.values.start + first * entry.row_bytes, rows.reshape(-1).data)
-    return rows
 
 
 def check_row_count(reader: RangeReader, entry: TableEntry, ids: int, *, at_least: bool = False) -> None:

@@ -486,13 +486,16 @@ def _move_rows(
     ids = bulk.group_varints(block.data, block.lengths, owner, route.id_bytes)
     _write_groups(files, ids, route.id_bytes, route.ids_at)
     at = route.values_at.copy()
+    grouped: bulk.U8 | None = None
     for some, values in row_batches(checkpoint, piece, len(block.ids), plan.batch_bytes):
         sketch.add_rows(piece.entry.name, block.ids[some], values)
         if piece.entry.row_bytes:
             rows, _ = bulk.tally(owner[some], block.lengths[some], plan.to_ps)
-            grouped = bulk.group_rows(values, owner[some], rows).reshape(-1)
+            if grouped is None:
+                grouped = np.empty_like(values)
+            bulk.group_rows(values, owner[some], rows, grouped[: len(values)])
             sizes = rows * piece.entry.row_bytes
-            _write_groups(files, grouped, sizes, at)
+            _write_groups(files, grouped.reshape(-1), sizes, at)
             at += sizes
         progress.advance(values.nbytes)
 

@@ -111,12 +111,18 @@ def number_rows(checkpoint: Checkpoint, pieces: list[IdPiece], counts: list[int]
 
 
 def row_batches(checkpoint: Checkpoint, piece: IdPiece, rows: int, batch_bytes: int) -> Iterator[tuple[slice, bulk.U8]]:
-    """Yield (rows of the piece, their values uint8 [n, row_bytes]) in batches of about `batch_bytes`."""
+    """Yield (rows of the piece, their values uint8 [n, row_bytes]) in batches of about `batch_bytes`.
+
+    The values are in one buffer that the next batch overwrites: fresh memory costs more than the read.
+    """
     reader = checkpoint.reader(piece.shard)
-    step = max(1, batch_bytes // max(piece.entry.row_bytes, 1))
-    for start in range(0, rows, step):
+    step = min(max(1, batch_bytes // max(piece.entry.row_bytes, 1)), rows)
+    buffer = np.empty((step, piece.entry.row_bytes), np.uint8)
+    for start in range(0, rows, step or 1):
         some = slice(start, min(start + step, rows))
-        yield some, read_rows(reader, piece.entry, piece.first_row + some.start, some.stop - some.start)
+        values = buffer[: some.stop - some.start]
+        read_rows(reader, piece.entry, piece.first_row + some.start, values)
+        yield some, values
 
 
 @dataclass(frozen=True, slots=True)
