@@ -17,17 +17,21 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Final, Self
 
 from edl_ckpt.core.errors import NoSpaceError, RefusedError
 from edl_ckpt.core.layout import STATE_DIR
+from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.store import storage_errors
 
 _RENAME_NOREPLACE: Final = 1
 _RENAME_EXCHANGE: Final = 2
 _AT_FDCWD: Final = -100
 _SPARE_BYTES: Final = 1 << 20
+_FLUSHERS: Final = 4
+_FLUSH_BYTES: Final = 64 << 20
 
 
 class StagedFile:
@@ -226,9 +230,51 @@ def _rename(old: str, new: str, flags: int) -> None:
     os.rename(old, new)
 
 
-def flush_all(files: Sequence[StagedFile], workers: int) -> None:
-    """Flush several files at a time."""
-    from edl_ckpt.core.parallel import run_parallel
-
-    for _ in run_parallel(StagedFile.flush, files, max(workers, 4)):
+def flush_all(files: Sequence[StagedFile]) -> None:
+    """Flush several files at a time: a disk takes them together."""
+    for _ in run_parallel(StagedFile.flush, files, _FLUSHERS):
         pass
+
+
+class Flusher:
+    """Brings files to the disk in the background while they are written and read back, so that the disk never rests.
+
+    Leaving the block waits until every byte is there; an error of the disk is raised then.
+    """
+
+    def __init__(self, files: Sequence[StagedFile]) -> None:
+        self._files = files
+        self._written = threading.Event()
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="edl-ckpt-flush")
+        self._done = self._pool.submit(self._run)
+
+    def _run(self) -> None:
+        seen = 0
+        while not self._written.wait(0.01):
+            written = sum(file.bytes_written for file in self._files)
+            if written - seen >= _FLUSH_BYTES:
+                seen = written
+                for file in self._files:
+                    if self._written.is_set():
+                        break
+                    file.flush()
+        if not self._stop.is_set():
+            flush_all(self._files)
+
+    def all_written(self) -> None:
+        """Say that nothing more will be written: the last flush begins."""
+        self._written.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._stop.set()
+        self._written.set()
+        self._pool.shutdown(wait=True)
+        if error is None:
+            self._done.result()

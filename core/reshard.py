@@ -33,7 +33,7 @@ from edl_ckpt.core.layout import DESIGN, SINGLE_FILE, Layout
 from edl_ckpt.core.model import Extent, ShardFile, State, Version
 from edl_ckpt.core.parallel import default_workers, run_parallel
 from edl_ckpt.core.progress import SILENT, Progress
-from edl_ckpt.core.publish import StagedFile, Staging, flush_all
+from edl_ckpt.core.publish import Flusher, StagedFile, Staging
 from edl_ckpt.core.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.scan import (
     PIECE_BYTES,
@@ -414,9 +414,11 @@ def _write(plan: ReshardPlan, checkpoint: Checkpoint, directory: str, progress: 
             files.append(file)
             for offset, data in layout.between:
                 file.write(offset, data)
-        read = _stream(plan, checkpoint, files, progress)
-        progress.start("proving", plan.size_bytes)
-        proof = _read_back(plan, directory, files, progress)
+        with Flusher(files) as flusher:
+            read = _stream(plan, checkpoint, files, progress)
+            flusher.all_written()
+            progress.start("proving", plan.size_bytes)
+            proof = _read_back(plan, directory, progress)
         if proof.text != read.text:
             names = ", ".join(map(repr, proof.differing(read)[:5]))
             raise EdlCkptError(
@@ -510,9 +512,8 @@ def _write_groups(files: Sequence[StagedFile], data: bulk.U8, sizes: bulk.I64, o
         start = end
 
 
-def _read_back(plan: ReshardPlan, directory: str, files: Sequence[StagedFile], progress: Progress) -> Fingerprint:
-    """Flush the staged files and return the fingerprint of what can be read from them."""
-    flush_all(files, plan.workers)
+def _read_back(plan: ReshardPlan, directory: str, progress: Progress) -> Fingerprint:
+    """Return the fingerprint of what can be read from the staged files."""
     shards = tuple(
         ShardFile(t.ps_id, plan.to_ps, os.path.join(directory, os.path.basename(t.path)), t.size_bytes, 0.0)
         for t in plan.targets

@@ -175,7 +175,7 @@ def save_checkpoint(
             _write_shard(os.path.join(directory, chosen.shard_file(i, ps_num)), version, i, ps_num, dense, tables)
             for i in range(ps_num)
         ]
-        flush_all(files, 4)
+        flush_all(files)
         for file in files:
             file.close()
         staging.publish(directory, os.path.join(staging.checkpoint_dir, chosen.version_dir(version)))
