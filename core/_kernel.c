@@ -51,44 +51,74 @@ static uint64_t load64(const uint8_t *p)
     return word;
 }
 
-/* Decode up to n varints; return the position of the first bad one, or -1. */
+/* The seven-bit groups of up to eight bytes closed up, pair by pair. */
+static uint64_t close_up(uint64_t word, int length)
+{
+    uint64_t value = word & (~0ULL >> (64 - 8 * length)) & 0x7F7F7F7F7F7F7F7FULL;
+    value = (value & 0x007F007F007F007FULL) | ((value & 0x7F007F007F007F00ULL) >> 1);
+    value = (value & 0x00003FFF00003FFFULL) | ((value & 0x3FFF00003FFF0000ULL) >> 2);
+    return (value & 0x000000000FFFFFFFULL) | ((value & 0x0FFFFFFF00000000ULL) >> 4);
+}
+
+/* Decode one varint of any length; return its length, or 0 when it is bad or passes the end. */
+static int decode_one(const uint8_t *data, Py_ssize_t left, int64_t *value)
+{
+    uint64_t sum = 0;
+    int length;
+    for (length = 0; length < left && length < 10; length++) {
+        uint8_t byte = data[length];
+        if (length == 9 && byte > 1)
+            return 0;
+        sum |= (uint64_t)(byte & 0x7F) << (7 * length);
+        if (byte < 0x80) {
+            *value = (int64_t)sum;
+            return length + 1;
+        }
+    }
+    return 0;
+}
+
+/* The bytes below 0x80 among 64, as bits. */
+static uint64_t ends_of(const uint8_t *data)
+{
+    uint64_t bits = 0;
+    int k;
+#ifdef HAVE_AVX2_TARGET
+    for (k = 0; k < 4; k++) {
+        __m128i some = _mm_loadu_si128((const __m128i *)(data + 16 * k));
+        bits |= (uint64_t)(uint16_t)_mm_movemask_epi8(some) << (16 * k);
+    }
+#else
+    for (k = 0; k < 64; k++)
+        bits |= (uint64_t)(data[k] >> 7) << k;
+#endif
+    return ~bits;
+}
+
+/* Decode up to n varints; return the position of the first bad one, or -1.
+ * Where varints end is found 64 bytes at a time, so that no decoding waits for the length of the one before. */
 static Py_ssize_t decode(const uint8_t *data, Py_ssize_t size, int64_t *values, uint8_t *lengths, Py_ssize_t n)
 {
-    Py_ssize_t at = 0, k = 0;
+    Py_ssize_t at = 0, k = 0, block;
+    for (block = 0; block + 72 <= size; block += 64) {
+        uint64_t ends = ends_of(data + block);
+        for (; ends; ends &= ends - 1) {
+            Py_ssize_t length = block + __builtin_ctzll(ends) + 1 - at;
+            if (k >= n)
+                return at;
+            if (length <= 8)
+                values[k] = (int64_t)close_up(load64(data + at), (int)length);
+            else if (!decode_one(data + at, length, &values[k]))
+                return at;
+            lengths[k++] = (uint8_t)length;
+            at += length;
+        }
+    }
     while (at < size) {
-        uint64_t value = 0;
-        int length = 0;
-        if (k >= n)
+        int length = k < n ? decode_one(data + at, size - at, &values[k]) : 0;
+        if (!length)
             return at;
-        if (size - at >= 8) {
-            uint64_t word = load64(data + at);
-            uint64_t stops = ~word & 0x8080808080808080ULL;
-            if (stops) {
-                int bits = __builtin_ctzll(stops) + 1;
-                length = bits / 8;
-                value = word & (~0ULL >> (64 - bits)) & 0x7F7F7F7F7F7F7F7FULL;
-                value = (value & 0x007F007F007F007FULL) | ((value & 0x7F007F007F007F00ULL) >> 1);
-                value = (value & 0x00003FFF00003FFFULL) | ((value & 0x3FFF00003FFF0000ULL) >> 2);
-                value = (value & 0x000000000FFFFFFFULL) | ((value & 0x0FFFFFFF00000000ULL) >> 4);
-            }
-        }
-        if (!length) {
-            for (;;) {
-                uint8_t byte;
-                if (at + length >= size || length == 10)
-                    return at;
-                byte = data[at + length];
-                if (length == 9 && byte > 1)
-                    return at;
-                value |= (uint64_t)(byte & 0x7F) << (7 * length);
-                length++;
-                if (byte < 0x80)
-                    break;
-            }
-        }
-        values[k] = (int64_t)value;
-        lengths[k] = (uint8_t)length;
-        k++;
+        lengths[k++] = (uint8_t)length;
         at += length;
     }
     return k == n ? -1 : size;
