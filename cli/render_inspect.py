@@ -48,7 +48,7 @@ def new_table(*names: str) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="dim")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     for position, name in enumerate(names):
         right = name.endswith(">")
         table.add_column(
@@ -79,7 +79,7 @@ def _shards(summary: CheckpointSummary) -> RenderableType:
 def _tables(tables: Sequence[TableSummary]) -> RenderableType:
     from rich.text import Text
 
-    table = new_table("embedding table", "rows>", "dim>", "dtype", "size>", "initializer", "rows per shard")
+    table = new_table("embedding table", "rows>", "dim>", "dtype", "size>", "init", "balance")
     for held in tables:
         balance = Text(text.columns(list(held.rows_per_shard[:32])), "blue")
         table.add_row(
@@ -110,17 +110,23 @@ def _variables(summary: CheckpointSummary) -> RenderableType:
 
 
 def _stats(stats: Sequence[TensorStats]) -> RenderableType:
+    """Return two lines for each tensor: names are long, and a table of ten numbers would squeeze them out."""
     from rich.text import Text
 
-    table = new_table("values", "min>", "max>", "mean>", "std>", "L2>", "zeros>", "NaN>", "Inf>", "histogram")
+    lines = []
     for held in stats:
-        numbers = (held.minimum, held.maximum, held.mean, held.std, held.l2)
-        table.add_row(
-            Text(text.shown(held.name), "bold"),
-            *("-" if n is None else f"{n:.4g}" for n in numbers),
-            text.count(held.zeros),
-            Text(text.count(held.nan), "red" if held.nan else ""),
-            Text(text.count(held.inf), "red" if held.inf else ""),
-            Text(text.columns(list(held.histogram)), "blue"),
+        line = Text(text.shown(held.name), "bold")
+        line.append("  " + text.columns(list(held.histogram)), "not bold blue")
+        numbers = (
+            ("min", held.minimum),
+            ("max", held.maximum),
+            ("mean", held.mean),
+            ("std", held.std),
+            ("L2", held.l2),
         )
-    return table
+        told = [f"{name} {number:.3g}" for name, number in numbers if number is not None]
+        line.append("\n  " + "  ".join([*told, f"zeros {text.count(held.zeros)}"]), "not bold")
+        for name, count in (("NaN", held.nan), ("Inf", held.inf)):
+            line.append(f"  {name} {text.count(count)}", "not bold red" if count else "not bold")
+        lines.append(line)
+    return Text("\n").join(lines)

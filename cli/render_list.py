@@ -105,7 +105,7 @@ def _table(listing: Listing, now: float) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="dim")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     for name in ("version", "shards", "size"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import shlex
 import shutil
@@ -128,6 +129,16 @@ class Shape:
 
 
 def make(location: Path, shape: Shape) -> Path:
+    """Write a checkpoint in a process of its own: what is spawned here counts this process's memory as its peak."""
+    maker = multiprocessing.get_context("spawn").Process(target=write, args=(location, shape))
+    maker.start()
+    maker.join()
+    if maker.exitcode:
+        raise SystemExit("the checkpoint to measure on could not be made")
+    return location
+
+
+def write(location: Path, shape: Shape) -> None:
     """Write a checkpoint of a shape quickly: random values, unique random ids, placed by their modulo."""
     directory = location / ELASTICDL.version_dir(1)
     directory.mkdir(parents=True)
@@ -150,7 +161,6 @@ def make(location: Path, shape: Shape) -> Path:
         for dense in mine:
             _fill(file, layout.dense_at[dense.name], 128 * 128, random)
         file.close()
-    return location
 
 
 def _ids(random: np.random.Generator, rows: int, shape: Shape, ps_id: int) -> tuple[bulk.U8, int]:

@@ -1,0 +1,55 @@
+"""A shard that Python's protobuf cannot parse: every command in bounded memory. Run with `pytest -m slow`."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+LIMIT_MIB = 512
+
+
+def bench() -> ModuleType:
+    """Return the benchmark's module, which makes large checkpoints and measures processes."""
+    path = Path(__file__).parent / "bench" / "run.py"
+    spec = importlib.util.spec_from_file_location("bench_run", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["bench_run"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+def test_three_gibibytes(tmp_path: Path) -> None:
+    """A shard of 3 GiB is listed, inspected, verified, resharded, and its parts verified, each below 512 MiB."""
+    run = bench()
+    run.write(tmp_path / "a", run.Shape(1, ((46_000_000, 16),), 40))
+    (shard,) = (tmp_path / "a").rglob("*.ckpt")
+    assert shard.stat().st_size > 3 << 30
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    fingerprints = []
+    for arguments in (
+        ["list", a],
+        ["inspect", a],
+        ["verify", a],
+        ["verify", a, "--deep"],
+        ["reshard", a, "--ps", "7", "--output", b],
+        ["verify", b, "--deep"],
+    ):
+        done = run.run([*run.EDL, *arguments, "--json"], tmp_path)
+        assert done.peak_mib < LIMIT_MIB
+        held = json.loads(done.stdout)
+        if held.get("fingerprint"):
+            fingerprints.append(held["fingerprint"])
+        if "ok" in held:
+            assert held["ok"]
+    assert len(fingerprints) == 3
+    assert len(set(fingerprints)) == 1
+    os.remove(shard)
