@@ -20,6 +20,8 @@ STATE_STYLES = {
     State.INVALID: "red",
 }
 
+_BAR = 10
+
 
 def timestamp(seconds: float) -> str | None:
     """Return seconds since the epoch as ISO 8601 in UTC, None for an unknown time.
@@ -101,31 +103,31 @@ def human(listings: Sequence[Listing], now: float) -> Iterator[RenderableType]:
 
 
 def _table(listing: Listing, now: float) -> RenderableType:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    """Return the versions as aligned lines: rich's own table takes half a second for a thousand of them."""
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
-    for name in ("version", "shards", "size"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("age", justify="right", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    table.add_column("", overflow="fold")
     largest = max(v.size_bytes for v in listing.versions)
     newest = max((v.version for v in listing.versions if v.state is State.COMPLETE), default=None)
-    for version in listing.versions:
-        of = "?" if version.ps_num is None else str(version.ps_num)
-        table.add_row(
-            str(version.version),
-            f"{len(version.shards)}/{of}",
-            text.size(version.size_bytes),
-            Text(text.bar(version.size_bytes, largest, 10), "blue"),
-            text.age(now - version.modified) if version.modified else "",
-            Text(version.state.value, STATE_STYLES[version.state]),
-            Text(note(version, newest), "dim"),
-        )
-    return table
+    cells = [("version", "shards", "size", " " * _BAR, "age", "state", "")]
+    for v in listing.versions:
+        shards = f"{len(v.shards)}/{'?' if v.ps_num is None else v.ps_num}"
+        bar = text.bar(v.size_bytes, largest, _BAR)
+        age = text.age(now - v.modified) if v.modified else ""
+        cells.append((str(v.version), shards, text.size(v.size_bytes), bar, age, v.state.value, note(v, newest)))
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = Text(end="")
+    for version, row in zip((None, *listing.versions), cells, strict=True):
+        padded = [
+            c.rjust(w) if k in {0, 1, 2, 4} else c.ljust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        state = STATE_STYLES[version.state] if version else "dim"
+        styles = ["", "", "", "blue", "", state, "dim"] if version else ["dim"] * len(row)
+        for cell, style in zip(padded, styles, strict=True):
+            lines.append("  " + cell, style)
+        lines.append("\n")
+        if version is None:
+            lines.append("  " + "─" * (sum(widths[:-1]) + 2 * len(widths) - 4) + "\n", "dim")
+    return lines
 
 
 def note(version: Version, newest: int | None) -> str:
