@@ -27,8 +27,10 @@ def reshard_command(
     """Write a version for N parameter servers, prove by its fingerprint that nothing was lost, and publish it."""
     from edl_ckpt.cli import render_reshard
     from edl_ckpt.core.catalog import parse_ref, resolve
+    from edl_ckpt.core.parallel import keep_freed_memory
     from edl_ckpt.core.reshard import execute_reshard, plan_reshard
 
+    keep_freed_memory()
     version = resolve(parse_ref(ref or "", default_location=default_location()), storage_options=out.storage_options)
     plan = plan_reshard(
         version,

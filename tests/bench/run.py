@@ -227,7 +227,7 @@ def verify_figures(runs: int, scale: float, work: Path) -> Iterator[Figure]:
 
 def large_shard_figures(runs: int, scale: float, work: Path) -> Iterator[Figure]:
     """Inspect a shard of 4 GiB, of holes: the reference is inspecting a shard of a few rows."""
-    for name, rows in (("large", int(60_000_000 * scale)), ("small", 100)):
+    for name, rows in (("large", int(68_000_000 * scale)), ("small", 100)):
         directory = work / name / "version-1"
         directory.mkdir(parents=True)
         layout = lay_out_shard(1, [TableInfo("t", 16, "zeros")], [], [TablePart("t", F32, 16, rows, rows)])
