@@ -407,14 +407,15 @@ class _Scan:
             self.report.add("negative-id", message, shard=shard.file, subject=entry.name, offset=entry.offset)
 
     def _duplicates_in_turns(self, view: Checkpoint, pieces: list[IdPiece], rows: int) -> tuple[int, list[int]]:
-        """Find duplicates among more ids than are sorted at once: each turn takes those of one residue."""
-        turns = -(-rows // _SORTED_AT_ONCE)
+        """Find duplicates among more ids than are sorted at once: each turn takes those of one hash."""
+        bits = (-(-rows // _SORTED_AT_ONCE) - 1).bit_length()
+        turns, shift = 1 << bits, np.uint64(64 - bits)
         total, named = 0, list[int]()
         for turn in range(turns):
 
             def mine(piece: IdPiece, turn: int = turn) -> bulk.I64:
                 ids = read_piece(view, piece).ids
-                mixed: bulk.U16 = bulk.row_keys(ids, 0)[:, 0].view(np.uint16) % turns
+                mixed: bulk.U64 = (ids.view(np.uint64) * np.uint64(bulk.CHUNK_STEP)) >> shift
                 held: bulk.I64 = ids[mixed == turn]
                 return held
 
