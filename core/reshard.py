@@ -215,11 +215,19 @@ def _target_directory(version: Version, layout: Layout, output: str, *, in_place
         raise UnsupportedError("only local directories can be written to", path=output)
     directory = os.path.join(local_path(output), layout.version_dir(version.version))
     if in_place:
+        if version.extra:
+            raise RefusedError(
+                f"the version's directory holds more than its shards ({version.extra[0]!r}): it would be lost",
+                path=version.path,
+                hint="move it away, or try: --output LOCATION",
+            )
         return version.path
     try:
         taken = any(v.version == version.version for v in list_versions(output).versions)
     except NotFoundError:
-        taken = os.path.lexists(local_path(output))
+        if os.path.lexists(local_path(output)):
+            raise NotFoundError("not a directory", path=output) from None
+        taken = False
     if taken or os.path.lexists(directory):
         raise RefusedError(f"version {version.version} exists there already", path=output, hint="nothing was changed")
     return directory
@@ -368,8 +376,9 @@ def execute_reshard(plan: ReshardPlan, *, keep_old: bool = False, progress: Prog
         _check_unchanged(checkpoint)
         target = os.path.dirname(plan.targets[0].path)
         if plan.in_place:
-            staging.exchange(directory, target)
-            if not keep_old:
+            old = staging.exchange(directory, target)
+            ours = {os.path.basename(shard.path) for shard in plan.source.shards}
+            if not keep_old and ours.issuperset(os.listdir(old)):  # what came meanwhile is somebody else's: kept
                 staging.drop_trash()
         else:
             staging.publish(directory, target)

@@ -172,6 +172,25 @@ def test_existing_target_is_refused(tmp_path: Path) -> None:
     assert [p.name for p in (tmp_path / "b").iterdir()] == ["version-7"]
 
 
+def test_foreign_files_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place never removes what is not ours: such a version is refused, what comes meanwhile stays in trash."""
+    version = big_model(tmp_path / "a")
+    plan = plan_reshard(version, 2)
+    real = publish.Staging.exchange
+
+    def exchange(self: publish.Staging, staged: str, target: str) -> str:
+        (Path(target) / "notes.txt").write_text("mine")
+        return real(self, staged, target)
+
+    monkeypatch.setattr(publish.Staging, "exchange", exchange)
+    execute_reshard(plan)
+    (kept,) = (tmp_path / "a" / ".edl-ckpt-0").rglob("notes.txt")
+    assert kept.read_text() == "mine"
+    (Path(version.path) / "notes.txt").write_text("mine")
+    with pytest.raises(RefusedError, match=r"notes\.txt"):
+        plan_reshard(only_version(tmp_path / "a"), 4)
+
+
 def test_a_bad_disk_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One flipped bit between writing and reading back: nothing is published, the source stays, no leftovers."""
     version = big_model(tmp_path / "a")

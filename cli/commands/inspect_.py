@@ -34,8 +34,8 @@ def inspect_command(
         found = tensor_stats(checkpoint, variables=names, tables=tables, progress=out.progress()) if stats else ()
         out.detail(f"read {checkpoint.bytes_read} bytes of {version.size_bytes}")
     out.show(lambda: render_inspect.document(summary, found), lambda: render_inspect.human(summary, found))
-    for problem in (p for s in checkpoint.shards for p in s.problems):
-        out.warn(f"{problem.subject}: {problem.message} ({problem.code})")
+    for held, problem in ((s, p) for s in checkpoint.shards for p in s.problems):
+        out.warn(f"shard {held.file.ps_id}, {problem.subject}: {problem.message} ({problem.code})")
     if version.missing:
         missing = ", ".join(map(str, version.missing[:8]))
         raise IncompleteError(f"shards {missing} of {version.ps_num} are missing; shown is the rest", path=version.path)
