@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from edl_ckpt.cli import __version__
 
@@ -39,7 +40,7 @@ def build() -> typer.Typer:
         version: bool = typer.Option(False, "--version", help="Print the version."),
     ) -> None:
         if version:
-            print(__version__)
+            print(f"edl-ckpt {__version__}")
             raise typer.Exit
 
     for name in COMMANDS:
@@ -54,41 +55,58 @@ def main(argv: list[str] | None = None) -> NoReturn:
     if arguments == ["--version"]:
         print(f"edl-ckpt {__version__}")
         raise SystemExit(0)
+    _open_streams()
     signal.signal(signal.SIGTERM, _terminate)
-    run(arguments)
+    try:
+        run(arguments)
+    except KeyboardInterrupt:  # before a command has begun; within one, `with_output` meets it
+        raise SystemExit(130) from None
+
+
+def _open_streams() -> None:
+    """Give a closed stdout or stderr /dev/null, so that no file we open takes its number and gets our words."""
+    for number, name in ((0, "stdin"), (1, "stdout"), (2, "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number: this one
+            setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def run(arguments: list[str]) -> NoReturn:
     """Run one command; always raises SystemExit."""
-    import typer.main
-
-    from edl_ckpt.cli.options import config_files, read_config, usage_exit
-    from edl_ckpt.cli.output import Told
+    from edl_ckpt.cli.options import config_files, known_options, read_config, usage_exit, wants_json
+    from edl_ckpt.cli.output import Output, Told
     from edl_ckpt.core.errors import UsageError
 
     app = build()
-    defaults = {}
+    defaults: dict[str, dict[str, Any]] = {}
     if any(path.is_file() for path in config_files()):
-        group = typer.main.get_command(app)
-        known = {n: {p.name or "" for p in c.params} for n, c in getattr(group, "commands", {}).items()}
         try:
-            defaults = read_config(known)
+            defaults = read_config(known_options(app))
         except UsageError as error:
             raise SystemExit(usage_exit(error, arguments)) from None
     try:
         app(arguments, prog_name="edl-ckpt", default_map=defaults)
     except SystemExit as end:
-        if end.code == UsageError.exit_code and "--json" in arguments and not isinstance(end, Told):
-            _usage_document()
+        if isinstance(end.__context__, BrokenPipeError) and not isinstance(end, Told):
+            # Typer met it while it printed the help, and ends with 1.
+            Output.abandon_stdout()
+            raise SystemExit(141) from None
+        json = wants_json(arguments) or any(values.get("json") for values in defaults.values())
+        if end.code == UsageError.exit_code and json and not isinstance(end, Told):
+            _usage_document(end.__context__)
         raise
     raise SystemExit(0)
 
 
-def _usage_document() -> None:
+def _usage_document(error: BaseException | None) -> None:
     """End a usage error, which typer has told in words, as every other failure with --json ends."""
     import json
 
-    document = {"schema": "edl-ckpt/error/1", "code": 2, "id": "usage", "message": "see the lines above"}
+    told = getattr(error, "format_message", None)
+    message = str(told()) if told else "see the lines above"
+    document = {"schema": "edl-ckpt/error/1", "code": 2, "id": "usage", "message": message}
     print(json.dumps(document | {"hint": "edl-ckpt COMMAND --help", "path": None}), file=sys.stderr)
 
 

@@ -11,6 +11,7 @@ import os
 import sys
 import typing
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -63,8 +64,12 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
             out.fail(error)
         except KeyboardInterrupt:
             raise SystemExit(130) from None
+        except BrokenPipeError:  # stderr's reader went away; stdout's is met in Output.write
+            raise SystemExit(141) from None
         except Exception:  # noqa: BLE001 - anything else is our bug: shown whole, with its own exit code
             out.bug()
+        finally:
+            out.end_progress()
 
     hints = typing.get_type_hints(function, include_extras=True)
     own = list(inspect.signature(function).parameters.values())[1:]
@@ -77,7 +82,10 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
     for parameter in parameters:
         for info in getattr(parameter.annotation, "__metadata__", ()):
             if type(info).__name__ == "OptionInfo":
-                info.envvar = f"EDL_CKPT_{parameter.name.upper()}"
+                written = (info.default, *(info.param_decls or ()))  # within Annotated the first flag is `default`
+                flags = [flag for flag in written if isinstance(flag, str) and flag.startswith("--")]
+                option = flags[0].lstrip("-") if flags else parameter.name
+                info.envvar = f"EDL_CKPT_{option.replace('-', '_').upper()}"
                 info.show_envvar = False
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -101,11 +109,58 @@ def config_files() -> list[Path]:
     return [Path("edl-ckpt.toml"), Path(home) / "edl-ckpt" / "edl-ckpt.toml"]
 
 
-def read_config(known: dict[str, set[str]]) -> dict[str, dict[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What a configuration file may set: the parameter it becomes, and the type TOML must give it."""
+
+    parameter: str
+    kind: str
+    least: int | None = None
+
+    def fault(self, value: Any) -> str | None:
+        """Return what is wrong with a value, None when nothing is."""
+        fits = {
+            "true or false": isinstance(value, bool),
+            "a whole number": isinstance(value, int) and not isinstance(value, bool),
+            "a list of texts": isinstance(value, list) and all(isinstance(v, str) for v in value),
+            "a text": isinstance(value, str),
+        }
+        if not fits[self.kind]:
+            return f"must be {self.kind}, got {value!r}"
+        return f"must be at least {self.least}, got {value}" if self.least is not None and value < self.least else None
+
+
+def known_options(app: typer.Typer) -> dict[str, dict[str, Option]]:
+    """Return, for each command, its options by the name they have on the command line, '-' written '_'."""
+    import typer.main
+
+    return {
+        name: {
+            flag.lstrip("-").replace("-", "_"): _option_of(parameter)
+            for parameter in command.params
+            if parameter.param_type_name == "option" and parameter.name != "help"
+            for flag in parameter.opts
+            if flag.startswith("--")
+        }
+        for name, command in getattr(typer.main.get_command(app), "commands", {}).items()
+    }
+
+
+def _option_of(parameter: Any) -> Option:
+    number = parameter.type.name.startswith("int")
+    kind = "true or false" if parameter.is_flag else "a whole number" if number else "a text"
+    return Option(
+        parameter.name,
+        "a list of texts" if parameter.multiple else kind,
+        getattr(parameter.type, "min", None),
+    )
+
+
+def read_config(known: dict[str, dict[str, Option]]) -> dict[str, dict[str, Any]]:
     """Return the defaults of each command from the configuration files.
 
     Top-level keys hold for every command that has such an option, a table for the command it names. Raises
-    UsageError, naming the file, for what is not TOML and for keys that no command has.
+    UsageError, naming the file, for what is not TOML, for keys that no command has and for values of a wrong type.
     """
     defaults: dict[str, dict[str, Any]] = {name: {} for name in known}
     for path in reversed(config_files()):
@@ -127,6 +182,8 @@ def _parse_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"not a TOML file: {error}", path=str(path)) from None
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}", path=str(path)) from None
 
 
 def _merge(
@@ -134,19 +191,27 @@ def _merge(
     path: Path,
     commands: list[str],
     values: dict[str, Any],
-    known: dict[str, set[str]],
+    known: dict[str, dict[str, Option]],
 ) -> None:
     for command in commands:
         for key, value in values.items():
-            name = key.replace("-", "_")
-            if name not in known.get(command, set()):
+            option = known.get(command, {}).get(key.replace("-", "_"))
+            if option is None:
                 raise UsageError(f"no option {key!r} for command {command!r}", path=str(path))
-            defaults[command][name] = value
+            fault = option.fault(value)
+            if fault:
+                raise UsageError(f"{key} {fault}", path=str(path))
+            defaults[command][option.parameter] = value
+
+
+def wants_json(arguments: list[str]) -> bool:
+    """Say whether a failure before any command has begun is to end with a document."""
+    return "--json" in arguments or os.environ.get("EDL_CKPT_JSON", "").lower() in {"1", "true", "t", "yes", "y", "on"}
 
 
 def usage_exit(error: UsageError, argv: list[str]) -> int:
     """Say what is wrong with the configuration, as any command would, and return the exit code."""
-    out = Output(json="--json" in argv)
+    out = Output(json=wants_json(argv))
     try:
         out.fail(error)
     except SystemExit:

@@ -8,15 +8,17 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from edl_ckpt.cli import __version__
-from edl_ckpt.cli.text import shown
+from edl_ckpt.cli.text import plain, shown
 from edl_ckpt.core.errors import EdlCkptError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from edl_ckpt.cli.progress import Bar
     from edl_ckpt.core.progress import Progress
 
 _PIPE_WIDTH = 200
@@ -36,16 +38,21 @@ class Output:
     verbose: bool = False
     no_color: bool = False
     storage_options: dict[str, str] = field(default_factory=dict)
+    _bar: Bar | None = None
 
-    def console(self, *, stderr: bool = False) -> Console:
-        """Return a rich console that interprets nothing in what it is given."""
+    def console(self, *, stderr: bool = False, file: TextIO | None = None) -> Console:
+        """Return a rich console, as wide and colourful as the stream is, that interprets nothing in what it is given.
+
+        With `file` it writes there what that stream would get.
+        """
         from rich.console import Console
 
         stream = sys.stderr if stderr else sys.stdout
-        width = None if stream.isatty() else _PIPE_WIDTH
+        terminal = stream.isatty()
         return Console(
-            file=stream,
-            width=width,
+            file=file or stream,
+            force_terminal=terminal or None,
+            width=None if terminal else _PIPE_WIDTH,
             no_color=self.no_color or bool(os.environ.get("NO_COLOR")),
             highlight=False,
             markup=False,
@@ -59,6 +66,7 @@ class Output:
         rows: Callable[[], Sequence[Sequence[Any]]] | None = None,
     ) -> None:
         """Print a result: one JSON document, CSV rows, or what people read."""
+        self.end_progress()
         if self.json:
             self.print_json(document())
         elif self.csv and rows is not None:
@@ -67,37 +75,61 @@ class Output:
             self._print_human(human())
 
     def print_json(self, document: dict[str, Any]) -> None:
-        """Print one JSON document; NaN and infinities, which JSON lacks, as null."""
-        self._write(json.dumps(_finite(document), ensure_ascii=False, allow_nan=False) + "\n")
+        """Print one JSON document in ASCII, safe on any terminal; NaN and infinities, which JSON lacks, as null."""
+        self.write(json.dumps(_finite(document), allow_nan=False) + "\n")
 
     def _print_csv(self, rows: Sequence[Sequence[Any]]) -> None:
         import csv
         import io
 
         text = io.StringIO()
+        if sys.stdout.isatty():  # a pipe gets the names as they are
+            rows = [[shown(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
         csv.writer(text, lineterminator="\n").writerows(rows)
-        self._write(text.getvalue())
+        self.write(text.getvalue())
 
     def _print_human(self, renderables: Iterable[RenderableType]) -> None:
-        console = self.console()
-        with console.capture() as capture:
-            for item in renderables:
-                console.print(item)
-        lines = capture.get().split("\n")
-        self._write("\n".join(line.rstrip() for line in lines))
+        import io
+
+        drawing = io.StringIO()
+        console = self.console(file=drawing)
+        for item in renderables:
+            console.print(item)
+        lines = [line.rstrip() for line in drawing.getvalue().rstrip().split("\n")]
+        kept = lines[:1] + [line for before, line in pairwise(lines) if before or line]  # one blank line is enough
+        if any(kept):
+            self.write("\n".join(kept) + "\n")
 
     @staticmethod
-    def _write(text: str) -> None:
-        """Write data; a reader that went away ends the program as SIGPIPE would."""
+    def write(text: str) -> None:
+        """Write data to stdout; a reader that went away ends the program as SIGPIPE would.
+
+        Raises NoSpaceError, or EdlCkptError, when what stdout is cannot take it.
+        """
+        from edl_ckpt.core.store import storage_errors
+
+        encoding = sys.stdout.encoding or "utf-8"
+        if not encoding.lower().startswith("utf"):
+            text = plain(text)
         try:
-            sys.stdout.write(text.encode("utf-8", "backslashreplace").decode("utf-8"))
+            sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
             sys.stdout.flush()
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            Output.abandon_stdout()
             raise SystemExit(141) from None
+        except OSError as error:
+            Output.abandon_stdout()
+            with storage_errors("stdout"):
+                raise error from None
+
+    @staticmethod
+    def abandon_stdout() -> None:
+        """Let what is still buffered go nowhere, so that the end of the program does not fail on it again."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
     def say(self, text: str) -> None:
         """Say something on stderr, unless quiet."""
+        self.end_progress()
         if not self.quiet:
             print(text, file=sys.stderr)
 
@@ -111,17 +143,26 @@ class Output:
             self.say(text)
 
     def progress(self) -> Progress:
-        """Return a progress bar on a terminal, else one that does nothing."""
+        """Return a progress bar on a terminal, else one that does nothing; the next words end it."""
         from edl_ckpt.core.progress import SILENT
 
         if self.quiet or self.json or not sys.stderr.isatty():
             return SILENT
         from edl_ckpt.cli.progress import Bar
 
-        return Bar(self.console(stderr=True))
+        self.end_progress()
+        self._bar = Bar(self.console(stderr=True))
+        return self._bar
+
+    def end_progress(self) -> None:
+        """Take the progress bar away and give the cursor back."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
 
     def fail(self, error: EdlCkptError) -> NoReturn:
         """Say what failed and end with its code."""
+        self.end_progress()
         if self.json:
             document = {
                 "schema": "edl-ckpt/error/1",
@@ -140,6 +181,7 @@ class Output:
 
     def bug(self) -> NoReturn:
         """Show the traceback of what should not have happened and end with 70."""
+        self.end_progress()
         traceback.print_exc()
         python = sys.version.split()[0]
         print(

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from threading import Lock
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+_PATIENCE_SECONDS = 0.3
+
 
 class Bar:
-    """One bar for each phase of an operation; it vanishes when the phase ends."""
+    """One bar, a phase after the other; not shown for what is over at once, and gone after `stop`."""
 
     def __init__(self, console: Console) -> None:
         self._lock = Lock()
+        self._begin = time.monotonic()
+        self._shown = self._stopped = False
         self._columns = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -27,12 +32,21 @@ class Bar:
     def start(self, what: str, total_bytes: int) -> None:
         """Begin a phase."""
         with self._lock:
-            self._columns.start()
             self._columns.remove_task(self._task)
             self._task = self._columns.add_task(what, total=max(total_bytes, 1))
 
     def advance(self, size_bytes: int) -> None:
-        """Move the bar; the last byte of a phase takes it away."""
-        self._columns.advance(self._task, size_bytes)
-        if self._columns.finished:
-            self._columns.stop()
+        """Move the bar."""
+        with self._lock:
+            if not self._shown and not self._stopped and time.monotonic() - self._begin > _PATIENCE_SECONDS:
+                self._columns.start()
+                self._shown = True
+            self._columns.advance(self._task, size_bytes)
+
+    def stop(self) -> None:
+        """Take the bar away and give the cursor back; what comes later is not shown."""
+        with self._lock:
+            self._stopped = True
+            if self._shown:
+                self._columns.stop()
+                self._shown = False

@@ -27,13 +27,16 @@ def document(result: VerifyResult) -> dict[str, Any]:
     return {"schema": "edl-ckpt/verify/1", **_result(result)}
 
 
-def document_all(location: str, results: Sequence[VerifyResult]) -> dict[str, Any]:
-    """Return `edl-ckpt/verify-all/1`: the same for each version of a location."""
+def document_all(
+    location: str, results: Sequence[VerifyResult], failed: Sequence[tuple[str, EdlCkptError]] = ()
+) -> dict[str, Any]:
+    """Return `edl-ckpt/verify-all/1`: the same for each version of a location, and which could not be looked at."""
     return {
         "schema": "edl-ckpt/verify-all/1",
         "location": location,
-        "ok": all(r.ok for r in results),
+        "ok": not failed and all(r.ok for r in results),
         "results": [_result(r) for r in results],
+        "failed": [{"ref": ref, "code": e.exit_code, "id": e.id, "message": str(e)} for ref, e in failed],
     }
 
 
@@ -91,13 +94,22 @@ def _line(finding: Finding) -> RenderableType:
     return line.append(f" {text.shown(finding.message)}")
 
 
-def write_junit(path: str, results: Sequence[VerifyResult]) -> None:
-    """Write a JUnit report: a suite for each version, a failed case for each error."""
+def write_junit(
+    path: str,
+    results: Sequence[VerifyResult],
+    *,
+    strict: bool = False,
+    failed: Sequence[tuple[str, EdlCkptError]] = (),
+) -> None:
+    """Write a JUnit report: a suite for each version, a failed case for each error, with `strict` for each warning too.
+
+    A version that could not be looked at is a suite with one case in error.
+    """
     from xml.etree import ElementTree as ET
 
     suites = ET.Element("testsuites", name="edl-ckpt verify")
     for result in results:
-        errors = [f for f in result.findings if f.severity == "error"]
+        errors = [f for f in result.findings if strict or f.severity == "error"]
         suite = ET.SubElement(
             suites,
             "testsuite",
@@ -111,6 +123,10 @@ def write_junit(path: str, results: Sequence[VerifyResult]) -> None:
             ET.SubElement(case, "failure", message=text.shown(message)).text = text.shown(finding.path)
         if not errors:
             ET.SubElement(suite, "testcase", classname=text.shown(result.ref), name=result.level)
+    for ref, reason in failed:
+        suite = ET.SubElement(suites, "testsuite", name=text.shown(ref), tests="1", failures="0", errors="1")
+        case = ET.SubElement(suite, "testcase", classname=text.shown(ref), name=reason.id)
+        ET.SubElement(case, "error", message=text.shown(str(reason)))
     try:
         ET.ElementTree(suites).write(path, encoding="utf-8", xml_declaration=True)
     except OSError as error:

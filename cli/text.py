@@ -11,6 +11,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE | re.ASCII)
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhdw])", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_PLAIN = str.maketrans("▏▎▍▌▋▊▉█▁▂▃▄▅▆▇━─", "   #####_.-=+*%--")
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -25,6 +26,15 @@ def shown(name: str) -> str:
 
 def _harmless(char: str) -> bool:
     return unicodedata.category(char)[0] not in "CZ" or char == " "
+
+
+def plain(drawing: str) -> str:
+    """Return text with its bars and rules drawn in ASCII, for a stdout that has nothing else.
+
+    >>> plain("██▌  ▁▄█ ──")
+    '###  _=# --'
+    """
+    return drawing.translate(_PLAIN)
 
 
 def size(size_bytes: float) -> str:

@@ -35,6 +35,11 @@ CHUNK_BYTES: Final = 4096
 _ROWS_AT_ONCE: Final = 2048  # of the numpy sketch: batches that stay in the L2 cache
 
 
+_MASK64: Final = 0xFFFFFFFFFFFFFFFF
+_GROUPS: Final = np.array([0x7F7F7F7F7F7F7F7F & ((1 << 8 * min(k, 8)) - 1) for k in range(11)], np.uint64)
+"""The seven-bit groups of a varint of k bytes among the eight that a load brings."""
+
+
 class VarintError(ValueError):
     """Bytes that are no varint of 64 bits; `position` is where the bad one starts."""
 
@@ -99,15 +104,14 @@ def _decode_varints(data: U8) -> tuple[I64, U8]:
     padded = np.zeros(len(data) + 8, np.uint8)
     padded[: len(data)] = data
     words: U64 = np.ndarray((len(data) + 1,), np.dtype("<u8"), padded, strides=(1,))[starts]
-    used = np.minimum(sizes, 8).astype(np.uint64)
-    words &= np.uint64(0xFFFFFFFFFFFFFFFF) >> (np.uint64(64) - used * np.uint64(8))
-    words &= np.uint64(0x7F7F7F7F7F7F7F7F)
-    for low, high, shift in (
-        (0x007F007F007F007F, 0x7F007F007F007F00, 1),
-        (0x00003FFF00003FFF, 0x3FFF00003FFF0000, 2),
-        (0x000000000FFFFFFF, 0x0FFFFFFF00000000, 4),
-    ):
-        words = (words & np.uint64(low)) | ((words & np.uint64(high)) >> np.uint64(shift))
+    words &= _GROUPS[sizes]
+    longest = int(sizes.max(initial=0))
+    for low, shift in ((0x007F007F007F007F, 1), (0x00003FFF00003FFF, 2), (0x000000000FFFFFFF, 4)):
+        if longest > shift:
+            high = words & np.uint64(~low & _MASK64)
+            high >>= np.uint64(shift)
+            words &= np.uint64(low)
+            words |= high
     for byte, shift in ((8, 56), (9, 63)):
         long = np.flatnonzero(sizes > byte)
         if len(long):
@@ -222,7 +226,6 @@ def sketch_rows(sketch: U32, ids: I64, values: U8, *, first_chunk: int = 0) -> N
                 _sketch(sketch, ids[some], values[some, start:stop], salt)
 
 
-_MASK64 = 0xFFFFFFFFFFFFFFFF
 CHUNK_STEP: Final = 0x9E3779B97F4A7C15
 KEY_CONSTANTS: Final = (
     0x9FB21C651E98DF25,
@@ -235,16 +238,18 @@ KEY_CONSTANTS: Final = (
 
 def row_keys(ids: I64, salt: int) -> npt.NDArray[np.int16]:
     """Return the keys of rows, int16 [n, 8]: see `fingerprint.py`."""
-    add, first, second, add_more, third = (np.uint64(c) for c in KEY_CONSTANTS)
+    add, first, second, add_more, third = KEY_CONSTANTS
     keys = np.empty((len(ids), 2), np.uint64)
-    word = (ids.view(np.uint64) + np.uint64(salt) + add) * first
-    word ^= word >> np.uint64(32)
-    word *= second
-    word ^= word >> np.uint64(29)
+    shifted = np.empty(len(ids), np.uint64)
+    word = ids.view(np.uint64) + np.uint64(salt + add & _MASK64)
+    word *= np.uint64(first)
+    word ^= np.right_shift(word, np.uint64(32), out=shifted)
+    word *= np.uint64(second)
+    word ^= np.right_shift(word, np.uint64(29), out=shifted)
     keys[:, 0] = word
-    word = (word + add_more) * third
-    word ^= word >> np.uint64(32)
-    keys[:, 1] = word
+    word += np.uint64(add_more)
+    word *= np.uint64(third)
+    np.bitwise_xor(word, np.right_shift(word, np.uint64(32), out=shifted), out=keys[:, 1])
     return keys.view("<i2")
 
 
@@ -255,9 +260,9 @@ def _sketch(sketch: U32, ids: I64, values: U8, salt: int) -> None:
     if size % 2:
         even = np.zeros((rows, size + 1), np.uint8)
         even[:, :size] = values
-    numbers = np.ones((rows, even.shape[1] // 2 + 1))
-    numbers[:, :-1] = np.ascontiguousarray(even).view("<i2")
-    sums = (row_keys(ids, salt).astype(np.float64).T @ numbers).astype(np.int64).view(np.uint64)
-    sums &= np.uint64(0xFFFFFFFF)
-    sketch[:, : sums.shape[1] - 1] += sums[:, :-1].astype(np.uint32)
-    sketch[:, -1] += sums[:, -1].astype(np.uint32)
+    keys = row_keys(ids, salt).astype(np.float64).T
+    columns = even.shape[1] // 2
+    if columns:
+        numbers = np.ascontiguousarray(even).view("<i2").astype(np.float64)
+        sketch[:, :columns] += (keys @ numbers).astype(np.int64).astype(np.uint32)
+    sketch[:, -1] += keys.sum(axis=1).astype(np.int64).astype(np.uint32)

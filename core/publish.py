@@ -17,7 +17,6 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Final, Self
 
@@ -246,8 +245,15 @@ class Flusher:
         self._files = files
         self._written = threading.Event()
         self._stop = threading.Event()
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="edl-ckpt-flush")
-        self._done = self._pool.submit(self._run)
+        self._error: BaseException | None = None
+        # A daemon: a signal may end the block before it has begun, and then nobody tells the thread to stop.
+        self._thread = threading.Thread(target=self._work, name="edl-ckpt-flush", daemon=True)
+
+    def _work(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
+            self._error = error
 
     def _run(self) -> None:
         seen = 0
@@ -267,14 +273,23 @@ class Flusher:
         self._written.set()
 
     def __enter__(self) -> Self:
+        try:
+            self._thread.start()
+        except BaseException:  # a signal may end us right here
+            self._end(stop=True)
+            raise
         return self
+
+    def _end(self, *, stop: bool) -> None:
+        if stop:
+            self._stop.set()
+        self._written.set()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
-            self._stop.set()
-        self._written.set()
-        self._pool.shutdown(wait=True)
-        if error is None:
-            self._done.result()
+        self._end(stop=error is not None)
+        if error is None and self._error is not None:
+            raise self._error

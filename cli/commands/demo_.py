@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
+import shlex
 from typing import Annotated
 
 import typer
@@ -46,15 +46,14 @@ def show_command(arguments: list[str], out: Output) -> None:
     """Print a command line, run it in this process, and print its exit code when it is not 0."""
     from edl_ckpt.cli.app import run
 
-    print(f"\n$ edl-ckpt {' '.join(arguments)}", flush=True)
+    out.write(f"\n$ edl-ckpt {' '.join(map(shlex.quote, arguments))}\n")
     try:
         run([*arguments, *(["--no-color"] if out.no_color else [])])
     except SystemExit as end:
         if end.code in {130, 141, 143, 70}:
             raise
         if end.code:
-            sys.stdout.flush()
-            print(f"(exit code {end.code})", flush=True)
+            out.write(f"(exit code {end.code})\n")
 
 
 def make_checkpoints(directory: str) -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from edl_ckpt.cli.options import Ref, Workers, default_location
 from edl_ckpt.cli.output import Output
+from edl_ckpt.cli.text import shown
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.errors import EdlCkptError
+    from edl_ckpt.core.model import Version
+    from edl_ckpt.core.verify import VerifyResult
 
 
 def verify_command(
@@ -22,29 +29,58 @@ def verify_command(
 ) -> None:
     """Check that a version is complete and correct: names, headers and ids; with --deep every value."""
     from edl_ckpt.cli import render_verify
-    from edl_ckpt.core.catalog import list_versions, parse_ref, resolve
+    from edl_ckpt.core.catalog import list_versions, parse_ref, resolve, split_version_dir
     from edl_ckpt.core.errors import UsageError
-    from edl_ckpt.core.verify import verify_version
 
     if quick and deep:
         raise UsageError("--quick and --deep exclude each other")
     parsed = parse_ref(ref or "", default_location=default_location())
+    if every and (parsed.version != "latest" or split_version_dir(parsed.location)):
+        raise UsageError("--all takes a location, not one of its versions", path=ref)
     storage = out.storage_options
     versions = (
         list_versions(parsed.location, storage_options=storage).versions
         if every
-        else [resolve(parsed, storage_options=storage)]
+        else (resolve(parsed, storage_options=storage),)
     )
     level = "quick" if quick else "deep" if deep else "default"
-    results = [
-        verify_version(v, level=level, workers=workers, storage_options=storage, progress=out.progress())
-        for v in versions
-    ]
+    results, failed = _verify_each(out, versions, level, workers, go_on=every)
     if junit:
-        render_verify.write_junit(junit, results)
+        render_verify.write_junit(junit, results, strict=strict, failed=failed)
     out.show(
-        lambda: render_verify.document_all(parsed.location, results) if every else render_verify.document(results[0]),
+        lambda: (
+            render_verify.document_all(parsed.location, results, failed)
+            if every
+            else render_verify.document(results[0])
+        ),
         lambda: render_verify.human(results),
     )
+    if not versions:
+        out.say(f"{shown(parsed.location)}: no checkpoint, so nothing was verified")
+    if failed:  # an error wins over findings, the worst over the others
+        raise max((error for _, error in failed), key=lambda error: error.exit_code)
     if any(not r.ok or (strict and r.findings) for r in results):
         raise SystemExit(3)
+
+
+def _verify_each(
+    out: Output, versions: Iterable[Version], level: str, workers: int | None, *, go_on: bool
+) -> tuple[list[VerifyResult], list[tuple[str, EdlCkptError]]]:
+    """Return the results, and the errors of versions that could not be verified when others are to be all the same."""
+    from edl_ckpt.core.errors import EdlCkptError
+    from edl_ckpt.core.verify import verify_version
+
+    results: list[VerifyResult] = []
+    failed: list[tuple[str, EdlCkptError]] = []
+    storage, progress = out.storage_options, out.progress()
+    for version in versions:
+        try:
+            results.append(
+                verify_version(version, level=level, workers=workers, storage_options=storage, progress=progress)
+            )
+        except EdlCkptError as error:
+            if not go_on:
+                raise
+            out.warn(str(error))
+            failed.append((version.ref, error))
+    return results, failed

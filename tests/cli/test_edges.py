@@ -1,0 +1,218 @@
+"""The command line where streams are odd and settings are wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from oracle import GOLDEN
+
+PROGRAM = [sys.executable, "-c", "from edl_ckpt.cli.app import main; main()"]
+
+
+def edl(*arguments: str | Path, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run the program as a process of its own, its output no terminal."""
+    return subprocess.run(
+        [*PROGRAM, *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, "XDG_CONFIG_HOME": "/nowhere", **env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def shell(script: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a script of bash in which `edl` is the program."""
+    define = f'edl() {{ {shlex.join(PROGRAM)} "$@"; }}\n'
+    return subprocess.run(
+        ["bash", "-c", define + script], cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize("mode", ["", "--json", "--csv"])
+def test_full_stdout(mode: str, tmp_path: Path) -> None:
+    """Output that finds no room ends with 14 and a sentence, not with a traceback."""
+    done = shell(f"edl list {GOLDEN / 'multi'} {mode} >/dev/full", tmp_path)
+    assert done.returncode == 14
+    assert "Traceback" not in done.stderr
+    assert "No space left" in done.stderr
+
+
+def test_closed_streams(tmp_path: Path) -> None:
+    """A closed stdout or stderr is /dev/null: words never change streams, files never take their numbers."""
+    shutil.copytree(GOLDEN / "multi", tmp_path / "run")
+    assert shell("edl list run >&-", tmp_path).returncode == 0
+    done = shell("edl list nowhere 2>&-", tmp_path)
+    assert (done.returncode, done.stdout) == (10, "")
+    assert shell("edl reshard run@20 --ps 3 >&- 2>&- <&-", tmp_path).returncode == 0
+    assert shell("edl verify run@20 --deep --strict", tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize("command", ["--help", "list --help", "demo made"])
+def test_reader_that_goes_away(command: str, tmp_path: Path) -> None:
+    """Help and the walk of `demo` end with 141, as every command does, when nobody reads on."""
+    done = shell(f"{{ sleep 0.2; edl {command}; echo $? >&2; }} | true", tmp_path)
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1] == "141"
+
+
+def test_ascii_stdout() -> None:
+    """A stdout that has only ASCII gets tables and bars drawn in it."""
+    done = edl("list", GOLDEN / "multi", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert "##########" in done.stdout
+    assert done.stdout.isascii()
+    assert "\\u" not in done.stdout
+
+
+def test_json_is_ascii(tmp_path: Path) -> None:
+    """A JSON document steers no terminal: what is not ASCII is escaped."""
+    (tmp_path / "run\u202e\x9b31m").mkdir()
+    done = edl("list", tmp_path / "run\u202e\x9b31m", "--json")
+    assert done.stdout.isascii()
+    assert json.loads(done.stdout)["locations"][0]["location"].endswith("run\u202e\x9b31m")
+
+
+def on_terminal(*arguments: str | Path) -> tuple[int, str]:
+    """Run on a pseudo-terminal of 80 columns; return the exit code and all that it got."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ.update(COLUMNS="80", TERM="xterm-256color", XDG_CONFIG_HOME="/nowhere")
+        os.execv(PROGRAM[0], [*PROGRAM, *map(str, arguments)])
+    got = b""
+    while True:
+        try:
+            block = os.read(terminal, 65536)
+        except OSError:  # Linux's word for the end
+            break
+        if not block:
+            break
+        got += block
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), got.decode()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_terminal(tmp_path: Path) -> None:
+    """On a terminal there are colours, no line passes 80 columns, and no bar or hidden cursor is left behind."""
+    shutil.copytree(GOLDEN / "current/ps3", tmp_path / "run")
+    for command, flags in (("list", ()), ("inspect", ()), ("reshard", ("--ps", "2"))):
+        code, got = on_terminal(command, tmp_path / "run", *flags)
+        assert code == 0
+        assert "\x1b[" in got
+        assert got.count("\x1b[?25l") == got.count("\x1b[?25h")
+        assert "proving" not in got
+    assert "\x1b[3" not in on_terminal("list", tmp_path / "run", "--no-color")[1]
+
+
+def test_bar_is_taken_away() -> None:
+    """A bar that was shown is gone after `stop`, whatever was left to do, and does not come back."""
+    import io
+
+    from rich.console import Console
+
+    from edl_ckpt.cli import progress
+
+    stream = io.StringIO()
+    bar = progress.Bar(Console(file=stream, force_terminal=True, width=80))
+    bar._begin -= 10
+    bar.start("reading", 100)
+    bar.advance(10)
+    assert "\x1b[?25l" in stream.getvalue()
+    bar.stop()
+    told = stream.getvalue()
+    assert told.count("\x1b[?25h") == 1
+    bar.advance(10)
+    bar.stop()
+    assert stream.getvalue() == told
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ('workers = "many"', "workers must be a whole number"),
+        ("workers = 2.5", "workers must be a whole number"),
+        ("workers = true", "workers must be a whole number"),
+        ("workers = 0", "workers must be at least 1"),
+        ('quiet = "yes"', "quiet must be true or false"),
+        ("grace = 7", "grace must be a text"),
+        ('storage-option = "a=b"', "storage-option must be a list of texts"),
+        ('ref = "x"', "no option 'ref'"),
+        ("[reshard]\nps = [1]", "ps must be a whole number"),
+        ("[list]\nall = true", "no option 'all' for command 'list'"),
+    ],
+)
+def test_wrong_configuration(line: str, what: str, tmp_path: Path) -> None:
+    """A wrong type or an unknown key is code 2, naming the file and the key, though the command line overrules it."""
+    (tmp_path / "edl-ckpt.toml").write_text(line + "\n")
+    done = edl("reshard", GOLDEN / "multi", "--ps", "2", "--workers", "1", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"edl-ckpt.toml: {what}" in done.stderr
+    assert done.stdout == ""
+
+
+def test_options_have_their_command_line_name_everywhere(tmp_path: Path) -> None:
+    """`--all` is EDL_CKPT_ALL in the environment and `all` in the file."""
+    by_environment = edl("verify", GOLDEN / "multi", "--quick", "--json", EDL_CKPT_ALL="1")
+    assert json.loads(by_environment.stdout)["schema"] == "edl-ckpt/verify-all/1"
+    (tmp_path / "edl-ckpt.toml").write_text('storage-option = ["a=b"]\n[verify]\nall = true\nquick = true\n')
+    by_file = edl("verify", GOLDEN / "multi", "--json", cwd=tmp_path)
+    assert by_file.stdout == by_environment.stdout
+
+
+def test_usage_error_document() -> None:
+    """A usage error that typer finds ends as every failure, with its sentence, also when the environment asks."""
+    for done in (
+        edl("verify", "--bogus", "--json"),
+        edl("verify", "--bogus", EDL_CKPT_JSON="1"),
+    ):
+        error = json.loads(done.stderr.splitlines()[-1])
+        assert (done.returncode, error["code"], error["id"]) == (2, 2, "usage")
+        assert "--bogus" in error["message"]
+
+
+def test_verify_all_wants_a_location(tmp_path: Path) -> None:
+    """`--all` refuses a single version rather than to drop it silently, and says when there is nothing to verify."""
+    assert edl("verify", f"{GOLDEN / 'multi'}@20", "--all").returncode == 2
+    assert edl("verify", GOLDEN / "multi/version-20", "--all").returncode == 2
+    done = edl("verify", tmp_path, "--all")
+    assert done.returncode == 0
+    assert "nothing was verified" in done.stderr
+
+
+def test_verify_all_goes_on(tmp_path: Path) -> None:
+    """A version that cannot be looked at does not keep `--all` from the others; its code wins over findings."""
+    run = tmp_path / "run"
+    shutil.copytree(GOLDEN / "multi", run)
+    victim = run / "version-9" / "variables-0-of-2.ckpt"
+    victim.unlink()
+    victim.symlink_to(victim.name)
+    done = edl("verify", run, "--all", "--json", "--junit", tmp_path / "report.xml")
+    held = json.loads(done.stdout)
+    if not held["failed"]:  # verify has a finding for it
+        assert done.returncode == 3
+        return
+    assert done.returncode == held["failed"][0]["code"]
+    assert held["ok"] is False
+    assert [r["ref"].rpartition("@")[2] for r in held["results"]] == ["20", "100"]
+    assert ET.parse(tmp_path / "report.xml").getroot()[-1].get("errors") == "1"
+
+
+def test_strict_junit(tmp_path: Path) -> None:
+    """With --strict a warning fails in the report too, as it does in the exit code."""
+    for flags, code, failures in ((["--strict"], 3, "2"), ([], 0, "0")):
+        report = tmp_path / "report.xml"
+        done = edl("verify", GOLDEN / "bad/unknown-field-1000", *flags, "--junit", report)
+        assert done.returncode == code
+        assert ET.parse(report).getroot()[0].get("failures") == failures
