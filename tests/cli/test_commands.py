@@ -271,6 +271,17 @@ def test_closed_pipe() -> None:
     assert done.stderr.strip() == "141"
 
 
+def end_by_signal(location: Path, number: signal.Signals) -> int:
+    """Reshard in place, send a signal as soon as something is staged, and return the exit code."""
+    with subprocess.Popen([*PROGRAM, "reshard", str(location), "--ps", "3", "--max-memory", "300kB", "-q"]) as process:
+        deadline = time.monotonic() + 30
+        stage = location / ".edl-ckpt-0" / "stage-0"
+        while not stage.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.002)
+        process.send_signal(number)
+        return process.wait(30)
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals(tmp_path: Path, number: signal.Signals, code: int) -> None:
     """SIGINT and SIGTERM in the midst of a reshard end it with their codes and leave nothing half-done."""
@@ -282,15 +293,17 @@ def test_signals(tmp_path: Path, number: signal.Signals, code: int) -> None:
     ids = np.arange(400_000, dtype=np.int64)
     table = Table(ids, np.zeros((len(ids), 64), np.float32))
     save_checkpoint(str(tmp_path / "a"), 1, 2, variables={}, tables={"t": table})
-    process = subprocess.Popen([*PROGRAM, "reshard", str(tmp_path / "a"), "--ps", "3", "--max-memory", "300kB"])
-    stage = tmp_path / "a" / ".edl-ckpt-0" / "stage-0"
-    deadline = time.monotonic() + 30
-    while not stage.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.002)
-    process.send_signal(number)
-    assert process.wait(30) == code
-    assert {p.name for p in (tmp_path / "a").iterdir()} == {"version_1"}
-    assert len(list((tmp_path / "a" / "version_1").iterdir())) == 2
+    for attempt in range(5):
+        location = tmp_path / f"try-{attempt}"
+        shutil.copytree(tmp_path / "a", location)
+        ended = end_by_signal(location, number)
+        if ended == 0:
+            continue  # on a busy machine it was done before the signal came
+        assert ended == code
+        assert {p.name for p in location.iterdir()} == {"version_1"}
+        assert len(list((location / "version_1").iterdir())) == 2
+        return
+    pytest.fail("the reshard was always faster than the signal")
 
 
 def test_demo(tmp_path: Path) -> None:
