@@ -6,13 +6,16 @@ a thousand versions is one listing per directory.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from edl_ckpt.core import layout as names
 from edl_ckpt.core.errors import IncompleteError, NotFoundError, UsageError
 from edl_ckpt.core.layout import SINGLE_FILE, STATE_DIR, Layout
+from edl_ckpt.core.metadata import LocationMetadata, mode_of, rank, read_metadata
 from edl_ckpt.core.model import CheckpointRef, ForeignEntry, Listing, ShardFile, State, Version
 from edl_ckpt.core.store import Entry, Store, open_store
 
@@ -30,7 +33,8 @@ def list_versions(
     """Return the versions of a location, by number; an existing directory without any gives an empty listing.
 
     `now` is seconds since the epoch, the current time when None. Raises NotFoundError when there is no such
-    directory. One listing per directory on a local disk, one for all on an object store.
+    directory. One listing per directory on a local disk, one for all on an object store, and one small read for each
+    version that metrics, tags or a note were recorded for.
     """
     store = open_store(location, storage_options)
     top, children = store.scan(store.root)
@@ -48,7 +52,17 @@ def list_versions(
         elif entry.name != STATE_DIR:
             foreign.append(ForeignEntry(entry.name, names.elasticdl_version(entry.name)))
     versions.sort(key=lambda v: (v.version, v.path))
-    return Listing(location, tuple(versions), tuple(sorted(foreign, key=lambda f: f.name)))
+    foreign.sort(key=lambda f: f.name)
+    known = read_metadata(store) if any(entry.name == STATE_DIR for entry in top) else LocationMetadata()
+    annotated = tuple(_annotated(version, known) for version in versions)
+    return Listing(location, annotated, tuple(foreign), known.modes, known.problems)
+
+
+def _annotated(version: Version, known: LocationMetadata) -> Version:
+    held = known.versions.get(version.version)
+    if held is None:
+        return version
+    return replace(version, metrics=held.metrics, tags=held.tags, note=held.note, metadata_fault=held.fault)
 
 
 def _single(location: str, version: int, entry: Entry) -> Version:
@@ -142,7 +156,8 @@ def resolve(
 ) -> Version:
     """Return the version a reference names; 'latest' is the newest complete one.
 
-    Raises NotFoundError, naming what is there, and IncompleteError for 'latest' where no version is complete.
+    Raises NotFoundError, naming what is there, IncompleteError for 'latest' where no version is complete, and
+    UsageError for what names several.
     """
     split = split_version_dir(ref.location)
     if split and ref.version == "latest":
@@ -152,7 +167,7 @@ def resolve(
 
 
 def pick(listing: Listing, wanted: int | str) -> Version:
-    """Return one version of a listing, by number or word; errors as `resolve`."""
+    """Return one version of a listing, by number, 'latest', 'best', 'best:METRIC' or tag; errors as `resolve`."""
     if isinstance(wanted, int):
         found = [v for v in listing.versions if v.version == wanted]
         if len(found) > 1:
@@ -161,8 +176,10 @@ def pick(listing: Listing, wanted: int | str) -> Version:
         if found:
             return found[0]
         raise _not_found(listing, f"no version {wanted}")
+    if wanted == "best" or wanted.startswith("best:"):
+        return best_version(listing, wanted.partition(":")[2] or None)
     if wanted != "latest":
-        raise _not_found(listing, f"no version or tag {wanted!r}")
+        return _tagged(listing, wanted)
     complete = [v for v in listing.versions if v.state is State.COMPLETE]
     if complete:
         return complete[-1]
@@ -173,6 +190,57 @@ def pick(listing: Listing, wanted: int | str) -> Version:
             hint=f"try: edl-ckpt list {listing.location}",
         )
     raise _not_found(listing, "no checkpoint here")
+
+
+def ranked(versions: Iterable[Version], metric: str, mode: str) -> list[Version]:
+    """Return the complete versions that have a value of a metric, the best first.
+
+    Equal values: the newer version first. NaN and missing values are left out: they never win.
+    """
+    having = [v for v in versions if v.state is State.COMPLETE and not math.isnan(v.metrics.get(metric, math.nan))]
+    return sorted(having, key=lambda v: (rank(v.metrics[metric], mode), -v.version))
+
+
+def best_version(listing: Listing, metric: str | None = None, mode: str | None = None) -> Version:
+    """Return the complete version with the best value of a metric; without a name, of the only metric there is.
+
+    `mode` is 'max' or 'min', else what is remembered or agreed on. Raises NotFoundError when no complete version has
+    a value, UsageError when the metric or its mode must be said.
+    """
+    known = sorted({name for v in listing.versions for name in v.metrics})
+    if metric is None:
+        if len(known) > 1:
+            raise UsageError(
+                f"best by which metric? there are {', '.join(map(repr, known))}",
+                path=listing.location,
+                hint=f"try: @best:{known[0]}",
+            )
+        metric = known[0] if known else "any metric"
+    best = ranked(listing.versions, metric, mode_of(metric, mode, listing.modes)) if metric in known else []
+    if not best:
+        raise NotFoundError(
+            f"no complete version has a value of {metric!r}" if known else "no version has any metric",
+            path=listing.location,
+            hint=f"metrics there: {', '.join(known)}" if known else "try: edl-ckpt metrics import SOURCE LOCATION",
+        )
+    return best[0]
+
+
+def _tagged(listing: Listing, tag: str) -> Version:
+    """Return the version with a tag; one of several could be the wrong one, so that is an error."""
+    found = [v for v in listing.versions if tag in v.tags]
+    if len(found) > 1:
+        raise UsageError(
+            f"{len(found)} versions have the tag {tag!r}: {', '.join(str(v.version) for v in found)}",
+            path=listing.location,
+            hint=f"name one by its number, or move the tag: edl-ckpt tag add --move {found[-1].ref} {tag}",
+        )
+    if found:
+        return found[0]
+    tags = sorted({t for v in listing.versions for t in v.tags})
+    if tags:
+        raise NotFoundError(f"no version or tag {tag!r}", path=listing.location, hint=f"tags there: {', '.join(tags)}")
+    raise _not_found(listing, f"no version or tag {tag!r}")
 
 
 def _not_found(listing: Listing, what: str) -> NotFoundError:

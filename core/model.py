@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from edl_ckpt.core.layout import Layout
@@ -52,6 +53,11 @@ class Version:
     extra: tuple[str, ...] = ()
     """Names in the version's directory that are not its shards."""
     modified: float = 0.0
+    metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
+    tags: tuple[str, ...] = ()
+    note: str = ""
+    metadata_fault: str = ""
+    """Why what is kept beside the version (metrics, tags, note) cannot be read; '' when it can."""
 
     @property
     def ref(self) -> str:
@@ -86,6 +92,10 @@ class Listing:
     location: str
     versions: tuple[Version, ...]
     foreign: tuple[ForeignEntry, ...] = ()
+    modes: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Which end of a metric is the better one, 'max' or 'min', as somebody said once."""
+    problems: tuple[str, ...] = ()
+    """What of our own state in the location cannot be read."""
 
     @property
     def layout(self) -> str | None:

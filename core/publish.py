@@ -82,12 +82,17 @@ class StagedFile:
                 os.close(fd)
 
 
+def new_id() -> str:
+    """Return a name for a new directory in our state: when, which process, and chance."""
+    return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
 class Staging:
     """A private directory in `.edl-ckpt-0/stage-0/` of a local checkpoint_dir, gone when the block ends."""
 
     def __init__(self, checkpoint_dir: str) -> None:
         self.checkpoint_dir = checkpoint_dir
-        self.id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.id = new_id()
         self._state = os.path.join(checkpoint_dir, STATE_DIR)
         self.path = os.path.join(self._state, "stage-0", self.id)
         self._trash = os.path.join(self._state, "trash-0", self.id)
@@ -96,7 +101,7 @@ class Staging:
         with storage_errors(self.checkpoint_dir):
             os.makedirs(self.checkpoint_dir, exist_ok=True)
         try:
-            _make_inside(self.path)
+            make_inside(self.path)
         except BaseException:  # a signal may end us right here
             self._leave()
             raise
@@ -137,11 +142,8 @@ class Staging:
     def publish(self, staged: str, target: str) -> None:
         """Make a staged directory visible under a name that must be free; RefusedError when it is taken."""
         flush_directory(staged)
+        rename_new(staged, target)
         with storage_errors(target):
-            try:
-                _rename(staged, target, _RENAME_NOREPLACE)
-            except FileExistsError:
-                raise RefusedError("exists already; nothing was changed", path=target) from None
             flush_directory(os.path.dirname(target) or ".")
 
     def exchange(self, staged: str, target: str) -> str:
@@ -151,7 +153,7 @@ class Staging:
         second fails.
         """
         flush_directory(staged)
-        _make_inside(self._trash)
+        make_inside(self._trash)
         old = os.path.join(self._trash, os.path.basename(target))
         with storage_errors(target):
             try:
@@ -175,7 +177,36 @@ class Staging:
         shutil.rmtree(self._trash, ignore_errors=True)
 
 
-def _make_inside(path: str) -> None:
+def rename_new(old: str, new: str) -> None:
+    """Rename to a name that must be free; RefusedError when it is taken."""
+    with storage_errors(new):
+        try:
+            _rename(old, new, _RENAME_NOREPLACE)
+        except FileExistsError:
+            raise RefusedError("exists already; nothing was changed", path=new) from None
+
+
+def replace_file(staging: Staging, target: str, data: bytes) -> None:
+    """Put a small file of our own state in the place of an older one, or of none: flushed, then one rename."""
+    staged = os.path.join(staging.path, os.path.basename(target))
+    write_new(staged, data)
+    with storage_errors(target):
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.replace(staged, target)
+    flush_directory(os.path.dirname(target))
+
+
+def write_new(path: str, data: bytes) -> None:
+    """Write a new small file and bring it to the disk."""
+    file = StagedFile(path, len(data))
+    try:
+        file.write(0, data)
+        file.flush()
+    finally:
+        file.close()
+
+
+def make_inside(path: str) -> None:
     """Make a directory below the state directory, though another process removes the empty ones above it."""
     with storage_errors(path):
         for attempt in range(20):

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 from edl_ckpt.core.errors import (
     AuthError,
@@ -24,6 +24,9 @@ from edl_ckpt.core.errors import (
     UnavailableError,
     UnsupportedError,
 )
+
+SMALL_BYTES: Final = 1 << 24
+"""More than any file of our own state holds: what is larger is not one, and never read whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,14 @@ class Store(Protocol):
 
     def open(self, path: str) -> RangeReader:
         """Open a file for ranged reads."""
+        ...
+
+    def names(self, relative: str) -> dict[str, str]:
+        """Return the files of a directory below the location, their paths by their names; {} when there is none."""
+        ...
+
+    def read_small(self, relative: str) -> bytes | None:
+        """Return the whole of a small file below the location, None when there is none."""
         ...
 
 
@@ -241,6 +252,23 @@ class LocalStore:
         """Open a file for ranged reads."""
         return LocalReader(path)
 
+    def names(self, relative: str) -> dict[str, str]:
+        """Return the files of a directory below the location, their paths by their names; {} when there is none."""
+        path = os.path.join(self.root, relative)
+        try:
+            with storage_errors(path):
+                return {name: os.path.join(path, name) for name in os.listdir(path)}
+        except NotFoundError:
+            return {}
+
+    def read_small(self, relative: str) -> bytes | None:
+        """Return the whole of a small file below the location, None when there is none; errors as reading."""
+        try:
+            with LocalReader(os.path.join(self.root, relative)) as reader:
+                return reader.read(0, min(reader.size_bytes, SMALL_BYTES))
+        except NotFoundError:
+            return None
+
 
 class FsspecReader:
     """A file of any fsspec filesystem, read by ranges without its caches."""
@@ -337,6 +365,38 @@ class FsspecStore:
         modified = stamp.timestamp() if hasattr(stamp, "timestamp") else float(stamp)
         is_dir = info.get("type") == "directory"
         return Entry(name, f"{self._url}/{relative}", is_dir, int(info.get("size") or 0), modified)
+
+    def names(self, relative: str) -> dict[str, str]:
+        """Return the files of a directory below the location, their paths by their names; {} when there is none."""
+        try:
+            with storage_errors(f"{self._url}/{relative}"):
+                found: list[str] = self._fs.ls(f"{self.root.rstrip('/')}/{relative}", detail=False)
+        except NotFoundError:
+            return {}
+        names = (path.rstrip("/").rpartition("/")[2] for path in found)
+        return {name: f"{self._url}/{relative}/{name}" for name in names}
+
+    def read_small(self, relative: str) -> bytes | None:
+        """Return the whole of a small file below the location, None when there is none."""
+        try:
+            with storage_errors(f"{self._url}/{relative}"):
+                data: bytes = self._fs.cat_file(f"{self.root.rstrip('/')}/{relative}", start=0, end=SMALL_BYTES)
+        except NotFoundError:
+            return None
+        return data
+
+    def write_small(self, relative: str, data: bytes) -> None:
+        """Write a small file below the location in one request: its old content or the new is seen, never a mixture."""
+        with storage_errors(f"{self._url}/{relative}"):
+            self._fs.pipe_file(f"{self.root.rstrip('/')}/{relative}", data)
+
+    def remove(self, relative: str) -> None:
+        """Remove a file below the location; one that is gone already is no error."""
+        try:
+            with storage_errors(f"{self._url}/{relative}"):
+                self._fs.rm_file(f"{self.root.rstrip('/')}/{relative}")
+        except NotFoundError:
+            return
 
     def open(self, path: str) -> RangeReader:
         """Open a file for ranged reads."""

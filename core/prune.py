@@ -1,0 +1,423 @@
+"""Deleting the versions that no rule keeps: planned, explained, and guarded.
+
+`plan_prune` is pure: versions, a policy and a moment in, every version with its action and its reasons out. Guards
+stand above every rule: never the newest complete version, nor what is newer than it by number or by time (it may be
+being written), nor what has a tag, nor what is still changing. "Complete" is not enough for the first: savers write in
+place, so a listing can show all files of a version that is half written. `find_unreadable` opens the newest ones, and
+one that cannot be read does not count. `execute_prune` looks again, under the lock, and refuses a plan that is stale.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from edl_ckpt.core.catalog import GRACE_SECONDS, list_versions
+from edl_ckpt.core.errors import AuthError, EdlCkptError, NotFoundError, RefusedError, UnavailableError, UsageError
+from edl_ckpt.core.lock import LOCK_WAIT_SECONDS, LocationLock
+from edl_ckpt.core.model import State, Version
+from edl_ckpt.core.progress import SILENT, Progress
+from edl_ckpt.core.retention import Policy, by_location, evaluate, fit
+from edl_ckpt.core.store import is_local, local_path, storage_errors
+from edl_ckpt.core.trash import delete_versions, forget_gone, sweep
+
+PLAN_SCHEMA: Final = "edl-ckpt/prune-plan/1"
+_ANEW: Final = "a job that counts anew?"
+
+
+class Action(enum.StrEnum):
+    """What a plan does with a version."""
+
+    KEEP = "keep"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class PruneEntry:
+    """One version in a plan; `identity` names its files, sizes, times, tags and metrics as the plan saw them."""
+
+    ref: str
+    location: str
+    version: int
+    path: str
+    state: str
+    action: Action
+    reasons: tuple[str, ...]
+    size_bytes: int
+    modified: float
+    identity: str
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """What a prune was allowed to do beyond its rules; all of it must be asked for."""
+
+    incomplete: bool = False
+    """Delete incomplete versions older than the newest complete one."""
+    everything: bool = False
+    """Delete even the newest complete version when no rule keeps it."""
+    delete: tuple[int, ...] = ()
+    """Versions named for deletion, whatever rules say; mixed and invalid ones go only so."""
+    drop_tags: tuple[str, ...] = ()
+    """Tags that do not protect."""
+    grace_seconds: float = GRACE_SECONDS
+
+
+NO_LICENCE: Final = Guards()
+
+
+@dataclass(frozen=True, slots=True)
+class PrunePlan:
+    """Every version of some locations, by location and number, with what is to become of it."""
+
+    entries: tuple[PruneEntry, ...]
+    policy: tuple[str, ...]
+    guards: Guards
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def locations(self) -> tuple[str, ...]:
+        """Return the locations of all entries, in their order."""
+        return tuple(dict.fromkeys(e.location for e in self.entries))
+
+    @property
+    def deletions(self) -> tuple[PruneEntry, ...]:
+        """Return what is to be deleted."""
+        return tuple(e for e in self.entries if e.action is Action.DELETE)
+
+    @property
+    def deleted_bytes(self) -> int:
+        """Return the bytes of what is to be deleted."""
+        return sum(e.size_bytes for e in self.deletions)
+
+
+@dataclass(frozen=True, slots=True)
+class PruneResult:
+    """What a prune did: the references it deleted, the bytes that are free now, and what could not be removed."""
+
+    deleted: tuple[str, ...]
+    freed_bytes: int
+    trashed: bool
+    problems: tuple[str, ...] = ()
+
+
+def find_unreadable(versions: Iterable[Version], storage_options: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return, by path, why complete versions cannot be read: from each location's newest down to the first that can.
+
+    Reads headers only: a shard that is still being written is shorter than it says.
+    """
+    from edl_ckpt.core.reader import open_checkpoint
+
+    faults: dict[str, str] = {}
+    for trial in by_location(v for v in versions if v.state is State.COMPLETE):
+        for version in reversed(trial):
+            try:
+                with open_checkpoint(version, storage_options=storage_options):
+                    break
+            except (AuthError, UnavailableError):
+                raise  # says nothing of the version
+            except EdlCkptError as error:
+                faults[version.path] = str(error)
+    return faults
+
+
+def plan_prune(
+    versions: Sequence[Version],
+    policy: Policy,
+    now: float,
+    *,
+    guards: Guards = NO_LICENCE,
+    unreadable: Mapping[str, str] | None = None,
+) -> PrunePlan:
+    """Return what becomes of each version under a policy whose modes are settled; `now` in seconds since the epoch.
+
+    `unreadable` is what `find_unreadable` found. A version is kept if a guard or any rule keeps it, and all reasons
+    are given. Raises RefusedError when a version named in `guards.delete` is guarded, NotFoundError when it is not
+    there, UsageError when there is neither a rule nor anything else that asks for deletion.
+    """
+    if policy.is_empty and not (guards.incomplete or guards.everything or guards.delete):
+        raise UsageError("no rule says what to keep")
+    absent = [n for n in guards.delete if all(v.version != n for v in versions)]
+    if absent:
+        raise NotFoundError(f"no version {absent[0]} to delete")
+    kept: dict[str, list[str]] = {}
+    warnings: list[str] = []
+    for trial in by_location(versions):
+        kept |= guard(trial, now, guards, unreadable or {})
+        warnings += _oddities(trial, kept, unreadable or {})
+    rules = evaluate(policy, versions)
+    idle = policy.is_empty and not guards.everything
+    for version in versions:
+        named = version.version in guards.delete
+        if named and kept.get(version.path):
+            raise RefusedError(f"would not delete it: {kept[version.path][0]}", path=version.ref)
+        own = [] if named else [*rules.get(version.path, ()), *_not_asked_for(version, guards, idle=idle)]
+        kept.setdefault(version.path, []).extend(own)
+    going = {v.path: _why_going(v, guards) for v in versions}
+    if policy.max_size_bytes is not None:
+        warnings += _fit_budget(policy.max_size_bytes, versions, guards, kept, going)
+    entries = tuple(_entry(v, kept[v.path], going[v.path]) for trial in by_location(versions) for v in trial)
+    return PrunePlan(entries, policy.describe(), guards, tuple(warnings))
+
+
+def _why_going(version: Version, guards: Guards) -> str:
+    """Return why a version goes, if nothing keeps it."""
+    if version.version in guards.delete:
+        return "named for deletion"
+    if version.state is State.INCOMPLETE:
+        return "orphan: incomplete, and a newer version is complete"
+    return "no rule keeps it"
+
+
+def guard(trial: Sequence[Version], now: float, guards: Guards, unreadable: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return, by path, why versions of one location must not be deleted whatever the rules say."""
+    whole = [v for v in trial if v.state is State.COMPLETE and v.path not in unreadable]
+    newest = whole[-1] if whole else None
+    fresh_after = now - guards.grace_seconds
+    reasons: dict[str, list[str]] = {}
+    for version in trial:
+        why: list[str] = []
+        if not guards.everything:
+            why += _against_the_newest(version, newest, guards.grace_seconds, unreadable)
+        if version.state is State.WRITING or (version.state is State.INCOMPLETE and version.modified > fresh_after):
+            why.append("still being written")
+        why += [f"tag {tag}" for tag in version.tags if tag not in guards.drop_tags]
+        if version.metadata_fault:
+            why.append("its tags cannot be read")
+        if version.state in {State.MIXED, State.INVALID} and version.version not in guards.delete:
+            why.append(f"{version.state}: deleted only when named (--delete {version.version})")
+        if why:
+            reasons[version.path] = why
+    return reasons
+
+
+def _against_the_newest(
+    version: Version, newest: Version | None, grace_seconds: float, unreadable: Mapping[str, str]
+) -> list[str]:
+    if newest is None:
+        return ["no complete version could take its place"]
+    if version.path == newest.path:
+        return ["newest complete version"]
+    if version.path in unreadable:
+        return [f"newer than the newest version that can be read: {unreadable[version.path]}"]
+    if version.version >= newest.version:
+        return ["newer than the newest complete version"]
+    if version.modified > newest.modified + grace_seconds:
+        return [f"written after version {newest.version}: {_ANEW}"]
+    return []
+
+
+def _oddities(trial: Sequence[Version], kept: Mapping[str, Sequence[str]], unreadable: Mapping[str, str]) -> list[str]:
+    """Return what people should look at in a location before its versions are deleted."""
+    location = trial[0].location
+    told = [f"{v.ref}: complete by its names, but {unreadable[v.path]}" for v in trial if v.path in unreadable]
+    anew = [str(v.version) for v in trial if any(why.endswith(_ANEW) for why in kept.get(v.path, ()))]
+    if anew:
+        told.append(
+            f"{location}: version {', '.join(anew)} was written after those with higher numbers: a restarted job counts"
+            " anew, and ElasticDL restores the highest number"
+        )
+    return told
+
+
+def _not_asked_for(version: Version, guards: Guards, *, idle: bool) -> list[str]:
+    """Return why a version that no rule keeps stays all the same: nothing asked for its deletion."""
+    if version.state is State.INCOMPLETE and not guards.incomplete:
+        return ["incomplete and old: deleted with --incomplete"]
+    return ["no rule was given"] if idle and version.state is State.COMPLETE else []
+
+
+def _fit_budget(
+    limit: int,
+    versions: Sequence[Version],
+    guards: Guards,
+    kept: dict[str, list[str]],
+    going: dict[str, str],
+) -> list[str]:
+    """Keep, of what nothing else keeps, what fits into the budget; return a warning when that is not enough."""
+    open_to = [v for v in versions if not kept[v.path] and v.version not in guards.delete and v.state is State.COMPLETE]
+    kept_bytes = sum(v.size_bytes for v in versions if kept[v.path])
+    going_now = {v.path for v in fit(limit, kept_bytes, open_to)}
+    for version in open_to:
+        if version.path in going_now:
+            going[version.path] = f"no rule keeps it, and more than {limit} bytes are in use"
+        else:
+            kept[version.path].append("fits into the size budget")
+    if kept_bytes > limit:
+        return [f"what rules and guards keep is {kept_bytes} bytes, {kept_bytes - limit} over the budget"]
+    return []
+
+
+def _entry(version: Version, kept: Sequence[str], going: str) -> PruneEntry:
+    return PruneEntry(
+        ref=version.ref,
+        location=version.location,
+        version=version.version,
+        path=version.path,
+        state=version.state.value,
+        action=Action.KEEP if kept else Action.DELETE,
+        reasons=tuple(kept) or (going,),
+        size_bytes=version.size_bytes,
+        modified=version.modified,
+        identity=identify(version),
+    )
+
+
+def identify(version: Version) -> str:
+    """Return a digest of what a plan relies on: the version's state, files, sizes, times, tags and metrics."""
+    files = [(os.path.basename(s.path), s.size_bytes, s.modified) for s in version.shards]
+    told = (version.version, version.state.value, files, version.extra, version.tags, sorted(version.metrics.items()))
+    return hashlib.blake2b(repr(told).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def execute_prune(
+    plan: PrunePlan,
+    now: float,
+    *,
+    trash: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+    progress: Progress = SILENT,
+) -> PruneResult:
+    """Delete what a plan deletes, or with `trash` move it to the trash; the caller holds the locks of all locations.
+
+    What is gone already is no error. Raises RefusedError, before anything is deleted, when a version that the plan
+    deletes has changed or is guarded by now, or when one that it keeps is no longer what it was.
+    """
+    locations = plan.locations
+    listings = {loc: list_versions(loc, storage_options=storage_options).versions for loc in locations}
+    found = {v.path: v for versions in listings.values() for v in versions}
+    unreadable = find_unreadable(found.values(), storage_options)
+    held = {p: w for trial in listings.values() for p, w in guard(trial, now, plan.guards, unreadable).items()}
+    check_fresh(plan, found, held)
+    progress.start("deleting", plan.deleted_bytes)
+    gone: list[Version] = []
+    problems: list[str] = []
+    for location in locations:
+        doomed = [found[e.path] for e in plan.deletions if e.location == location and e.path in found]
+        problems += sweep(location)
+        removal = delete_versions(location, doomed, keep=trash, storage_options=storage_options)
+        forget_gone(location, {v.version for v in listings[location]} - {v.version for v in removal.deleted})
+        gone += removal.deleted
+        problems += removal.problems
+        progress.advance(sum(v.size_bytes for v in removal.deleted))
+    freed = 0 if trash else sum(v.size_bytes for v in gone)
+    return PruneResult(tuple(v.ref for v in gone), freed, trash, tuple(problems))
+
+
+@contextmanager
+def locked(
+    locations: Iterable[str],
+    *,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    warn: Callable[[str], None] = lambda _text: None,
+) -> Iterator[None]:
+    """Hold the locks of several locations, taken in the order of their names: two prunes cannot meet halfway."""
+    with ExitStack() as stack:
+        for location in sorted(set(locations)):
+            stack.enter_context(LocationLock(location, "prune", wait_seconds=wait_seconds, warn=warn))
+        yield
+
+
+def check_fresh(plan: PrunePlan, found: Mapping[str, Version], guarded: Mapping[str, Sequence[str]]) -> None:
+    """Raise RefusedError when what a plan relied on is no longer so; `found` is what is there now, by path."""
+    for entry in plan.entries:
+        version = found.get(entry.path)
+        if entry.action is Action.DELETE:
+            if version is None:
+                continue
+            if entry.path in guarded:
+                raise _stale(entry, guarded[entry.path][0])
+        elif entry.state != State.COMPLETE.value:
+            continue
+        if version is None:
+            raise _stale(entry, "the plan counts on it, and it is gone")
+        if identify(version) != entry.identity:
+            raise _stale(entry, "it has changed")
+
+
+def _stale(entry: PruneEntry, why: str) -> RefusedError:
+    return RefusedError(
+        f"the plan is stale: {why}", path=entry.ref, hint="nothing was deleted; make a new plan and try again"
+    )
+
+
+def plan_to_json(plan: PrunePlan) -> dict[str, Any]:
+    """Return a plan as `--plan-out` writes it; local locations by their absolute path, no secrets."""
+    entries = [
+        {name: getattr(entry, name) for name in PruneEntry.__slots__}
+        | {"location": _absolute(entry.location), "path": _absolute(entry.path), "reasons": list(entry.reasons)}
+        for entry in plan.entries
+    ]
+    guards = {name: getattr(plan.guards, name) for name in Guards.__slots__}
+    return {"schema": PLAN_SCHEMA, "policy": list(plan.policy), "guards": guards, "entries": entries}
+
+
+def plan_from_json(document: Any) -> PrunePlan:
+    """Return a plan that `plan_to_json` made; UsageError for anything else."""
+    if not isinstance(document, dict) or document.get("schema") != PLAN_SCHEMA:
+        raise UsageError(f"no plan of a prune: its schema is not {PLAN_SCHEMA!r}")
+    try:
+        entries = tuple(
+            PruneEntry(**{**e, "action": Action(e["action"]), "reasons": tuple(e["reasons"])})
+            for e in document["entries"]
+        )
+        held = document["guards"]
+        guards = Guards(**{**held, "delete": tuple(held["delete"]), "drop_tags": tuple(held["drop_tags"])})
+        return PrunePlan(entries, tuple(document["policy"]), guards)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"no plan of a prune: {type(error).__name__} {error}") from None
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(local_path(path)) if is_local(path) else path
+
+
+def remove_own_shard(location: str, ps_id: int, ps_num: int, keep: int) -> tuple[str, ...]:
+    """Apply keep_checkpoint_max as one parameter server does after saving; return the paths that were removed.
+
+    Source: the checkpoint design of ElasticDL. While more than `keep` versions hold this server's shard, it removes its
+    own shard of the smallest, then the directory if that is empty. Made safe: never of the newest complete version that
+    can be read, nor of one with a tag; 0 keeps all. Local locations only. Servers need no lock among each other: each
+    removes only what it wrote.
+    """
+    if keep <= 0:
+        return ()
+    if not 0 <= ps_id < ps_num:
+        raise UsageError(f"ps_id must be 0 to {ps_num - 1}, got {ps_id}")
+    versions = list_versions(location).versions
+    own = [
+        (v, s.path)
+        for v in versions
+        for s in v.shards
+        if (s.ps_id, s.ps_num) == (ps_id, ps_num) and v.state is not State.MIXED
+    ]
+    removed: list[str] = []
+    unreadable = find_unreadable(versions) if len(own) > keep else {}
+    whole = [v for v in versions if v.state is State.COMPLETE and v.path not in unreadable]
+    for version, path in own[: max(len(own) - keep, 0)]:
+        if not whole or version.path == whole[-1].path or version.tags or version.metadata_fault:
+            continue
+        removed += _remove_shard(path, version.path)
+    return tuple(removed)
+
+
+def _remove_shard(path: str, directory: str) -> list[str]:
+    """Remove a shard, and its directory when it was the last; what is gone already is no error."""
+    removed: list[str] = []
+    for remove, target in ((os.unlink, path), (os.rmdir, directory)):
+        try:
+            with storage_errors(target):
+                remove(target)
+        except NotFoundError:
+            continue
+        except EdlCkptError:
+            if remove is os.rmdir:  # other servers have theirs in it
+                break
+            raise
+        removed.append(target)
+    return removed

@@ -1,0 +1,297 @@
+"""Deleting versions so that it can be undone: one rename into the trash, removal afterwards.
+
+`.edl-ckpt-0/trash-0/<id>/` holds, for one deletion, `record.json` (when, what, whether it is to stay), the versions
+under their own names, and what was known of them in `meta/`. A version is moved by one rename, so that a crash at any
+instant leaves it in its place whole or in the trash whole. Before bytes are removed the whole `<id>` is renamed to
+`drop-<id>`, which is never put back. On storage without rename (S3) there is no trash: files are removed one by one,
+and the first removal already makes the version invalid for ElasticDL.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UnsupportedError
+from edl_ckpt.core.layout import STATE_DIR
+from edl_ckpt.core.lock import LOCK_WAIT_SECONDS, LocationLock
+from edl_ckpt.core.metadata import META_DIR, version_file
+from edl_ckpt.core.model import Version
+from edl_ckpt.core.publish import flush_directory, make_inside, new_id, rename_new, write_new
+from edl_ckpt.core.store import FsspecStore, is_local, local_path, open_store, storage_errors
+
+RECORD_SCHEMA: Final = "edl-ckpt/trash/1"
+_RECORD: Final = "record.json"
+_META: Final = "meta"
+_DROP: Final = "drop-"
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What became of versions that were to be deleted: those that are gone, and what could not be removed and why."""
+
+    deleted: tuple[Version, ...]
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TrashEntry:
+    """One deletion in the trash: its directory, its time in seconds since the epoch, the names of what it holds."""
+
+    path: str
+    time: float
+    keep: bool
+    names: tuple[str, ...]
+    size_bytes: int
+
+
+def delete_versions(
+    location: str,
+    versions: Sequence[Version],
+    *,
+    keep: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+) -> Removal:
+    """Delete versions of a location, or with `keep` leave them in its trash; the caller holds its lock.
+
+    A version that is gone already is no error, and not in the result. Raises UnsupportedError for `keep` on storage
+    without rename, before anything is touched.
+    """
+    if not versions:
+        return Removal(())
+    store = open_store(location, storage_options)
+    if isinstance(store, FsspecStore):
+        if keep:
+            raise UnsupportedError("this storage has no rename, so no trash", path=location)
+        return _remove_one_by_one(store, location, versions)
+    state = os.path.join(local_path(location), STATE_DIR)
+    trash = os.path.join(state, "trash-0", new_id())
+    make_inside(trash)
+    record = {"schema": RECORD_SCHEMA, "time": time.time(), "keep": keep, "versions": [v.version for v in versions]}
+    write_new(os.path.join(trash, _RECORD), json.dumps(record).encode())
+    flush_directory(trash)
+    deleted = tuple(v for v in versions if _move(v.path, os.path.join(trash, os.path.basename(v.path))))
+    _flush_moves(local_path(location), trash)
+    for version in deleted:
+        _move(
+            os.path.join(local_path(location), version_file(version.version)),
+            os.path.join(trash, _META, f"{version.version}.json"),
+        )
+    problems = () if keep and deleted else _drop(trash)
+    _tidy(state)
+    return Removal(deleted, tuple(problems))
+
+
+def list_trash(location: str) -> list[TrashEntry]:
+    """Return the deletions in a location's trash, the newest first; a local location's, other storage has none."""
+    if not is_local(location):
+        return []
+    top = os.path.join(local_path(location), STATE_DIR, "trash-0")
+    entries: list[TrashEntry] = []
+    for name in _names(top):
+        path = os.path.join(top, name)
+        record = _read_record(path)
+        if name.startswith(_DROP) or not os.path.isdir(path):
+            continue
+        held = tuple(sorted(set(_names(path)) - {_RECORD, _META}))
+        with storage_errors(path):
+            moment = float(record["time"]) if "time" in record else os.stat(path).st_mtime
+        keep = bool(record.get("keep", True))  # what has no record was put here by `reshard --keep-old`
+        entries.append(TrashEntry(path, moment, keep, held, _tree_bytes(path)))
+    return sorted(entries, key=lambda entry: (entry.time, entry.path), reverse=True)
+
+
+def undo(
+    location: str,
+    *,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    warn: Callable[[str], None] = lambda _text: None,
+) -> tuple[str, ...]:
+    """Put the versions of the last deletion in the trash back, with what was known of them; return their names.
+
+    Raises NotFoundError when there is none, RefusedError, before anything moves, when a name is taken by now, and
+    UnsupportedError on storage that has no trash.
+    """
+    if not is_local(location):
+        raise UnsupportedError("this storage has no rename, so no trash", path=location)
+    root = local_path(location)
+    with LocationLock(location, "undo", wait_seconds=wait_seconds, warn=warn):
+        entry = next((e for e in list_trash(location) if _read_record(e.path) and _holds_anything(e.path)), None)
+        if entry is None:
+            raise NotFoundError("nothing to undo", path=location, hint="only `prune --trash` leaves what it deletes")
+        taken = [name for name in entry.names if os.path.lexists(os.path.join(root, name))]
+        if taken:
+            raise RefusedError(
+                f"{taken[0]} exists again; nothing was put back",
+                path=location,
+                hint=f"move it away; the deleted one is in {entry.path}",
+            )
+        for name in entry.names:
+            rename_new(os.path.join(entry.path, name), os.path.join(root, name))
+        meta = os.path.join(entry.path, _META)
+        with storage_errors(root):
+            if entry.names or _names(meta):
+                os.makedirs(os.path.join(root, META_DIR), exist_ok=True)
+            for name in _names(meta):
+                target = os.path.join(root, META_DIR, name)
+                if not os.path.lexists(target):
+                    os.rename(os.path.join(meta, name), target)
+        flush_directory(os.path.join(root, META_DIR))
+        _flush_moves(root, entry.path)
+        problems = _drop(entry.path)
+        _tidy(os.path.join(root, STATE_DIR))
+    for problem in problems:
+        warn(problem)
+    return entry.names
+
+
+def purge(location: str, *, older_than_seconds: float = 0.0, now: float | None = None) -> tuple[int, tuple[str, ...]]:
+    """Remove for good what is in a location's trash for longer than that; return (bytes, problems). Caller locks."""
+    if not is_local(location):
+        return 0, ()
+    moment = time.time() if now is None else now
+    freed = 0
+    problems: list[str] = []
+    for entry in list_trash(location):
+        if moment - entry.time >= older_than_seconds:
+            problems += _drop(entry.path)
+            freed += 0 if os.path.lexists(entry.path) else entry.size_bytes
+    problems += sweep(location)
+    return freed, tuple(problems)
+
+
+def sweep(location: str) -> tuple[str, ...]:
+    """Finish what killed deletions left: those that were not to stay in the trash. The caller holds the lock."""
+    if not is_local(location):
+        return ()
+    state = os.path.join(local_path(location), STATE_DIR)
+    top = os.path.join(state, "trash-0")
+    problems: list[str] = []
+    for name in _names(top):
+        path = os.path.join(top, name)
+        if name.startswith(_DROP) or not _read_record(path).get("keep", True) or not _holds_anything(path):
+            problems += _drop(path)
+    _tidy(state)
+    return tuple(problems)
+
+
+def forget_gone(location: str, present: Iterable[int]) -> None:
+    """Remove what is known of versions that are gone: a restarted job may use their numbers again. Caller locks."""
+    if not is_local(location):
+        return
+    directory = os.path.join(local_path(location), META_DIR)
+    kept = {f"{version}.json" for version in present} | {"location.json"}
+    for name in _names(directory):
+        number, _, ending = name.partition(".")
+        if name not in kept and ending == "json" and number.isascii() and number.isdigit():
+            with storage_errors(directory), suppress(FileNotFoundError):
+                os.unlink(os.path.join(directory, name))
+    with suppress(OSError):  # not empty, or not there
+        os.rmdir(directory)
+
+
+def _move(source: str, target: str) -> bool:
+    """Rename into the trash; False when another process was faster."""
+    with storage_errors(source):
+        try:
+            os.rename(source, target)
+        except FileNotFoundError:
+            if not os.path.lexists(source):
+                return False
+            os.mkdir(os.path.dirname(target))  # `meta` is made when there is something for it
+            os.rename(source, target)
+    return True
+
+
+def _flush_moves(location: str, trash: str) -> None:
+    flush_directory(trash)
+    flush_directory(location)
+
+
+def _drop(path: str) -> list[str]:
+    """Remove a directory of the trash for good; return what was in the way."""
+    doomed = path
+    if not os.path.basename(path).startswith(_DROP):
+        doomed = os.path.join(os.path.dirname(path), _DROP + os.path.basename(path))
+        with storage_errors(path):
+            os.rename(path, doomed)
+    problems: list[str] = []
+
+    def note(_function: object, failed: str, error: BaseException) -> None:
+        if not isinstance(error, FileNotFoundError):
+            problems.append(f"{failed}: cannot be removed ({getattr(error, 'strerror', None) or error})")
+
+    _remove_tree(doomed, note)
+    return problems
+
+
+def _remove_tree(path: str, note: Callable[[object, str, BaseException], None]) -> None:
+    import sys
+
+    if sys.version_info >= (3, 12):
+        shutil.rmtree(path, onexc=note)
+    else:
+        shutil.rmtree(path, onerror=lambda function, failed, info: note(function, failed, info[1]))
+
+
+def _tidy(state: str) -> None:
+    """Remove our directories that are empty now."""
+    for path in (os.path.join(state, "trash-0"), os.path.join(state, "meta-0"), state):
+        with suppress(OSError):  # not empty
+            os.rmdir(path)
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        with storage_errors(directory):
+            return sorted(os.listdir(directory))
+    except NotFoundError:
+        return []
+
+
+def _holds_anything(path: str) -> bool:
+    return any(name != _RECORD and (name != _META or _names(os.path.join(path, name))) for name in _names(path))
+
+
+def _read_record(path: str) -> dict[str, Any]:
+    try:
+        with open(os.path.join(path, _RECORD), encoding="utf-8") as file:
+            record = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _tree_bytes(path: str) -> int:
+    return sum(os.lstat(file).st_size for file in _files(path))
+
+
+def _files(path: str) -> Iterator[str]:
+    for top, _, names in os.walk(path):
+        yield from (os.path.join(top, name) for name in names)
+
+
+def _remove_one_by_one(store: FsspecStore, location: str, versions: Sequence[Version]) -> Removal:
+    """Delete files where nothing can be renamed: one of each ps_num first, so that no rest is taken for a whole."""
+    deleted: list[Version] = []
+    problems: list[str] = []
+    for version in versions:
+        firsts = {shard.ps_num: shard for shard in reversed(version.shards)}
+        first = [shard.path for shard in firsts.values()]
+        rest = [shard.path for shard in version.shards if shard.path not in first]
+        extra = [f"{version.path}/{name}" for name in version.extra]
+        try:
+            for path in (*first, *rest, *extra):
+                store.remove(path.removeprefix(location.rstrip("/") + "/"))
+            store.remove(version_file(version.version))
+        except EdlCkptError as error:
+            problems.append(str(error))
+        else:
+            deleted.append(version)
+    return Removal(tuple(deleted), tuple(problems))
