@@ -13,8 +13,19 @@ from edl_ckpt.cli import __version__
 if TYPE_CHECKING:
     import typer
 
-COMMANDS = ("list", "inspect", "verify", "reshard", "demo")
-"""The commands, in the order of the help; each is the function of its name in `commands/`, `list` in `list_`."""
+COMMANDS = (
+    *("list", "inspect", "verify", "reshard", "prune", "undo"),
+    *("metrics set", "metrics show", "metrics import", "metrics remove", "metrics mode"),
+    *("tag add", "tag remove", "tag list", "note"),
+    *("policy show", "policy set", "policy clear", "demo"),
+)
+"""The commands, in the order of the help: `list` is `list_command` in `commands/list_.py`, `tag add` is
+`tag_add_command` in `commands/tag_.py`."""
+GROUPS = {
+    "metrics": "Record metrics of versions, import them from logs, show them.",
+    "tag": "Give versions names; a tagged version is never deleted.",
+    "policy": "Keep rules of retention with a location, so that plain `edl-ckpt prune` follows them.",
+}
 
 
 def build() -> typer.Typer:
@@ -43,9 +54,17 @@ def build() -> typer.Typer:
             print(f"edl-ckpt {__version__}")
             raise typer.Exit
 
-    for name in COMMANDS:
-        module = import_module(f"edl_ckpt.cli.commands.{name}_")
-        app.command(name)(with_output(getattr(module, f"{name}_command")))
+    groups = {
+        name: typer.Typer(name=name, help=words, no_args_is_help=True, rich_markup_mode=None)
+        for name, words in GROUPS.items()
+    }
+    for command in COMMANDS:
+        group, _, name = command.rpartition(" ")
+        module = import_module(f"edl_ckpt.cli.commands.{group or name}_")
+        function = getattr(module, f"{command.replace(' ', '_')}_command")
+        if group and name == next(c for c in COMMANDS if c.startswith(f"{group} ")).partition(" ")[2]:
+            app.add_typer(groups[group])
+        groups.get(group, app).command(name)(with_output(function))
     return app
 
 

@@ -10,15 +10,25 @@ import inspect
 import os
 import sys
 import typing
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from edl_ckpt.cli.output import Output
+from edl_ckpt.cli.text import parse_duration, parse_size
 from edl_ckpt.core.errors import EdlCkptError, UsageError
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.model import Version
+    from edl_ckpt.core.retention import Policy, Rule
+
+
+class Deliberate:
+    """Marks an option that neither the environment nor a file may set: it must be asked for each time."""
+
 
 Ref = Annotated[
     str | None,
@@ -28,6 +38,10 @@ Locations = Annotated[list[str] | None, typer.Argument(metavar="[LOCATION...]", 
 Grace = Annotated[str, typer.Option(help="An incomplete version touched within this time is still being written.")]
 Csv = Annotated[bool, typer.Option("--csv", help="Print rows as CSV.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Threads at work; the number of cores when not given.")]
+Location = Annotated[str | None, typer.Argument(metavar="[LOCATION]", help="A checkpoint_dir; $EDL_CKPT_DIR or .")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done and stop.")]
+LockWait = Annotated[str, typer.Option(metavar="DURATION", help="Wait so long for another edl-ckpt at this location.")]
+Mode = Annotated[str | None, typer.Option(metavar="max|min", help="Which end of the metric is the better one.")]
 
 _COMMON: dict[str, Any] = {
     "json": Annotated[bool, typer.Option("--json", help="Print one JSON document, nothing else, on stdout.")],
@@ -45,11 +59,108 @@ def default_location() -> str:
     return os.environ.get("EDL_CKPT_DIR") or "."
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleOptions:
+    """The options that say what to keep, of every command that takes rules."""
+
+    keep: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Keep the latest N (keep_checkpoint_max; 0 keeps all).")
+    ] = None
+    keep_best: Annotated[int | None, typer.Option(min=0, metavar="N", help="Keep the best N by --metric.")] = None
+    metric: Annotated[str | None, typer.Option(metavar="NAME", help="The metric that says which version is best.")] = (
+        None
+    )
+    mode: Mode = None
+    keep_experiment_best: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Keep the best N by --metric of all locations together.")
+    ] = None
+    keep_every: Annotated[int | None, typer.Option(min=1, metavar="STEPS", help="Keep one in every so many steps.")] = (
+        None
+    )
+    keep_within: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Keep what was saved so long before the newest.")
+    ] = None
+    keep_tag: Annotated[
+        list[str] | None, typer.Option(metavar="TAG", help="Keep what has the tag; may be repeated.")
+    ] = None
+    max_size: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Keep more, the newest first, while all fits into this.")
+    ] = None
+    policy_name: Annotated[
+        str | None, typer.Option("--policy", metavar="determined", help="Determined's rules, with the --save options.")
+    ] = None
+    save_experiment_best: Annotated[int, typer.Option(min=0, metavar="N", help="Of --policy determined.")] = 0
+    save_trial_best: Annotated[int, typer.Option(min=0, metavar="N", help="Of --policy determined.")] = 1
+    save_trial_latest: Annotated[int, typer.Option(min=0, metavar="N", help="Of --policy determined.")] = 1
+
+    def policy(self) -> Policy:
+        """Return the retention policy they ask for; it is empty when none of them does."""
+        from edl_ckpt.core import retention
+
+        best = self.policy_name or self.keep_best is not None or self.keep_experiment_best is not None
+        if self.policy_name not in {None, "determined"}:
+            raise UsageError(f"no policy {self.policy_name!r}; expected determined")
+        if self.metric is None and best:
+            raise UsageError("best by which metric? say --metric NAME")
+        rules: list[retention.Rule] = []
+        if self.keep is not None:
+            rules.append(retention.Latest(self.keep))
+        if self.metric is not None:
+            rules += self._best(self.metric)
+        if self.keep_every is not None:
+            rules.append(retention.EverySteps(self.keep_every))
+        if self.keep_within is not None:
+            rules.append(retention.check_rule(retention.Within(parse_duration(self.keep_within))))
+        if self.keep_tag:
+            rules.append(retention.Tagged(tuple(self.keep_tag)))
+        return retention.Policy(tuple(rules), parse_size(self.max_size) if self.max_size is not None else None)
+
+    def _best(self, metric: str) -> Iterator[Rule]:
+        """Yield the rules that look at a metric."""
+        from edl_ckpt.core import retention
+
+        if self.policy_name:
+            yield from retention.determined(
+                metric,
+                self.mode,
+                experiment_best=self.save_experiment_best,
+                trial_best=self.save_trial_best,
+                trial_latest=self.save_trial_latest,
+            ).rules
+        if self.keep_best is not None:
+            yield retention.Best(self.keep_best, metric, self.mode)
+        if self.keep_experiment_best is not None:
+            yield retention.ExperimentBest(self.keep_experiment_best, metric, self.mode)
+
+
+def resolve_ref(ref: str | None, out: Output) -> Version:
+    """Return the version that a reference on the command line names; the newest complete one when there is none."""
+    from edl_ckpt.core.catalog import parse_ref, resolve
+
+    return resolve(parse_ref(ref or "", default_location=default_location()), storage_options=out.storage_options)
+
+
+def is_ref(word: str) -> bool:
+    """Say whether the first of several words is meant as a reference: it has a version, or is a place that exists."""
+    return "@" in word or "://" in word or os.path.isdir(word)
+
+
+def check_mode(mode: str) -> str:
+    """Return 'max' or 'min'; UsageError for anything else."""
+    from edl_ckpt.core.metadata import mode_of
+
+    return mode_of("", mode, {})
+
+
 def with_output(function: Callable[..., None]) -> Callable[..., None]:
     """Give a command the common options, and its first parameter an Output made from them.
 
-    This is the one place where an error becomes an exit code.
+    A parameter whose type is a dataclass of options (`RuleOptions`) becomes those options. This is the one place where
+    an error becomes an exit code.
     """
+    hints = typing.get_type_hints(function, include_extras=True)
+    own = list(inspect.signature(function).parameters.values())[1:]
+    bundles = {p.name: hints[p.name] for p in own if is_dataclass(hints[p.name])}
 
     @functools.wraps(function)
     def command(**values: Any) -> None:
@@ -59,6 +170,8 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
             out.json, out.quiet, out.verbose = common["json"], common["quiet"], common["verbose"]
             out.no_color, out.csv = common["no_color"], values.pop("csv", False)
             out.storage_options = parse_pairs(common["storage_option"] or [])
+            for name, bundle in bundles.items():
+                values[name] = bundle(**{field.name: values.pop(field.name) for field in fields(bundle)})
             function(out, **values)
         except EdlCkptError as error:
             out.fail(error)
@@ -71,25 +184,42 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
         finally:
             out.end_progress()
 
-    hints = typing.get_type_hints(function, include_extras=True)
-    own = list(inspect.signature(function).parameters.values())[1:]
-    parameters = [p.replace(annotation=hints[p.name], kind=p.KEYWORD_ONLY) for p in own]
+    parameters: list[inspect.Parameter] = []
+    for p in own:
+        parameters += _spread(hints[p.name]) if p.name in bundles else [p.replace(annotation=hints[p.name])]
+    parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in parameters]
     for name, annotation in _COMMON.items():
         default = None if name == "storage_option" else False
         parameters.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         )
     for parameter in parameters:
-        for info in getattr(parameter.annotation, "__metadata__", ()):
-            if type(info).__name__ == "OptionInfo":
-                written = (info.default, *(info.param_decls or ()))  # within Annotated the first flag is `default`
-                flags = [flag for flag in written if isinstance(flag, str) and flag.startswith("--")]
-                option = flags[0].lstrip("-") if flags else parameter.name
-                info.envvar = f"EDL_CKPT_{option.replace('-', '_').upper()}"
-                info.show_envvar = False
+        _name_variable(parameter)
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
+
+
+def _name_variable(parameter: inspect.Parameter) -> None:
+    """Say which variable of the environment sets an option: EDL_CKPT_ and the name of its first flag."""
+    metadata = getattr(parameter.annotation, "__metadata__", ())
+    deliberate = any(isinstance(info, Deliberate) for info in metadata)
+    for info in metadata:
+        if type(info).__name__ == "OptionInfo":
+            written = (info.default, *(info.param_decls or ()))  # within Annotated the first flag is `default`
+            flags = [flag for flag in written if isinstance(flag, str) and flag.startswith("--")]
+            option = flags[0].lstrip("-") if flags else parameter.name
+            info.envvar = None if deliberate else f"EDL_CKPT_{option.replace('-', '_').upper()}"
+            info.show_envvar = False
+
+
+def _spread(bundle: type) -> list[inspect.Parameter]:
+    """Return the fields of a dataclass of options as parameters."""
+    hints = typing.get_type_hints(bundle, include_extras=True)
+    return [
+        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
+        for f in fields(bundle)
+    ]
 
 
 def parse_pairs(texts: list[str]) -> dict[str, str]:
@@ -131,18 +261,25 @@ class Option:
 
 
 def known_options(app: typer.Typer) -> dict[str, dict[str, Option]]:
-    """Return, for each command, its options by the name they have on the command line, '-' written '_'."""
+    """Return, for each command ('tag add' is one), its options by their names on the command line, '-' written '_'.
+
+    What must be asked for each time (`Deliberate`) is not among them.
+    """
     import typer.main
 
+    found: dict[str, Any] = {}
+    for name, command in getattr(typer.main.get_command(app), "commands", {}).items():
+        inner = getattr(command, "commands", None)
+        found |= {name: command} if inner is None else {f"{name} {sub}": c for sub, c in inner.items()}
     return {
         name: {
             flag.lstrip("-").replace("-", "_"): _option_of(parameter)
             for parameter in command.params
-            if parameter.param_type_name == "option" and parameter.name != "help"
+            if parameter.param_type_name == "option" and parameter.name != "help" and parameter.envvar is not None
             for flag in parameter.opts
             if flag.startswith("--")
         }
-        for name, command in getattr(typer.main.get_command(app), "commands", {}).items()
+        for name, command in found.items()
     }
 
 
@@ -159,8 +296,9 @@ def _option_of(parameter: Any) -> Option:
 def read_config(known: dict[str, dict[str, Option]]) -> dict[str, dict[str, Any]]:
     """Return the defaults of each command from the configuration files.
 
-    Top-level keys hold for every command that has such an option, a table for the command it names. Raises
-    UsageError, naming the file, for what is not TOML, for keys that no command has and for values of a wrong type.
+    Top-level keys hold for every command that has such an option, a table for the command it names ([metrics.set] for
+    `metrics set`). Raises UsageError, naming the file, for what is not TOML, for keys that no command has and for
+    values of a wrong type.
     """
     defaults: dict[str, dict[str, Any]] = {name: {} for name in known}
     for path in reversed(config_files()):
@@ -168,11 +306,26 @@ def read_config(known: dict[str, dict[str, Option]]) -> dict[str, dict[str, Any]
             continue
         for key, value in _parse_toml(path).items():
             if isinstance(value, dict):
-                _merge(defaults, path, [key], value, known)
+                inner = {k: v for k, v in value.items() if isinstance(v, dict) and f"{key} {k}" in known}
+                for name, held in inner.items():
+                    _merge(defaults, path, [f"{key} {name}"], held, known)
+                _merge(defaults, path, [key], {k: v for k, v in value.items() if k not in inner}, known)
             else:
                 users = [name for name, options in known.items() if key.replace("-", "_") in options]
                 _merge(defaults, path, users or [f"any ({key})"], {key: value}, known)
-    return defaults
+    return _nested(defaults)
+
+
+def _nested(defaults: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the defaults of `tag add` below `tag`, where typer looks for them."""
+    nested: dict[str, dict[str, Any]] = {}
+    for command, values in defaults.items():
+        group, _, name = command.rpartition(" ")
+        if group:
+            nested.setdefault(group, {})[name] = values
+        else:
+            nested[name] = values
+    return nested
 
 
 def _parse_toml(path: Path) -> dict[str, Any]:

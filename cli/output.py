@@ -72,7 +72,7 @@ class Output:
         elif self.csv and rows is not None:
             self._print_csv(rows())
         else:
-            self._print_human(human())
+            self.print_human(human())
 
     def print_json(self, document: dict[str, Any]) -> None:
         """Print one JSON document in ASCII, safe on any terminal; NaN and infinities, which JSON lacks, as null."""
@@ -88,16 +88,21 @@ class Output:
         csv.writer(text, lineterminator="\n").writerows(rows)
         self.write(text.getvalue())
 
-    def _print_human(self, renderables: Iterable[RenderableType]) -> None:
+    def print_human(self, renderables: Iterable[RenderableType], *, stderr: bool = False) -> None:
+        """Print what people read, on stdout or, where that is for data, on stderr."""
         import io
 
         drawing = io.StringIO()
-        console = self.console(file=drawing)
+        console = self.console(stderr=stderr, file=drawing)
         for item in renderables:
             console.print(item)
         lines = [line.rstrip() for line in drawing.getvalue().rstrip().split("\n")]
         kept = lines[:1] + [line for before, line in pairwise(lines) if before or line]  # one blank line is enough
-        if any(kept):
+        if not any(kept):
+            return
+        if stderr:
+            print("\n".join(kept), file=sys.stderr)
+        else:
             self.write("\n".join(kept) + "\n")
 
     @staticmethod

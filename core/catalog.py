@@ -226,6 +226,31 @@ def best_version(listing: Listing, metric: str | None = None, mode: str | None =
     return best[0]
 
 
+def narrowed(
+    listing: Listing,
+    *,
+    sort: str | None = None,
+    best: str | None = None,
+    tags: Iterable[str] = (),
+    mode: str | None = None,
+) -> Listing:
+    """Return a listing with only the versions asked for, in the order asked for.
+
+    `tags` leaves those with one of the tags, `best` the best by a metric of what is left, `sort` puts the best by a
+    metric first and those without a value last. `mode` as in `best_version`, errors too.
+    """
+    wanted = set(tags)
+    versions = tuple(v for v in listing.versions if not wanted or wanted & set(v.tags))
+    left = replace(listing, versions=versions)
+    if best is not None and versions:
+        left = replace(left, versions=(best_version(left, best, mode),))
+    if sort is not None:
+        order = ranked(left.versions, sort, mode_of(sort, mode, listing.modes))
+        place = {v.path: i for i, v in enumerate(order)}
+        left = replace(left, versions=tuple(sorted(left.versions, key=lambda v: place.get(v.path, len(place)))))
+    return left
+
+
 def _tagged(listing: Listing, tag: str) -> Version:
     """Return the version with a tag; one of several could be the wrong one, so that is an error."""
     found = [v for v in listing.versions if tag in v.tags]

@@ -20,10 +20,11 @@ from typing import Any, Final
 from edl_ckpt.core.catalog import GRACE_SECONDS, list_versions
 from edl_ckpt.core.errors import AuthError, EdlCkptError, NotFoundError, RefusedError, UnavailableError, UsageError
 from edl_ckpt.core.lock import LOCK_WAIT_SECONDS, LocationLock
+from edl_ckpt.core.metadata import read_metadata
 from edl_ckpt.core.model import State, Version
 from edl_ckpt.core.progress import SILENT, Progress
 from edl_ckpt.core.retention import Policy, by_location, evaluate, fit
-from edl_ckpt.core.store import is_local, local_path, storage_errors
+from edl_ckpt.core.store import is_local, local_path, open_store, storage_errors
 from edl_ckpt.core.trash import delete_versions, forget_gone, sweep
 
 PLAN_SCHEMA: Final = "edl-ckpt/prune-plan/1"
@@ -66,6 +67,11 @@ class Guards:
     drop_tags: tuple[str, ...] = ()
     """Tags that do not protect."""
     grace_seconds: float = GRACE_SECONDS
+
+    @property
+    def ask_for_deletion(self) -> bool:
+        """Return True when something is to be deleted though there is no rule."""
+        return bool(self.incomplete or self.everything or self.delete)
 
 
 NO_LICENCE: Final = Guards()
@@ -126,6 +132,57 @@ def find_unreadable(versions: Iterable[Version], storage_options: Mapping[str, s
     return faults
 
 
+def make_plan(
+    locations: Sequence[str],
+    policy: Policy,
+    now: float,
+    *,
+    guards: Guards = NO_LICENCE,
+    storage_options: Mapping[str, str] | None = None,
+) -> PrunePlan:
+    """List locations, settle the policy, look for unreadable versions, and plan.
+
+    An empty policy stands for the one stored with the locations (`edl-ckpt policy set`), when nothing else asks for
+    deletion. Raises UsageError when there is none, when theirs differ, or when they disagree on a metric's mode.
+    """
+    listings = [
+        list_versions(location, grace_seconds=guards.grace_seconds, now=now, storage_options=storage_options)
+        for location in dict.fromkeys(locations)
+    ]
+    if policy.is_empty and not guards.ask_for_deletion:
+        policy = _stored_policy(locations, storage_options)
+    modes: dict[str, str] = {}
+    for listing in listings:
+        for metric, mode in listing.modes.items():
+            if modes.setdefault(metric, mode) != mode:
+                raise UsageError(
+                    f"the locations disagree on the mode of {metric!r}", hint="say --mode max or --mode min"
+                )
+    versions = [v for listing in listings for v in listing.versions]
+    unreadable = {} if guards.everything else find_unreadable(versions, storage_options)
+    return plan_prune(versions, policy.settle(modes), now, guards=guards, unreadable=unreadable)
+
+
+def stored_policy(location: str, storage_options: Mapping[str, str] | None = None) -> Policy:
+    """Return the policy that is kept with a location, an empty one when there is none."""
+    document = read_metadata(open_store(location, storage_options)).policy
+    return Policy() if document is None else Policy.from_json(document)
+
+
+def _stored_policy(locations: Sequence[str], storage_options: Mapping[str, str] | None) -> Policy:
+    policies = {stored_policy(location, storage_options) for location in locations}
+    if len(policies) > 1:
+        raise UsageError("the locations have different policies of their own", hint="prune them one by one")
+    policy = policies.pop() if policies else Policy()
+    if policy.is_empty:
+        raise UsageError(
+            "no rule says what to keep",
+            hint="give one: --keep N, --keep-best N --metric NAME, --keep-every STEPS, --keep-within 7d, --keep-tag"
+            " TAG, --max-size 10GB, --policy determined; or set one once: edl-ckpt policy set [LOCATION] --keep N",
+        )
+    return policy
+
+
 def plan_prune(
     versions: Sequence[Version],
     policy: Policy,
@@ -140,7 +197,7 @@ def plan_prune(
     are given. Raises RefusedError when a version named in `guards.delete` is guarded, NotFoundError when it is not
     there, UsageError when there is neither a rule nor anything else that asks for deletion.
     """
-    if policy.is_empty and not (guards.incomplete or guards.everything or guards.delete):
+    if policy.is_empty and not guards.ask_for_deletion:
         raise UsageError("no rule says what to keep")
     absent = [n for n in guards.delete if all(v.version != n for v in versions)]
     if absent:

@@ -226,12 +226,8 @@ def determined(
 
     Source: Determined's checkpoint storage, save_experiment_best, save_trial_best and save_trial_latest.
     """
-    rules: list[Rule] = []
-    if experiment_best:
-        rules.append(ExperimentBest(experiment_best, metric, mode))
-    if trial_best:
-        rules.append(Best(trial_best, metric, mode))
-    if trial_latest:
+    rules: list[Rule] = [ExperimentBest(experiment_best, metric, mode), Best(trial_best, metric, mode)]
+    if trial_latest:  # in `Latest` 0 keeps all, as in keep_checkpoint_max
         rules.append(Latest(trial_latest))
     return Policy(tuple(check_rule(rule) for rule in rules))
 

@@ -151,19 +151,28 @@ def undo(
     return entry.names
 
 
-def purge(location: str, *, older_than_seconds: float = 0.0, now: float | None = None) -> tuple[int, tuple[str, ...]]:
-    """Remove for good what is in a location's trash for longer than that; return (bytes, problems). Caller locks."""
-    if not is_local(location):
-        return 0, ()
-    moment = time.time() if now is None else now
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """What emptying the trash freed, in bytes, and what could not be removed."""
+
+    freed_bytes: int
+    problems: tuple[str, ...] = ()
+
+
+def purge_all(locations: Iterable[str], *, now: float, older_than_seconds: float = 0.0) -> Purge:
+    """Remove for good what is in the trash of locations for so long; the caller holds their locks.
+
+    That includes what `reshard --keep-old` left. Locations on storage without rename have no trash.
+    """
     freed = 0
     problems: list[str] = []
-    for entry in list_trash(location):
-        if moment - entry.time >= older_than_seconds:
-            problems += _drop(entry.path)
-            freed += 0 if os.path.lexists(entry.path) else entry.size_bytes
-    problems += sweep(location)
-    return freed, tuple(problems)
+    for location in locations:
+        for entry in list_trash(location):
+            if now - entry.time >= older_than_seconds:
+                problems += _drop(entry.path)
+                freed += 0 if os.path.lexists(entry.path) else entry.size_bytes
+        problems += sweep(location)
+    return Purge(freed, tuple(problems))
 
 
 def sweep(location: str) -> tuple[str, ...]:

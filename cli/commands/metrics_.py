@@ -1,0 +1,150 @@
+"""`edl-ckpt metrics`: what evaluation said of versions, recorded beside them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from edl_ckpt.cli import options as o
+from edl_ckpt.cli.output import Output
+from edl_ckpt.cli.text import parse_duration, shown
+from edl_ckpt.core.errors import UsageError
+
+_Format = Annotated[
+    str | None, typer.Option("--format", metavar="log|tensorboard|csv|jsonl", help="As its name says when not given.")
+]
+
+
+def metrics_set_command(
+    out: Output,
+    words: Annotated[list[str], typer.Argument(metavar="[REF] NAME=VALUE...", help="The version and its metrics.")],
+    mode: o.Mode = None,
+    lock_wait: o.LockWait = "10s",
+) -> None:
+    """Record metrics of a version, in the place of older values; with --mode remember which end is the better one."""
+    from edl_ckpt.core.annotate import remember_modes, set_metrics
+    from edl_ckpt.core.lock import LocationLock
+
+    ref, metrics = _split_pairs(words)
+    version = o.resolve_ref(ref, out)
+    with LocationLock(version.location, "metrics set", wait_seconds=parse_duration(lock_wait), warn=out.warn):
+        set_metrics(version, metrics, storage_options=out.storage_options)
+        if mode is not None:
+            modes = dict.fromkeys(metrics, o.check_mode(mode))
+            remember_modes(version.location, modes, storage_options=out.storage_options)
+    _show(out, version.location, version.version)
+
+
+def metrics_show_command(out: Output, ref: o.Ref = None, csv: o.Csv = False) -> None:  # noqa: ARG001
+    """Show the metrics of a version, or of all versions of a location."""
+    from edl_ckpt.core.catalog import parse_ref, split_version_dir
+
+    parsed = parse_ref(ref or "", default_location=o.default_location())
+    split = split_version_dir(parsed.location)
+    if parsed.version == "latest" and not (ref or "").endswith("@latest") and not split:
+        _show(out, parsed.location, None)
+    else:
+        version = o.resolve_ref(ref, out)
+        _show(out, version.location, version.version)
+
+
+def metrics_import_command(
+    out: Output,
+    source: Annotated[str, typer.Argument(help="A master's log, a TensorBoard directory, CSV or JSON lines.")],
+    location: o.Location = None,
+    nearest: Annotated[
+        int, typer.Option(min=0, metavar="STEPS", help="Take the nearest step, at most so many away.")
+    ] = 0,
+    kind: _Format = None,
+    dry_run: o.DryRun = False,
+    lock_wait: o.LockWait = "10s",
+) -> None:
+    """Record the metrics that a job left in a log, by the versions of their steps, and say what did not match."""
+    from contextlib import nullcontext
+
+    from edl_ckpt.cli import render_metrics
+    from edl_ckpt.core.catalog import list_versions
+    from edl_ckpt.core.lock import LocationLock
+    from edl_ckpt.core.metric_sources import execute_import, match_series, read_series
+
+    where = location or o.default_location()
+    series = read_series(source, kind)
+    lock = LocationLock(where, "metrics import", wait_seconds=parse_duration(lock_wait), warn=out.warn)
+    with nullcontext() if dry_run else lock:
+        versions = list_versions(where, storage_options=out.storage_options).versions
+        plan = match_series(series, where, versions, nearest=nearest)
+        if not dry_run:
+            execute_import(plan, out.storage_options)
+    for problem in plan.skipped[:20]:
+        out.warn(f"{source}: {problem}")
+    out.show(
+        lambda: render_metrics.import_document(plan, applied=not dry_run),
+        lambda: render_metrics.import_human(plan, applied=not dry_run),
+    )
+
+
+def metrics_remove_command(
+    out: Output,
+    words: Annotated[list[str], typer.Argument(metavar="[REF] NAME...", help="The version and names of metrics.")],
+    lock_wait: o.LockWait = "10s",
+) -> None:
+    """Forget metrics of a version."""
+    from edl_ckpt.core.annotate import remove_metrics
+    from edl_ckpt.core.lock import LocationLock
+
+    ref, names = (words[0], words[1:]) if o.is_ref(words[0]) else (None, words)
+    if not names:
+        raise UsageError("which metric? [REF] NAME...")
+    version = o.resolve_ref(ref, out)
+    with LocationLock(version.location, "metrics remove", wait_seconds=parse_duration(lock_wait), warn=out.warn):
+        remove_metrics(version, names, storage_options=out.storage_options)
+    _show(out, version.location, version.version)
+
+
+def metrics_mode_command(
+    out: Output,
+    words: Annotated[list[str], typer.Argument(metavar="[LOCATION] NAME max|min", help="The metric and its end.")],
+    lock_wait: o.LockWait = "10s",
+) -> None:
+    """Remember which end of a metric is the better one, for `best` and for pruning."""
+    from edl_ckpt.core.annotate import remember_modes
+    from edl_ckpt.core.lock import LocationLock
+
+    if len(words) not in {2, 3}:
+        raise UsageError("expected [LOCATION] NAME max|min")
+    *place, name, mode = words
+    where = place[0] if place else o.default_location()
+    with LocationLock(where, "metrics mode", wait_seconds=parse_duration(lock_wait), warn=out.warn):
+        remember_modes(where, {name: o.check_mode(mode)}, storage_options=out.storage_options)
+    _show(out, where, None)
+
+
+def _split_pairs(words: list[str]) -> tuple[str | None, dict[str, float]]:
+    """Return (reference, metrics) of `[REF] NAME=VALUE...`; UsageError names what is neither."""
+    ref = words[0] if o.is_ref(words[0]) else None
+    metrics: dict[str, float] = {}
+    for word in words[1:] if ref is not None else words:
+        name, equals, value = word.partition("=")
+        try:
+            metrics[name] = float(value)
+        except ValueError:
+            raise UsageError(f"{word!r}: expected NAME=VALUE, a number" if equals else f"{word!r} has no '='") from None
+    if not metrics:
+        raise UsageError("which metrics? NAME=VALUE...")
+    return ref, metrics
+
+
+def _show(out: Output, location: str, version: int | None) -> None:
+    from edl_ckpt.cli import render_metrics
+    from edl_ckpt.core.catalog import list_versions
+
+    listing = list_versions(location, storage_options=out.storage_options)
+    chosen = [v for v in listing.versions if version in {None, v.version}]
+    out.show(
+        lambda: render_metrics.document(listing, chosen),
+        lambda: render_metrics.human(listing, chosen),
+        lambda: render_metrics.rows(chosen),
+    )
+    for problem in listing.problems:
+        out.warn(shown(problem))

@@ -1,0 +1,54 @@
+"""`edl-ckpt policy`: rules of retention that are kept with a location."""
+
+from __future__ import annotations
+
+from edl_ckpt.cli import options as o
+from edl_ckpt.cli.output import Output
+from edl_ckpt.cli.text import parse_duration, shown
+from edl_ckpt.core.errors import UsageError
+
+
+def policy_show_command(out: Output, location: o.Location = None) -> None:
+    """Show the rules that `edl-ckpt prune` follows here when it is given none."""
+    from edl_ckpt.core.prune import stored_policy
+
+    where = location or o.default_location()
+    policy = stored_policy(where, out.storage_options)
+    document = {
+        "schema": "edl-ckpt/policy/1",
+        "location": where,
+        "policy": None if policy.is_empty else policy.to_json(),
+        "words": list(policy.describe()),
+    }
+    words = shown(", or ".join(policy.describe()))
+    out.show(lambda: document, lambda: [f"keep {words}" if words else "no policy is set here"])
+
+
+def policy_set_command(
+    out: Output,
+    rules: o.RuleOptions,
+    location: o.Location = None,
+    lock_wait: o.LockWait = "10s",
+) -> None:
+    """Keep rules with a location, in the place of older ones, so that plain `edl-ckpt prune` follows them."""
+    policy = rules.policy()
+    if policy.is_empty:
+        raise UsageError("no rule was given", hint="try: --keep 5; `policy clear` forgets the rules")
+    _store(out, location, policy.to_json(), lock_wait)
+
+
+def policy_clear_command(out: Output, location: o.Location = None, lock_wait: o.LockWait = "10s") -> None:
+    """Forget the rules that are kept with a location."""
+    _store(out, location, None, lock_wait)
+
+
+def _store(out: Output, location: str | None, policy: dict[str, object] | None, lock_wait: str) -> None:
+    from edl_ckpt.core.annotate import store_policy
+    from edl_ckpt.core.catalog import list_versions
+    from edl_ckpt.core.lock import LocationLock
+
+    where = location or o.default_location()
+    list_versions(where, storage_options=out.storage_options)  # a wrong path must not get a policy
+    with LocationLock(where, "policy", wait_seconds=parse_duration(lock_wait), warn=out.warn):
+        store_policy(where, policy, storage_options=out.storage_options)
+    policy_show_command(out, location)

@@ -1,0 +1,144 @@
+"""`edl-ckpt prune`: the versions that no rule keeps, deleted."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edl_ckpt.cli import options as o
+from edl_ckpt.cli.output import Output
+from edl_ckpt.cli.text import parse_duration, size
+from edl_ckpt.core.errors import EdlCkptError, RefusedError, UsageError
+from edl_ckpt.core.store import storage_errors
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.prune import PrunePlan
+
+
+def prune_command(
+    out: Output,
+    rules: o.RuleOptions,
+    locations: o.Locations = None,
+    incomplete: Annotated[
+        bool, typer.Option("--incomplete", help="Delete incomplete versions older than the newest complete one too.")
+    ] = False,
+    delete: Annotated[
+        list[int] | None,
+        typer.Option(metavar="VERSION", help="Delete this version, a mixed or invalid one too."),
+        o.Deliberate(),
+    ] = None,
+    drop_tag: Annotated[
+        list[str] | None, typer.Option(metavar="TAG", help="A tag that protects no more."), o.Deliberate()
+    ] = None,
+    everything: Annotated[
+        bool,
+        typer.Option("--all", help="Delete even the newest complete version, if no rule keeps it."),
+        o.Deliberate(),
+    ] = False,
+    max_delete: Annotated[int | None, typer.Option(min=0, metavar="N", help="Refuse to delete more.")] = None,
+    dry_run: o.DryRun = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    trash: Annotated[bool, typer.Option("--trash", help="Leave it in the trash: `undo` puts it back.")] = False,
+    purge: Annotated[bool, typer.Option("--purge", help="Empty the trash too."), o.Deliberate()] = False,
+    older_than: Annotated[
+        str, typer.Option(metavar="DURATION", help="With --purge: what is in the trash for longer than that.")
+    ] = "0s",
+    plan_out: Annotated[str | None, typer.Option(metavar="FILE", help="Write the plan for --apply.")] = None,
+    apply: Annotated[str | None, typer.Option(metavar="FILE", help="Do what a plan says."), o.Deliberate()] = None,
+    grace: o.Grace = "10m",
+    lock_wait: o.LockWait = "10s",
+) -> None:
+    """Delete the versions that no rule keeps, and say why the others stay.
+
+    Never the newest complete version, nor what is newer, tagged or still being written. With several locations they
+    are the trials of one experiment. On a terminal it asks; in a script it acts.
+    """
+    import time
+
+    from edl_ckpt.cli import render_prune
+    from edl_ckpt.core.prune import Guards, PrunePlan, execute_prune, locked, make_plan
+    from edl_ckpt.core.trash import purge_all
+
+    policy = rules.policy()
+    guards = Guards(incomplete, everything, tuple(delete or ()), tuple(drop_tag or ()), parse_duration(grace))
+    asks_nothing = policy.is_empty and not guards.ask_for_deletion
+    if apply and (locations or not asks_nothing):
+        raise UsageError("--apply takes everything from its plan: no locations, no rules beside it")
+    places = locations or [o.default_location()]
+    now, wait, age = time.time(), parse_duration(lock_wait), parse_duration(older_than)
+    storage = out.storage_options
+    asks = not (yes or dry_run) and sys.stdin.isatty() and sys.stderr.isatty()
+    # In a script nothing of ours may come between plan and execution; while somebody thinks, anything may.
+    hold_early = not (asks or dry_run or apply)
+    with locked(places if hold_early else (), wait_seconds=wait, warn=out.warn):
+        if apply:
+            plan = _read_plan(apply)
+            places = list(plan.locations)
+        elif purge and asks_nothing:
+            plan = PrunePlan((), (), guards)
+        else:
+            plan = make_plan(places, policy, now, guards=guards, storage_options=storage)
+        for warning in plan.warnings:
+            out.warn(warning)
+        _check_amount(plan, max_delete)
+        if plan_out:
+            _write_plan(plan_out, plan)
+        if dry_run:
+            out.show(lambda: render_prune.document(plan), lambda: render_prune.human(plan, places))
+            return
+        if asks:
+            _confirm(out, plan, places, trash=trash, purge=purge)
+        with locked(() if hold_early else places, wait_seconds=wait, warn=out.warn):
+            result = execute_prune(plan, now, trash=trash, storage_options=storage, progress=out.progress())
+            purged = purge_all(places, older_than_seconds=age, now=now) if purge else None
+    out.show(
+        lambda: render_prune.document(plan, result, purged),
+        lambda: render_prune.human(plan, places, result, purged, brief=asks),
+    )
+    problems = [*result.problems, *(purged.problems if purged else ())]
+    for problem in problems:
+        out.warn(problem)
+    if problems:
+        raise EdlCkptError(f"{len(problems)} of what was to be deleted could not be removed")
+
+
+def _read_plan(path: str) -> PrunePlan:
+    from edl_ckpt.core.prune import plan_from_json
+
+    with storage_errors(path), open(path, encoding="utf-8") as file:
+        try:
+            return plan_from_json(json.load(file))
+        except ValueError as error:
+            raise UsageError(f"no plan of a prune: {error}", path=path) from None
+
+
+def _write_plan(path: str, plan: PrunePlan) -> None:
+    from edl_ckpt.core.prune import plan_to_json
+
+    with storage_errors(path), open(path, "w", encoding="utf-8") as file:
+        json.dump(plan_to_json(plan), file, indent=1)
+
+
+def _check_amount(plan: PrunePlan, limit: int | None) -> None:
+    if limit is not None and len(plan.deletions) > limit:
+        raise RefusedError(
+            f"the plan deletes {len(plan.deletions)} versions, more than --max-delete {limit}",
+            hint="look at it: --dry-run; nothing was deleted",
+        )
+
+
+def _confirm(out: Output, plan: PrunePlan, places: list[str], *, trash: bool, purge: bool) -> None:
+    """Show the plan and ask; RefusedError when the answer is no."""
+    from edl_ckpt.cli import render_prune
+
+    out.print_human(render_prune.human(plan, places), stderr=out.json)
+    if not plan.deletions and not purge:
+        return
+    what = f"Move {len(plan.deletions)} versions to the trash" if trash else f"Delete {len(plan.deletions)} versions"
+    more = " and empty the trash" if purge else ""
+    print(f"{what}{more}, {size(plan.deleted_bytes)}? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        raise RefusedError("not confirmed; nothing was deleted")

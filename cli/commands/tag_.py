@@ -1,0 +1,75 @@
+"""`edl-ckpt tag`: names of versions, which also keep them from deletion."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from edl_ckpt.cli import options as o
+from edl_ckpt.cli.output import Output
+from edl_ckpt.cli.text import parse_duration, shown
+from edl_ckpt.core.errors import UsageError
+
+_Words = Annotated[list[str], typer.Argument(metavar="[REF] TAG", help="The version and the tag.")]
+
+
+def tag_add_command(
+    out: Output,
+    words: _Words,
+    move: Annotated[bool, typer.Option("--move", help="Take it from the versions that have it.")] = False,
+    lock_wait: o.LockWait = "10s",
+) -> None:
+    """Give a version a tag: `@TAG` names it, and it is not deleted."""
+    from edl_ckpt.core.annotate import add_tag, remove_tag
+    from edl_ckpt.core.catalog import list_versions
+    from edl_ckpt.core.lock import LocationLock
+
+    ref, tag = _split(words)
+    version = o.resolve_ref(ref, out)
+    storage = out.storage_options
+    with LocationLock(version.location, "tag add", wait_seconds=parse_duration(lock_wait), warn=out.warn):
+        add_tag(version, tag, storage_options=storage)
+        for other in list_versions(version.location, storage_options=storage).versions if move else ():
+            if tag in other.tags and other.version != version.version:
+                remove_tag(other, tag, storage_options=storage)
+    _show(out, version.location)
+
+
+def tag_remove_command(out: Output, words: _Words, lock_wait: o.LockWait = "10s") -> None:
+    """Take a tag from a version."""
+    from edl_ckpt.core.annotate import remove_tag
+    from edl_ckpt.core.lock import LocationLock
+
+    ref, tag = _split(words)
+    version = o.resolve_ref(ref, out)
+    with LocationLock(version.location, "tag remove", wait_seconds=parse_duration(lock_wait), warn=out.warn):
+        remove_tag(version, tag, storage_options=out.storage_options)
+    _show(out, version.location)
+
+
+def tag_list_command(out: Output, location: o.Location = None, csv: o.Csv = False) -> None:  # noqa: ARG001
+    """List the tags of a location and the versions that have them."""
+    _show(out, location or o.default_location())
+
+
+def _split(words: list[str]) -> tuple[str | None, str]:
+    if len(words) > 2:
+        raise UsageError("expected [REF] TAG")
+    return (words[0], words[1]) if len(words) == 2 else (None, words[0])
+
+
+def _show(out: Output, location: str) -> None:
+    from edl_ckpt.core.catalog import list_versions
+
+    versions = list_versions(location, storage_options=out.storage_options).versions
+    tags = {
+        tag: [v.version for v in versions if tag in v.tags] for tag in sorted({t for v in versions for t in v.tags})
+    }
+    document = {"schema": "edl-ckpt/tags/1", "location": location}
+    listed = [{"tag": tag, "versions": numbers} for tag, numbers in tags.items()]
+    out.show(
+        lambda: document | {"tags": listed},
+        lambda: [f"{shown(tag)}  {', '.join(map(str, numbers))}" for tag, numbers in tags.items()] or ["no tags"],
+        lambda: [["tag", "version"], *([tag, number] for tag, numbers in tags.items() for number in numbers)],
+    )

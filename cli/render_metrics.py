@@ -1,0 +1,144 @@
+"""Metrics of versions, and what an import matched, as words, JSON and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from edl_ckpt.cli import text
+from edl_ckpt.cli.render_inspect import new_table
+from edl_ckpt.core.catalog import ranked
+from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.metadata import mode_of
+from edl_ckpt.core.model import Listing, Version
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from edl_ckpt.core.metric_sources import ImportPlan
+
+_SOME = 8
+BEST = "*"
+
+
+def names_of(versions: Sequence[Version]) -> list[str]:
+    """Return the names of all metrics that some version has, in order."""
+    return sorted({name for v in versions for name in v.metrics})
+
+
+def best_paths(listing: Listing, names: Sequence[str], mode: str | None = None) -> dict[str, str]:
+    """Return, by metric, the path of its best version; a metric whose better end nobody said has none."""
+    best: dict[str, str] = {}
+    for name in names:
+        try:
+            order = ranked(listing.versions, name, mode_of(name, mode, listing.modes))
+        except UsageError:
+            continue
+        if order:
+            best[name] = order[0].path
+    return best
+
+
+def value(metrics: Mapping[str, float], name: str, *, best: bool = False) -> str:
+    """Return a metric as a cell of a table, marked when it is the best, blank when there is none.
+
+    >>> value({"auc": 0.8125}, "auc", best=True), value({}, "auc")
+    ('0.8125*', '')
+    """
+    return f"{metrics[name]:.6g}{BEST if best else ''}" if name in metrics else ""
+
+
+def document(listing: Listing, versions: Sequence[Version]) -> dict[str, Any]:
+    """Return `edl-ckpt/metrics/1`."""
+    best = best_paths(listing, names_of(listing.versions))
+    numbers = {v.path: v.version for v in listing.versions}
+    return {
+        "schema": "edl-ckpt/metrics/1",
+        "location": listing.location,
+        "modes": dict(listing.modes),
+        "best": {name: numbers[path] for name, path in best.items()},
+        "versions": [
+            {"version": v.version, "ref": v.ref, "metrics": dict(v.metrics), "tags": list(v.tags), "note": v.note}
+            for v in versions
+        ],
+    }
+
+
+def rows(versions: Sequence[Version]) -> list[list[Any]]:
+    """Return a header and one row for each value, as `metrics import` reads them."""
+    return [["version", "metric", "value"], *([v.version, n, x] for v in versions for n, x in v.metrics.items())]
+
+
+def human(listing: Listing, versions: Sequence[Version]) -> Iterator[RenderableType]:
+    """Yield a table of versions and metrics with the best of all versions marked, then notes."""
+    from rich.text import Text
+
+    names = names_of(versions)
+    best = best_paths(listing, names)
+    yield Text(text.shown(listing.location), "bold")
+    if not names:
+        yield Text("no metrics; `edl-ckpt metrics set` and `metrics import` record them", "dim")
+        return
+    table = new_table("version>", *(f"{text.shown(name)}>" for name in names), "tags")
+    for v in versions:
+        cells = [
+            Text(value(v.metrics, name, best=best.get(name) == v.path), "green" if best.get(name) == v.path else "")
+            for name in names
+        ]
+        table.add_row(str(v.version), *cells, text.shown(" ".join(v.tags)))
+    yield table
+    unsaid = [name for name in names if name not in best and any(name in v.metrics for v in versions)]
+    if {v.path for v in versions} & set(best.values()):
+        yield Text(f"{BEST} the best of all complete versions", "dim")
+    if unsaid:
+        yield Text(
+            f"which end is better nobody said of {text.shown(', '.join(unsaid))}: `edl-ckpt metrics mode`", "dim"
+        )
+
+
+def import_document(plan: ImportPlan, *, applied: bool) -> dict[str, Any]:
+    """Return `edl-ckpt/metrics-import/1`."""
+    return {
+        "schema": "edl-ckpt/metrics-import/1",
+        "source": plan.source,
+        "location": plan.location,
+        "matched": [
+            {
+                "ref": m.version.ref,
+                "version": m.version.version,
+                "step": m.step,
+                "metrics": dict(m.metrics),
+                "replaced": dict(m.replaced),
+            }
+            for m in plan.matches
+        ],
+        "steps_without_version": list(plan.steps_without_version),
+        "versions_without_metrics": list(plan.versions_without_metrics),
+        "skipped": list(plan.skipped),
+        "applied": applied,
+    }
+
+
+def import_human(plan: ImportPlan, *, applied: bool) -> Iterator[RenderableType]:
+    """Yield what matched, and what did not."""
+    from rich.text import Text
+
+    names = sorted({name for m in plan.matches for name in m.metrics})
+    if plan.matches:
+        table = new_table("version>", "step>", *(f"{text.shown(name)}>" for name in names), "")
+        for m in plan.matches:
+            told = f"replaced {text.shown(', '.join(m.replaced))}" if m.replaced else ""
+            table.add_row(str(m.version.version), str(m.step), *(value(m.metrics, name) for name in names), told)
+        yield table
+    count = len(plan.matches)
+    verb = "have" if count != 1 else "has"
+    yield Text(f"{count} version{'' if count == 1 else 's'} {verb} metrics {'now' if applied else 'to be recorded'}")
+    if plan.steps_without_version:
+        yield Text(f"steps without a version: {_some(plan.steps_without_version)} (--nearest STEPS takes close ones)")
+    if plan.versions_without_metrics:
+        yield Text(f"versions without metrics: {_some(plan.versions_without_metrics)}")
+
+
+def _some(numbers: Sequence[int]) -> str:
+    more = f" and {len(numbers) - _SOME} more" if len(numbers) > _SOME else ""
+    return ", ".join(map(str, numbers[:_SOME])) + more
