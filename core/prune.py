@@ -23,7 +23,7 @@ from edl_ckpt.core.lock import LOCK_WAIT_SECONDS, LocationLock
 from edl_ckpt.core.metadata import read_metadata
 from edl_ckpt.core.model import State, Version
 from edl_ckpt.core.progress import SILENT, Progress
-from edl_ckpt.core.retention import Policy, by_location, evaluate, fit
+from edl_ckpt.core.retention import Policy, by_location, evaluate, fit, size
 from edl_ckpt.core.store import is_local, local_path, open_store, storage_errors
 from edl_ckpt.core.trash import delete_versions, forget_gone, sweep
 
@@ -207,7 +207,7 @@ def plan_prune(
     for trial in by_location(versions):
         kept |= guard(trial, now, guards, unreadable or {})
         warnings += _oddities(trial, kept, unreadable or {})
-    rules = evaluate(policy, versions)
+    rules = evaluate(policy, (v for v in versions if v.path not in (unreadable or {})))
     idle = policy.is_empty and not guards.everything
     for version in versions:
         named = version.version in guards.delete
@@ -264,7 +264,8 @@ def _against_the_newest(
         return [f"newer than the newest version that can be read: {unreadable[version.path]}"]
     if version.version >= newest.version:
         return ["newer than the newest complete version"]
-    if version.modified > newest.modified + grace_seconds:
+    anew_after = newest.modified + max(grace_seconds, GRACE_SECONDS)  # less is only the order in which a copy was made
+    if version.state is State.COMPLETE and version.modified > anew_after:
         return [f"written after version {newest.version}: {_ANEW}"]
     return []
 
@@ -276,8 +277,8 @@ def _oddities(trial: Sequence[Version], kept: Mapping[str, Sequence[str]], unrea
     anew = [str(v.version) for v in trial if any(why.endswith(_ANEW) for why in kept.get(v.path, ()))]
     if anew:
         told.append(
-            f"{location}: version {', '.join(anew)} was written after those with higher numbers: a restarted job counts"
-            " anew, and ElasticDL restores the highest number"
+            f"{location}: written long after higher numbers: version {', '.join(anew)}. A restarted job counts anew,"
+            " but ElasticDL restores the highest number"
         )
     return told
 
@@ -302,11 +303,11 @@ def _fit_budget(
     going_now = {v.path for v in fit(limit, kept_bytes, open_to)}
     for version in open_to:
         if version.path in going_now:
-            going[version.path] = f"no rule keeps it, and more than {limit} bytes are in use"
+            going[version.path] = f"no rule keeps it, and more than {size(limit)} are in use"
         else:
             kept[version.path].append("fits into the size budget")
     if kept_bytes > limit:
-        return [f"what rules and guards keep is {kept_bytes} bytes, {kept_bytes - limit} over the budget"]
+        return [f"what rules and guards keep is {kept_bytes} bytes, more than the budget of {size(limit)}"]
     return []
 
 
@@ -318,7 +319,7 @@ def _entry(version: Version, kept: Sequence[str], going: str) -> PruneEntry:
         path=version.path,
         state=version.state.value,
         action=Action.KEEP if kept else Action.DELETE,
-        reasons=tuple(kept) or (going,),
+        reasons=tuple(dict.fromkeys(kept)) or (going,),
         size_bytes=version.size_bytes,
         modified=version.modified,
         identity=identify(version),

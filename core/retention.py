@@ -181,12 +181,13 @@ class Policy:
 
     def describe(self) -> tuple[str, ...]:
         """Return what is kept, in words, one text for each rule."""
-        budget = () if self.max_size_bytes is None else (f"more while all fits into {self.max_size_bytes} bytes",)
+        budget = () if self.max_size_bytes is None else (f"more while all fits into {size(self.max_size_bytes)}",)
         return (*map(str, self.rules), *budget)
 
     def to_json(self) -> dict[str, Any]:
         """Return the policy as it is stored; the other way than `from_json`."""
-        rules = [{"rule": _NAMES[type(rule)], **asdict(rule)} for rule in self.rules]
+        fields = [(_NAMES[type(rule)], asdict(rule).items()) for rule in self.rules]
+        rules = [{"rule": n, **{k: list(v) if isinstance(v, tuple) else v for k, v in held}} for n, held in fields]
         return {"rules": rules, "max_size_bytes": self.max_size_bytes}
 
     @classmethod
@@ -275,6 +276,19 @@ def duration(seconds: float) -> str:
         if seconds % unit == 0:
             return f"{seconds / unit:g}{name}"
     return f"{seconds:g}s"
+
+
+def size(size_bytes: int) -> str:
+    """Return a number of bytes as `--max-size` takes it.
+
+    >>> size(10_000_000_000), size(512 << 20), size(5)
+    ('10GB', '512MiB', '5 bytes')
+    """
+    for unit, names in ((1000, "GB MB kB"), (1024, "GiB MiB KiB")):
+        for power, name in zip((3, 2, 1), names.split(), strict=True):
+            if size_bytes and size_bytes % unit**power == 0:
+                return f"{size_bytes // unit**power}{name}"
+    return f"{size_bytes} bytes"
 
 
 def _ranked(versions: Iterable[Version], metric: str, mode: str | None) -> list[Version]:
