@@ -181,7 +181,7 @@ def parse_literal(text: str) -> Any:
 
 def _value(node: ast.AST) -> Any:
     match node:
-        case ast.Dict(keys=keys, values=values):
+        case ast.Dict(keys=keys, values=values) if all(keys):
             return {str(_value(k)): _value(v) for k, v in zip(keys, values, strict=True) if k is not None}
         case ast.Constant(value=value):
             return value

@@ -51,4 +51,5 @@ def versions_of(lines: Iterable[str]) -> tuple[list[Version], dict[str, str]]:
 
 def guards_of(document: dict[str, Any]) -> Guards:
     """Return what a case allows beyond its rules."""
-    return Guards(**{key: tuple(value) if isinstance(value, list) else value for key, value in document.items()})
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in document.items()}
+    return Guards(**values)

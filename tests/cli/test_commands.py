@@ -5,48 +5,23 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 
 import elasticdl_rules
 from oracle import GOLDEN
-
-PROGRAM = [sys.executable, "-c", "from edl_ckpt.cli.app import main; main()"]
-
-
-def edl(*arguments: str | Path, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the program as a process of its own, its output no terminal."""
-    return subprocess.run(
-        [*PROGRAM, *map(str, arguments)],
-        cwd=cwd,
-        env={**os.environ, "XDG_CONFIG_HOME": "/nowhere", **env},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
-def document(*arguments: str | Path, code: int = 0) -> dict[str, Any]:
-    """Run with --json and return the one document on stdout."""
-    done = edl(*arguments, "--json")
-    assert done.returncode == code, done.stderr
-    held: dict[str, Any] = json.loads(done.stdout)
-    return held
-
+from program import PROGRAM, document, edl
 
 VERSION_KEYS = {
     *("version", "ref", "path", "state", "ps_num", "shards", "missing"),
-    *("size_bytes", "modified", "metrics", "tags", "fingerprint"),
+    *("size_bytes", "modified", "metrics", "tags", "fingerprint", "note"),
 }
 
 

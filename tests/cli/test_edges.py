@@ -8,28 +8,13 @@ import pty
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from oracle import GOLDEN
-
-PROGRAM = [sys.executable, "-c", "from edl_ckpt.cli.app import main; main()"]
-
-
-def edl(*arguments: str | Path, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the program as a process of its own, its output no terminal."""
-    return subprocess.run(
-        [*PROGRAM, *map(str, arguments)],
-        cwd=cwd,
-        env={**os.environ, "XDG_CONFIG_HOME": "/nowhere", **env},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+from program import PROGRAM, edl
 
 
 def shell(script: str, cwd: Path) -> subprocess.CompletedProcess[str]:

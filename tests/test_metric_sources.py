@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edl_ckpt.core.errors import NotFoundError, UsageError
+from edl_ckpt.core.metric_sources import ImportPlan, MetricSeries, match_series, parse_literal, read_series
+from oracle import GOLDEN
+from policy_cases import versions_of
+
+
+def test_master_log() -> None:
+    """The golden log: nested outputs become output/metric, `nan` is NaN, lines of one step join."""
+    series = read_series(str(GOLDEN / "logs/master-head.log"))
+    assert series.skipped == ()
+    assert list(series.steps) == [10, 20]
+    ten = dict(series.steps[10])
+    assert math.isnan(ten.pop("nan"))
+    assert ten == {"acc": 0.5, "mse": 0.012500002, "a/acc": 0.5, "b/mse": 0.012500002}
+    assert series.steps[20]["b/mse"] == 0.042500004
+
+
+def test_old_log_lines(tmp_path: Path) -> None:
+    """`[v=N]`, written until 2020-11, and numpy's way of writing numbers are read; broken lines are told, not fatal."""
+    log = tmp_path / "master.log"
+    log.write_text(
+        "noise\n[x] Evaluation metrics[v=7]: {'auc': 0.5, 'loss': -inf}\n"
+        "Evaluation metrics[step=8]: {'auc': np.float32(0.25), 'm': array(1.5, dtype=float32)}\r\n"
+        "Evaluation metrics[step=9]: {'auc': 0.\n"
+        "Evaluation metrics[step=9]: __import__('os').system('touch /tmp/x')\n"
+        "Evaluation metrics[v=7]: {'auc': 0.75}\n"
+    )
+    series = read_series(str(log))
+    assert series.steps == {7: {"auc": 0.75, "loss": -math.inf}, 8: {"auc": 0.25, "m": 1.5}}
+    assert [s.partition(":")[0] for s in series.skipped] == ["line 4", "line 5"]
+
+
+def test_tensorboard(expected: Any) -> None:
+    """The golden TensorBoard directory, read with TensorBoard's own library, holds what expected.json says."""
+    pytest.importorskip("tensorboard", reason="TensorBoard's library is not installed: pip install tensorboard")
+    scalars = expected["tb"]["scalars"]
+    series = read_series(str(GOLDEN / "tb"))
+    assert series.steps == {int(step): {name: scalars[name][step] for name in scalars} for step in scalars["accuracy"]}
+    assert read_series(str(next((GOLDEN / "tb").rglob("events*")))).steps == series.steps
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "version,metric,value\n10,auc,0.5\n10,loss,nan\n20,auc,0.75\n"),
+        ("b.csv", "\ufeffstep, auc, loss\n10,0.5,nan\n20,0.75,\n"),
+        ("c.jsonl", '{"version": 10, "auc": 0.5, "loss": "nan"}\n\n{"step": 20, "auc": 0.75}\n'),
+        (
+            "d.json",
+            '{"version": 10, "metric": "auc", "value": 0.5}\n{"version":10,"loss":NaN}\n{"step":"20","auc":0.75}',
+        ),
+    ],
+)
+def test_tables(tmp_path: Path, name: str, text: str) -> None:
+    """CSV and JSON lines, a metric a row or a metric a column, are the same series; an empty cell is no value."""
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    series = read_series(str(tmp_path / name))
+    assert series.skipped == ()
+    assert series.steps[20] == {"auc": 0.75}
+    assert series.steps[10]["auc"] == 0.5
+    assert math.isnan(series.steps[10]["loss"])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "name,metric\n1,2\n"),
+        ("a.csv", "version,auc\nten,0.5\n-1,0.5\n"),
+        ("a.csv", "version,auc\n1,high\n"),
+        ("a.csv", ""),
+        ("a.jsonl", "[1, 2]\n{\n"),
+        ("a.jsonl", '{"version": 1, "a": {"b": [1]}}'),
+        ("a.jsonl", '{"version": 1, "a\\n": 1}'),
+        ("a.log", "nothing here\n"),
+        ("a.csv", '{"version": 1, "auc": 0.5}\n'),
+    ],
+)
+def test_nothing_to_read(tmp_path: Path, name: str, text: str) -> None:
+    """A source without a single metric is an error that says why, whatever it holds."""
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match="no metrics found"):
+        read_series(str(tmp_path / name))
+
+
+def test_no_source(tmp_path: Path) -> None:
+    """A source that is not there, and a format that is none, are named."""
+    with pytest.raises(NotFoundError):
+        read_series(str(tmp_path / "none.log"))
+    with pytest.raises(UsageError, match="no format"):
+        read_series(str(tmp_path), "xml")
+
+
+@pytest.mark.parametrize(
+    "text", ["{'a': f(x=1)}", "{**{}}", "{'a': b}", "(" * 500, "{'a': [1, 2]}", "{'a': 1 + 1}", ""]
+)
+def test_literals_run_nothing(text: str) -> None:
+    """Only numbers in dicts are read from a log; anything else is refused."""
+    with pytest.raises(UsageError):
+        parse_literal(text)
+
+
+def told(plan: ImportPlan) -> list[tuple[int, int]]:
+    return [(m.version.version, m.step) for m in plan.matches]
+
+
+def test_matching() -> None:
+    """A step goes to its version; near ones only when asked, the earlier of two; what did not match is told."""
+    versions, _ = versions_of(["10 complete auc=0.5", "20 complete auc=0.5", "30 complete", "1000 complete"])
+    series = MetricSeries("x", {10: {"auc": 0.5}, 19: {"auc": 0.75}, 21: {"auc": 0.25}, 28: {"auc": 0.1}})
+    exact = match_series(series, "run", versions)
+    assert told(exact) == [(10, 10)]
+    assert exact.steps_without_version == (19, 21, 28)
+    assert exact.versions_without_metrics == (20, 30, 1000)
+    assert exact.matches[0].replaced == {}
+    near = match_series(series, "run", versions, nearest=2)
+    assert told(near) == [(10, 10), (20, 19), (30, 28)]
+    assert near.steps_without_version == (21,)
+    assert near.versions_without_metrics == (1000,)
+    assert near.matches[1].replaced == {"auc": 0.5}
+    assert json.dumps([dict(m.metrics) for m in near.matches])
