@@ -40,7 +40,11 @@ class Action(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PruneEntry:
-    """One version in a plan; `identity` names its files, sizes, times, tags and metrics as the plan saw them."""
+    """One version in a plan.
+
+    `identity` names its files, sizes, times, tags and metrics as the plan saw them; '' for a version that the plan does
+    not rely on, since it may still be being written.
+    """
 
     ref: str
     location: str
@@ -115,21 +119,36 @@ class PruneResult:
 def find_unreadable(versions: Iterable[Version], storage_options: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return, by path, why complete versions cannot be read: from each location's newest down to the first that can.
 
-    Reads headers only: a shard that is still being written is shorter than it says.
+    Reads headers only: a shard that is still being written is shorter than it says, grows while it is looked at, or
+    ends before its tables are described.
     """
-    from edl_ckpt.core.reader import open_checkpoint
-
     faults: dict[str, str] = {}
     for trial in by_location(v for v in versions if v.state is State.COMPLETE):
         for version in reversed(trial):
-            try:
-                with open_checkpoint(version, storage_options=storage_options):
-                    break
-            except (AuthError, UnavailableError):
-                raise  # says nothing of the version
-            except EdlCkptError as error:
-                faults[version.path] = str(error)
+            fault = _fault(version, storage_options)
+            if fault is None:
+                break
+            faults[version.path] = fault
     return faults
+
+
+def _fault(version: Version, storage_options: Mapping[str, str] | None) -> str | None:
+    """Return why ElasticDL could not restore a version, as far as headers tell; None when nothing speaks against it."""
+    from edl_ckpt.core.reader import open_checkpoint
+
+    try:
+        with open_checkpoint(version, storage_options=storage_options) as checkpoint:
+            for shard in checkpoint.shards:
+                if checkpoint.reader(shard).size_bytes != shard.file.size_bytes:
+                    return f"{shard.file.path}: still being written"
+                absent = checkpoint.infos.keys() - {info.name for info in shard.infos}
+                if absent:
+                    return f"{shard.file.path}: does not describe table {min(absent)!r}, as other shards do"
+    except (AuthError, UnavailableError):
+        raise  # says nothing of the version
+    except EdlCkptError as error:
+        return str(error)
+    return None
 
 
 def make_plan(
@@ -218,7 +237,11 @@ def plan_prune(
     going = {v.path: _why_going(v, guards) for v in versions}
     if policy.max_size_bytes is not None:
         warnings += _fit_budget(policy.max_size_bytes, versions, guards, kept, going)
-    entries = tuple(_entry(v, kept[v.path], going[v.path]) for trial in by_location(versions) for v in trial)
+    entries = tuple(
+        _entry(v, kept[v.path], going[v.path], whole=v.state is State.COMPLETE and v.path not in (unreadable or {}))
+        for trial in by_location(versions)
+        for v in trial
+    )
     return PrunePlan(entries, policy.describe(), guards, tuple(warnings))
 
 
@@ -311,7 +334,7 @@ def _fit_budget(
     return []
 
 
-def _entry(version: Version, kept: Sequence[str], going: str) -> PruneEntry:
+def _entry(version: Version, kept: Sequence[str], going: str, *, whole: bool) -> PruneEntry:
     return PruneEntry(
         ref=version.ref,
         location=version.location,
@@ -322,7 +345,7 @@ def _entry(version: Version, kept: Sequence[str], going: str) -> PruneEntry:
         reasons=tuple(dict.fromkeys(kept)) or (going,),
         size_bytes=version.size_bytes,
         modified=version.modified,
-        identity=identify(version),
+        identity=identify(version) if whole or not kept else "",
     )
 
 
@@ -390,7 +413,7 @@ def check_fresh(plan: PrunePlan, found: Mapping[str, Version], guarded: Mapping[
                 continue
             if entry.path in guarded:
                 raise _stale(entry, guarded[entry.path][0])
-        elif entry.state != State.COMPLETE.value:
+        elif not entry.identity:
             continue
         if version is None:
             raise _stale(entry, "the plan counts on it, and it is gone")

@@ -1,0 +1,73 @@
+"""Processes that save, prune and read one directory at the same time."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from typing import Any
+
+from edl_ckpt.core import list_versions, open_checkpoint
+from edl_ckpt.core.errors import CorruptError, IncompleteError, LockedError, NotFoundError
+from edl_ckpt.core.layout import ELASTICDL
+from edl_ckpt.core.prune import Guards, execute_prune, locked, make_plan
+from edl_ckpt.core.retention import EverySteps, Latest, Policy
+from edl_ckpt.proto import model_v4_pb2
+
+PS_NUM = 8
+EVERY = 10
+KEEP = 3
+
+
+def save_shards(location: str, ps_id: int, seconds: float) -> None:
+    """Save version after version as one server does: its own shard, in place, in two writes, without a flush."""
+    version, until = 0, time.time() + seconds
+    chance = random.Random(ps_id)
+    while time.time() < until:
+        version += 1
+        model = model_v4_pb2.Model(version=version)
+        model.embedding_table_infos.add(name="t", dim=1, initializer="uniform")
+        data = model.SerializeToString()
+        directory = os.path.join(location, ELASTICDL.version_dir(version))
+        os.makedirs(directory, exist_ok=True)
+        with open(os.path.join(directory, ELASTICDL.shard_file(ps_id, PS_NUM)), "wb", buffering=0) as file:
+            file.write(data[:3])
+            time.sleep(chance.random() * 0.01)
+            file.write(data[3:])
+        time.sleep(chance.random() * 0.03)
+
+
+def prune_often(location: str, seconds: float) -> None:
+    """Prune again and again, as a job of cron does, into the trash at times, deleting orphans too."""
+    chance = random.Random(os.getpid())
+    policy = Policy((Latest(KEEP), EverySteps(EVERY)))
+    guards = Guards(incomplete=True, grace_seconds=2.0)
+    until = time.time() + seconds
+    while time.time() < until:
+        with locked([location], wait_seconds=30):
+            plan = make_plan([location], policy, time.time(), guards=guards)
+            execute_prune(plan, time.time(), trash=chance.random() < 0.2)
+        time.sleep(chance.random() * 0.02)
+
+
+def read_often(location: str, seconds: float) -> None:
+    """List and open the newest version, which may be gone or half written, but never anything else."""
+    until = time.time() + seconds
+    while time.time() < until:
+        list_versions(location)
+        try:
+            with open_checkpoint(f"{location}@latest") as checkpoint:
+                assert checkpoint.infos["t"].dim == 1
+        except (NotFoundError, IncompleteError, LockedError):
+            continue
+        except CorruptError:  # all files are there, and the last one is still being written
+            continue
+
+
+def work(function: Any, arguments: tuple[Any, ...], barrier: Any, queue: Any) -> None:
+    """Begin when all are ready, and report what was raised."""
+    try:
+        barrier.wait(60)
+        function(*arguments)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the test has to show it
+        queue.put(f"{function.__name__}: {type(error).__name__}: {error}")

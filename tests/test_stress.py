@@ -1,0 +1,68 @@
+"""Savers, pruners and readers at work on one directory at the same time, each a process of its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import elasticdl_rules
+from crowd import EVERY, KEEP, PS_NUM, prune_often, read_often, save_shards, work
+from edl_ckpt.core import list_versions, verify_version
+from edl_ckpt.core.annotate import add_tag
+from edl_ckpt.core.lock import LocationLock
+from edl_ckpt.core.model import State
+from edl_ckpt.core.prune import execute_prune, locked, make_plan
+from edl_ckpt.core.retention import EverySteps, Latest, Policy
+
+
+@pytest.mark.parametrize(
+    "seconds", [pytest.param(5.0, id="short"), pytest.param(30.0, id="long", marks=pytest.mark.slow)]
+)
+def test_savers_pruners_readers(tmp_path: Path, seconds: float) -> None:
+    """8 servers saving shard by shard, 2 pruning, 2 reading: nothing that a rule keeps is lost, and nobody fails.
+
+    Kept are the latest three, the first of every ten, and a tagged one; all that is older and complete is deleted.
+    """
+    location = str(tmp_path / "run")
+    os.makedirs(location)
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    jobs: list[tuple[Any, tuple[Any, ...]]] = [(save_shards, (location, i, seconds)) for i in range(PS_NUM)]
+    jobs += [(prune_often, (location, seconds))] * 2 + [(read_often, (location, seconds))] * 2
+    barrier = context.Barrier(len(jobs) + 1)
+    children = [context.Process(target=work, args=(function, args, barrier, queue)) for function, args in jobs]
+    for child in children:
+        child.start()
+    barrier.wait(60)
+    tagged, until = 0, time.time() + seconds
+    while not tagged and time.time() < until:
+        with LocationLock(location, "tag", wait_seconds=30):
+            complete = [v for v in list_versions(location).versions if v.state is State.COMPLETE and v.version % EVERY]
+            if complete:
+                add_tag(complete[-1], "keep")
+                tagged = complete[-1].version
+    for child in children:
+        child.join(60)
+        assert child.exitcode == 0
+    told = [queue.get() for _ in range(queue.qsize())] if not queue.empty() else []
+    assert told == []
+    assert tagged
+    before = {v.version for v in list_versions(location).versions if v.state is State.COMPLETE}
+    newest = max(before)
+    assert newest > 2 * EVERY
+    expected = {1, tagged, *range(EVERY, newest + 1, EVERY), *range(newest - KEEP + 1, newest + 1)}
+    assert expected <= before
+    with locked([location]):
+        plan = make_plan([location], Policy((Latest(KEEP), EverySteps(EVERY))), time.time() + 60)
+        execute_prune(plan, time.time() + 60)
+    versions = list_versions(location).versions
+    assert {v.version for v in versions if v.state is State.COMPLETE} == expected
+    assert all(v.version > newest for v in versions if v.state is not State.COMPLETE)
+    assert all(verify_version(v, level="deep").ok for v in versions if v.state is State.COMPLETE)
+    assert elasticdl_rules.latest_valid(tmp_path / "run") == f"version-{newest}"
+    print(f"{newest} versions saved by {PS_NUM} servers in {seconds} s, {len(expected)} kept")
