@@ -38,7 +38,7 @@ def build() -> typer.Typer:
 
     app = typer.Typer(
         name="edl-ckpt",
-        help="See, check and reshard the checkpoints of ElasticDL's parameter servers.",
+        help="See, check, reshard and prune the checkpoints of ElasticDL's parameter servers.",
         epilog="Exit codes: 0 done, 3 findings, 4 incomplete, 5 corrupt, 10 not found, 16 refused; README has all.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,

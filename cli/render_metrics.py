@@ -96,6 +96,18 @@ def human(listing: Listing, versions: Sequence[Version]) -> Iterator[RenderableT
         )
 
 
+def line(listing: Listing, version: Version) -> str:
+    """Return the metrics of one version in a line, those marked that are the best of all versions.
+
+    Metrics in the order of their names.
+    """
+    best = best_paths(listing, names_of(listing.versions))
+    told = [
+        f"{text.shown(n)} {value(version.metrics, n, best=best.get(n) == version.path)}" for n in names_of([version])
+    ]
+    return f"{text.shown(version.ref)}: {', '.join(told) or 'no metrics'}"
+
+
 def import_document(plan: ImportPlan, *, applied: bool) -> dict[str, Any]:
     """Return `edl-ckpt/metrics-import/1`."""
     return {

@@ -296,7 +296,11 @@ def _against_the_newest(
 def _oddities(trial: Sequence[Version], kept: Mapping[str, Sequence[str]], unreadable: Mapping[str, str]) -> list[str]:
     """Return what people should look at in a location before its versions are deleted."""
     location = trial[0].location
-    told = [f"{v.ref}: complete by its names, but {unreadable[v.path]}" for v in trial if v.path in unreadable]
+    torn = [v for v in trial if v.path in unreadable]
+    told = []
+    if torn:
+        others = f", like {len(torn) - 1} before it," if len(torn) > 1 else ""
+        told.append(f"{torn[-1].ref}: complete by its names{others} but not readable: {unreadable[torn[-1].path]}")
     anew = [str(v.version) for v in trial if any(why.endswith(_ANEW) for why in kept.get(v.path, ()))]
     if anew:
         told.append(

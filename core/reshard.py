@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -30,6 +30,7 @@ from edl_ckpt.core.errors import (
 )
 from edl_ckpt.core.fingerprint import ContentSketch, Fingerprint, fingerprint_checkpoint, fingerprint_of
 from edl_ckpt.core.layout import DESIGN, SINGLE_FILE, Layout
+from edl_ckpt.core.lock import LOCK_WAIT_SECONDS, LocationLock
 from edl_ckpt.core.model import Extent, ShardFile, State, Version
 from edl_ckpt.core.parallel import default_workers, run_parallel
 from edl_ckpt.core.progress import SILENT, Progress
@@ -355,16 +356,26 @@ def _warnings(checkpoint: Checkpoint, targets: Sequence[TargetShard], ps_num: in
         yield f"today's ElasticDL cannot read dtype {', '.join(sorted(odd))}"
 
 
-def execute_reshard(plan: ReshardPlan, *, keep_old: bool = False, progress: Progress = SILENT) -> ReshardResult:
+def execute_reshard(
+    plan: ReshardPlan,
+    *,
+    keep_old: bool = False,
+    progress: Progress = SILENT,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    warn: Callable[[str], None] = lambda _text: None,
+) -> ReshardResult:
     """Write what a plan says, prove it, and publish it by one rename.
 
     The fingerprint of what was read must equal that of what is read back, else EdlCkptError and nothing is
-    published. `keep_old` leaves the old shards of an in-place reshard in the trash. Raises NoSpaceError before
-    anything is written when there is no room, LockedError when the source changed since the plan.
+    published. `keep_old` leaves the old shards of an in-place reshard in the trash. In place the location is locked
+    meanwhile. Raises NoSpaceError before anything is written when there is no room, LockedError when the source changed
+    since the plan or another command holds the lock.
     """
     begin = time.perf_counter()
     layout = plan.source.layout if plan.in_place else _layout_named(plan.layout, plan.source.layout)
+    lock = LocationLock(plan.output, "reshard", wait_seconds=wait_seconds, warn=warn)
     with (
+        lock if plan.in_place else nullcontext(),
         open_checkpoint(plan.source, storage_options=plan.storage_options) as checkpoint,
         Staging(local_path(plan.output)) as staging,
     ):

@@ -38,7 +38,13 @@ def _walk(directory: str) -> list[list[str]]:
         ["verify", f"{directory}@400"],
         ["reshard", f"{directory}@300", "--ps", "8", "--dry-run"],
         ["reshard", f"{directory}@300", "--ps", "3"],
+        ["metrics", "set", f"{directory}@100", "auc=0.71"],
+        ["metrics", "set", f"{directory}@200", "auc=0.78"],
+        ["metrics", "set", f"{directory}@300", "auc=0.76"],
+        ["tag", "add", f"{directory}@best:auc", "serving"],
         ["list", directory],
+        ["prune", directory, "--keep", "1", "--trash", "--yes"],
+        ["undo", directory],
     ]
 
 

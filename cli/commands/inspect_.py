@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edl_ckpt.cli.options import Ref, default_location
+from edl_ckpt.cli.options import Ref, resolve_ref
 from edl_ckpt.cli.output import Output
 
 
@@ -20,13 +20,12 @@ def inspect_command(
 ) -> None:
     """Show the shards, dense variables and embedding tables of a version. Reads headers only."""
     from edl_ckpt.cli import render_inspect
-    from edl_ckpt.core.catalog import parse_ref, resolve
     from edl_ckpt.core.errors import IncompleteError
     from edl_ckpt.core.reader import open_checkpoint
     from edl_ckpt.core.stats import tensor_stats
     from edl_ckpt.core.summary import select, summarize
 
-    version = resolve(parse_ref(ref or "", default_location=default_location()), storage_options=out.storage_options)
+    version = resolve_ref(ref, out)
     with open_checkpoint(version, partial=True, storage_options=out.storage_options) as checkpoint:
         whole = summarize(version, checkpoint.shards)
         summary = select(whole, shard=shard, table=table, variable=variable)

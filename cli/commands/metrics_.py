@@ -143,7 +143,11 @@ def _show(out: Output, location: str, version: int | None) -> None:
     chosen = [v for v in listing.versions if version in {None, v.version}]
     out.show(
         lambda: render_metrics.document(listing, chosen),
-        lambda: render_metrics.human(listing, chosen),
+        lambda: (
+            render_metrics.human(listing, chosen)
+            if version is None
+            else [render_metrics.line(listing, v) for v in chosen]
+        ),
         lambda: render_metrics.rows(chosen),
     )
     for problem in listing.problems:

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from edl_ckpt.cli.options import Ref, Workers, default_location
+from edl_ckpt.cli.options import DryRun, LockWait, Ref, Workers, resolve_ref
 from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import parse_size
+from edl_ckpt.cli.text import parse_duration, parse_size
 
 
 def reshard_command(
@@ -18,20 +18,20 @@ def reshard_command(
     output: Annotated[
         str | None, typer.Option(metavar="LOCATION", help="Write there; in place when not given.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
+    dry_run: DryRun = False,
     workers: Workers = None,
     max_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Bound of all batches together.")] = None,
     layout: Annotated[str | None, typer.Option(metavar="design|elasticdl", help="How names are spelled.")] = None,
     keep_old: Annotated[bool, typer.Option("--keep-old", help="Leave the old shards in the trash.")] = False,
+    lock_wait: LockWait = "10s",
 ) -> None:
     """Write a version for N parameter servers, prove by its fingerprint that nothing was lost, and publish it."""
     from edl_ckpt.cli import render_reshard
-    from edl_ckpt.core.catalog import parse_ref, resolve
     from edl_ckpt.core.parallel import keep_freed_memory
     from edl_ckpt.core.reshard import execute_reshard, plan_reshard
 
     keep_freed_memory()
-    version = resolve(parse_ref(ref or "", default_location=default_location()), storage_options=out.storage_options)
+    version = resolve_ref(ref, out)
     plan = plan_reshard(
         version,
         ps,
@@ -47,5 +47,6 @@ def reshard_command(
     if dry_run:
         out.show(lambda: render_reshard.plan_document(plan), lambda: render_reshard.plan_human(plan))
         return
-    result = execute_reshard(plan, keep_old=keep_old, progress=out.progress())
+    wait = parse_duration(lock_wait)
+    result = execute_reshard(plan, keep_old=keep_old, progress=out.progress(), wait_seconds=wait, warn=out.warn)
     out.show(lambda: render_reshard.document(result), lambda: render_reshard.human(result))

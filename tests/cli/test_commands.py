@@ -288,6 +288,9 @@ def test_demo(tmp_path: Path) -> None:
     for command in ("list", "inspect", "verify", "reshard"):
         assert f"$ edl-ckpt {command} " in done.stdout
     assert "missing-shard" in done.stdout
+    assert "0.78*" in done.stdout
+    assert "tag serving" in done.stdout
+    assert "version_100 is back" in done.stdout
     assert "proved" in done.stdout
     assert edl("demo", cwd=tmp_path).returncode == 16
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import shutil
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from rich.console import Console
 
-from edl_ckpt.cli import render_inspect, render_list, render_reshard, render_verify
+from edl_ckpt.cli import render_inspect, render_list, render_metrics, render_prune, render_reshard, render_verify
 from edl_ckpt.cli.output import Output
 from edl_ckpt.core import (
     execute_reshard,
@@ -24,7 +26,11 @@ from edl_ckpt.core import (
     verify_version,
 )
 from edl_ckpt.core.errors import EdlCkptError
-from edl_ckpt.core.model import State, Version
+from edl_ckpt.core.metric_sources import MetricSeries, match_series
+from edl_ckpt.core.model import Listing, State, Version
+from edl_ckpt.core.prune import PruneResult, plan_prune
+from edl_ckpt.core.retention import Latest, Policy
+from edl_ckpt.core.trash import Purge
 from oracle import GOLDEN
 
 if TYPE_CHECKING:
@@ -66,6 +72,7 @@ def test_every_result_in_every_form(place: Path, tmp_path: Path, capsys: pytest.
     """Listing, summary, statistics, findings, plan and result of each golden location render in every form."""
     listing = list_versions(str(place), grace_seconds=0)
     check(render_list.document([listing]), render_list.human([listing], 2e9), "list/1", capsys)
+    _check_retention(place, listing, capsys)
     rows = render_list.rows([listing])
     assert {len(row) for row in rows} == {len(rows[0])}
     assert len(rows) == 1 + len(listing.versions)
@@ -75,6 +82,23 @@ def test_every_result_in_every_form(place: Path, tmp_path: Path, capsys: pytest.
     failed = [("run@1", EdlCkptError("a [bold]word\x1b[31m", path="there"))]
     check(render_verify.document_all(str(place), found, failed), render_verify.human(found), "verify-all/1", capsys)
     render_verify.write_junit(str(tmp_path / "report.xml"), found, strict=True, failed=failed)
+
+
+def _check_retention(place: Path, listing: Listing, capsys: pytest.CaptureFixture[str]) -> None:
+    versions = [replace(v, metrics={"a[bold]\x1b": math.nan, "auc": v.version}, tags=("t",)) for v in listing.versions]
+    whole = replace(listing, versions=tuple(versions))
+    check(render_metrics.document(whole, versions), render_metrics.human(whole, versions), "metrics/1", capsys)
+    assert len(render_metrics.rows(versions)) == 1 + 2 * len(versions)
+    series = MetricSeries("log", {v.version + 1: {"auc": 0.5} for v in versions} | {77777: {}}, ("line 1: \x1b",))
+    matched = match_series(series, str(place), versions, nearest=1)
+    for applied in (True, False):
+        document = render_metrics.import_document(matched, applied=applied)
+        check(document, render_metrics.import_human(matched, applied=applied), "metrics-import/1", capsys)
+    plan = plan_prune(listing.versions, Policy((Latest(1),)), 2e9)
+    done = PruneResult(tuple(e.ref for e in plan.deletions), plan.deleted_bytes, trashed=True)
+    for result, purged in ((None, None), (done, None), (replace(done, trashed=False), Purge(5))):
+        human = render_prune.human(plan, [str(place)], result, purged)
+        check(render_prune.document(plan, result, purged), human, "prune/1", capsys)
 
 
 def _check_version(version: Version, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
