@@ -10,11 +10,14 @@
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
-#define HAVE_AVX2_TARGET 1
+#define HAVE_X86_TARGETS 1
 #endif
 
+/* Which instructions may be used: 2 all, 1 up to AVX2 and BMI2, 0 none; tests hold each against numpy. */
+static int simd_level = 2;
+
 #define LIMBS 8
-#define BLOCK_ROWS 128
+#define BLOCK_ROWS 256
 
 typedef struct {
     Py_buffer view[5];
@@ -83,7 +86,7 @@ static uint64_t ends_of(const uint8_t *data)
 {
     uint64_t bits = 0;
     int k;
-#ifdef HAVE_AVX2_TARGET
+#ifdef HAVE_X86_TARGETS
     for (k = 0; k < 4; k++) {
         __m128i some = _mm_loadu_si128((const __m128i *)(data + 16 * k));
         bits |= (uint64_t)(uint16_t)_mm_movemask_epi8(some) << (16 * k);
@@ -96,32 +99,56 @@ static uint64_t ends_of(const uint8_t *data)
 }
 
 /* Decode up to n varints; return the position of the first bad one, or -1.
- * Where varints end is found 64 bytes at a time, so that no decoding waits for the length of the one before. */
+ * Where varints end is found 64 bytes at a time, so that no decoding waits for the length of the one before.
+ * CLOSE_UP(word, length) is close_up, or an instruction that does it. */
+#define DEFINE_DECODE(NAME, TARGET, CLOSE_UP)                                                                         \
+    TARGET static Py_ssize_t NAME(const uint8_t *data, Py_ssize_t size, int64_t *values, uint8_t *lengths,            \
+                                  Py_ssize_t n)                                                                       \
+    {                                                                                                                 \
+        Py_ssize_t at = 0, k = 0, block;                                                                              \
+        for (block = 0; block + 72 <= size; block += 64) {                                                            \
+            uint64_t ends = ends_of(data + block);                                                                    \
+            for (; ends; ends &= ends - 1) {                                                                          \
+                Py_ssize_t length = block + __builtin_ctzll(ends) + 1 - at;                                           \
+                if (k >= n)                                                                                           \
+                    return at;                                                                                        \
+                if (length <= 8) {                                                                                    \
+                    values[k] = (int64_t)CLOSE_UP(load64(data + at), (int)length);                                    \
+                } else {                                                                                              \
+                    uint64_t last = length == 10 ? data[at + 9] : 0;                                                  \
+                    if (length > 10 || last > 1)                                                                      \
+                        return at;                                                                                    \
+                    values[k] = (int64_t)(CLOSE_UP(load64(data + at), 8) | (uint64_t)(data[at + 8] & 0x7F) << 56 |    \
+                                          last << 63);                                                                \
+                }                                                                                                     \
+                lengths[k++] = (uint8_t)length;                                                                       \
+                at += length;                                                                                         \
+            }                                                                                                         \
+        }                                                                                                             \
+        while (at < size) {                                                                                           \
+            int length = k < n ? decode_one(data + at, size - at, &values[k]) : 0;                                    \
+            if (!length)                                                                                              \
+                return at;                                                                                            \
+            lengths[k++] = (uint8_t)length;                                                                           \
+            at += length;                                                                                             \
+        }                                                                                                             \
+        return k == n ? -1 : size;                                                                                    \
+    }
+
+DEFINE_DECODE(decode_plain, , close_up)
+
+#ifdef HAVE_X86_TARGETS
+#define EXTRACT(WORD, LENGTH) _pext_u64(WORD, 0x7F7F7F7F7F7F7F7FULL >> (64 - 8 * (LENGTH)))
+DEFINE_DECODE(decode_bmi2, __attribute__((target("bmi2"))), EXTRACT)
+#endif
+
 static Py_ssize_t decode(const uint8_t *data, Py_ssize_t size, int64_t *values, uint8_t *lengths, Py_ssize_t n)
 {
-    Py_ssize_t at = 0, k = 0, block;
-    for (block = 0; block + 72 <= size; block += 64) {
-        uint64_t ends = ends_of(data + block);
-        for (; ends; ends &= ends - 1) {
-            Py_ssize_t length = block + __builtin_ctzll(ends) + 1 - at;
-            if (k >= n)
-                return at;
-            if (length <= 8)
-                values[k] = (int64_t)close_up(load64(data + at), (int)length);
-            else if (!decode_one(data + at, length, &values[k]))
-                return at;
-            lengths[k++] = (uint8_t)length;
-            at += length;
-        }
-    }
-    while (at < size) {
-        int length = k < n ? decode_one(data + at, size - at, &values[k]) : 0;
-        if (!length)
-            return at;
-        lengths[k++] = (uint8_t)length;
-        at += length;
-    }
-    return k == n ? -1 : size;
+#ifdef HAVE_X86_TARGETS
+    if (simd_level >= 1 && __builtin_cpu_supports("bmi2") && !__builtin_cpu_is("znver1") && !__builtin_cpu_is("znver2"))
+        return decode_bmi2(data, size, values, lengths, n); /* those two take 18 cycles for it and more */
+#endif
+    return decode_plain(data, size, values, lengths, n);
 }
 
 static PyObject *decode_varints(PyObject *self, PyObject *args)
@@ -164,8 +191,8 @@ static void owners_of(const int64_t *ids, Py_ssize_t n, uint64_t ps_num, uint16_
             uint64_t u = (uint64_t)ids[k] ^ negative; /* -id - 1 for a negative id */
             uint64_t q = (uint64_t)(((unsigned __int128)u * inverse) >> 64);
             uint64_t r = u - q * ps_num;
-            while (r >= ps_num)
-                r -= ps_num;
+            r -= r >= ps_num ? ps_num : 0; /* no branches: they would be guessed wrong */
+            r -= r >= ps_num ? ps_num : 0;
             out[k] = (uint16_t)(negative ? ps_num - 1 - r : r);
         }
     }
@@ -377,15 +404,21 @@ static PyObject *group_varints(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+#define KEY_ADD 0x9FB21C651E98DF25ULL
+#define KEY_FIRST 0xBF58476D1CE4E5B9ULL
+#define KEY_SECOND 0x94D049BB133111EBULL
+#define KEY_MORE 0xD6E8FEB86659FD93ULL
+#define KEY_THIRD 0xA0761D6478BD642FULL
+
 /* The eight 16-bit limbs of the key of a row (fingerprint.py). */
 static void row_key(uint64_t id, uint64_t salt, int16_t key[LIMBS])
 {
     uint64_t words[2];
-    words[0] = (id + salt + 0x9FB21C651E98DF25ULL) * 0xBF58476D1CE4E5B9ULL;
+    words[0] = (id + salt + KEY_ADD) * KEY_FIRST;
     words[0] ^= words[0] >> 32;
-    words[0] *= 0x94D049BB133111EBULL;
+    words[0] *= KEY_SECOND;
     words[0] ^= words[0] >> 29;
-    words[1] = (words[0] + 0xD6E8FEB86659FD93ULL) * 0xA0761D6478BD642FULL;
+    words[1] = (words[0] + KEY_MORE) * KEY_THIRD;
     words[1] ^= words[1] >> 32;
     memcpy(key, words, 16);
 }
@@ -407,63 +440,136 @@ static void sketch_plain(uint32_t *sums, Py_ssize_t columns, const int16_t keys[
         }
 }
 
-#ifdef HAVE_AVX2_TARGET
-/* Two rows at a time: pmaddwd multiplies a column of both by their two keys and adds the products. */
-__attribute__((target("avx2"))) static void sketch_avx2(uint32_t *sums, Py_ssize_t columns,
-                                                         const int16_t keys[][LIMBS], const uint8_t *rows,
-                                                         Py_ssize_t stride, Py_ssize_t size, Py_ssize_t n)
+#ifdef HAVE_X86_TARGETS
+/* The keys of rows two by two, as the instructions below want them: the limbs of both next to each other. */
+static void pair_keys(const int16_t keys[][LIMBS], Py_ssize_t n, uint32_t pairs[][LIMBS])
 {
-    static const int place[16] = {0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15};
-    uint32_t pairs[BLOCK_ROWS / 2][LIMBS];
-    uint8_t tail[BLOCK_ROWS][32];
-    Py_ssize_t p, r, c, m, half;
-    Py_ssize_t n_pairs = (n + 1) / 2;
-    for (p = 0; p < n_pairs; p++)
-        for (m = 0; m < LIMBS; m++) {
-            uint32_t second = 2 * p + 1 < n ? (uint16_t)keys[2 * p + 1][m] : 0;
-            pairs[p][m] = (uint16_t)keys[2 * p][m] | second << 16;
-        }
+    Py_ssize_t p;
+    for (p = 0; 2 * p < n; p++) {
+        __m128i a = _mm_loadu_si128((const __m128i *)keys[2 * p]);
+        __m128i b = 2 * p + 1 < n ? _mm_loadu_si128((const __m128i *)keys[2 * p + 1]) : _mm_setzero_si128();
+        _mm_storeu_si128((__m128i *)pairs[p], _mm_unpacklo_epi16(a, b));
+        _mm_storeu_si128((__m128i *)(pairs[p] + 4), _mm_unpackhi_epi16(a, b));
+    }
+}
+
+/* Add the sums of one limb, which unpacking has left in two halves of 128-bit lanes, to columns from `first` on. */
+static void add_out(uint32_t *sums, Py_ssize_t first, Py_ssize_t bytes, const uint32_t *low, const uint32_t *high,
+                    int lanes)
+{
+    uint32_t ordered[32];
+    Py_ssize_t k, wanted = (bytes + 1) / 2;
+    for (k = 0; k < lanes; k++) {
+        memcpy(ordered + 8 * k, low + 4 * k, 16);
+        memcpy(ordered + 8 * k + 4, high + 4 * k, 16);
+    }
+    for (k = 0; k < wanted; k++)
+        sums[first + k] += ordered[k];
+}
+
+/* Copy the last bytes of rows, fewer than a vector, into vectors of zeros. */
+static void copy_tails(const uint8_t *rows, Py_ssize_t stride, Py_ssize_t n, Py_ssize_t bytes, Py_ssize_t vector,
+                       uint8_t *tails)
+{
+    Py_ssize_t r;
+    memset(tails, 0, (size_t)(n * vector));
+    for (r = 0; r < n; r++)
+        memcpy(tails + r * vector, rows + r * stride, (size_t)bytes);
+}
+
+/* Two rows at a time: pmaddwd multiplies a column of both by their two keys and adds the products. */
+__attribute__((target("avx2"))) static void sketch_avx2(uint32_t *sums, Py_ssize_t columns, uint32_t pairs[][LIMBS],
+                                                         const uint8_t *rows, Py_ssize_t stride, Py_ssize_t size,
+                                                         Py_ssize_t n)
+{
+    uint8_t tails[BLOCK_ROWS * 32];
+    Py_ssize_t p, c, half, m;
     for (c = 0; c < size; c += 32) {
         const uint8_t *from = rows + c;
-        Py_ssize_t step = stride, width = size - c < 32 ? size - c : 32;
-        if (width < 32) {
-            memset(tail, 0, (size_t)n * 32);
-            for (r = 0; r < n; r++)
-                memcpy(tail[r], rows + r * stride + c, (size_t)width);
-            from = tail[0];
+        Py_ssize_t step = stride, bytes = size - c < 32 ? size - c : 32;
+        if (bytes < 32) {
+            copy_tails(from, stride, n, bytes, 32, tails);
+            from = tails;
             step = 32;
         }
         for (half = 0; half < LIMBS; half += 4) {
-            __m256i low0 = _mm256_setzero_si256(), low1 = low0, low2 = low0, low3 = low0;
-            __m256i high0 = low0, high1 = low0, high2 = low0, high3 = low0;
-            uint32_t out[16];
-            for (p = 0; p < n_pairs; p++) {
+            __m256i low[4], high[4];
+            uint32_t out[2][8];
+            for (m = 0; m < 4; m++)
+                low[m] = high[m] = _mm256_setzero_si256();
+            for (p = 0; 2 * p < n; p++) {
                 Py_ssize_t other = 2 * p + 1 < n ? 2 * p + 1 : 2 * p;
                 __m256i a = _mm256_loadu_si256((const __m256i *)(from + 2 * p * step));
                 __m256i b = _mm256_loadu_si256((const __m256i *)(from + other * step));
-                __m256i low = _mm256_unpacklo_epi16(a, b), high = _mm256_unpackhi_epi16(a, b);
-                const int *key = (const int *)&pairs[p][half];
-                __m256i k0 = _mm256_set1_epi32(key[0]), k1 = _mm256_set1_epi32(key[1]);
-                __m256i k2 = _mm256_set1_epi32(key[2]), k3 = _mm256_set1_epi32(key[3]);
-                low0 = _mm256_add_epi32(low0, _mm256_madd_epi16(low, k0));
-                high0 = _mm256_add_epi32(high0, _mm256_madd_epi16(high, k0));
-                low1 = _mm256_add_epi32(low1, _mm256_madd_epi16(low, k1));
-                high1 = _mm256_add_epi32(high1, _mm256_madd_epi16(high, k1));
-                low2 = _mm256_add_epi32(low2, _mm256_madd_epi16(low, k2));
-                high2 = _mm256_add_epi32(high2, _mm256_madd_epi16(high, k2));
-                low3 = _mm256_add_epi32(low3, _mm256_madd_epi16(low, k3));
-                high3 = _mm256_add_epi32(high3, _mm256_madd_epi16(high, k3));
+                __m256i first = _mm256_unpacklo_epi16(a, b), second = _mm256_unpackhi_epi16(a, b);
+#pragma GCC unroll 4
+                for (m = 0; m < 4; m++) {
+                    __m256i key = _mm256_set1_epi32((int)pairs[p][half + m]);
+                    low[m] = _mm256_add_epi32(low[m], _mm256_madd_epi16(first, key));
+                    high[m] = _mm256_add_epi32(high[m], _mm256_madd_epi16(second, key));
+                }
             }
-#define ADD_OUT(M, LOW, HIGH)                                                                                         \
-    _mm256_storeu_si256((__m256i *)out, LOW);                                                                         \
-    _mm256_storeu_si256((__m256i *)(out + 8), HIGH);                                                                  \
-    for (r = 0; r < 16; r++)                                                                                          \
-        if (place[r] < (width + 1) / 2)                                                                               \
-            sums[(half + M) * columns + c / 2 + place[r]] += out[r];
-            ADD_OUT(0, low0, high0)
-            ADD_OUT(1, low1, high1)
-            ADD_OUT(2, low2, high2)
-            ADD_OUT(3, low3, high3)
+            for (m = 0; m < 4; m++) {
+                _mm256_storeu_si256((__m256i *)out[0], low[m]);
+                _mm256_storeu_si256((__m256i *)out[1], high[m]);
+                add_out(sums + (half + m) * columns, c / 2, bytes, out[0], out[1], 2);
+            }
+        }
+    }
+}
+
+#define VNNI_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vnni")))
+
+/* The keys of eight rows at a time; what is left is for `row_key`. */
+VNNI_TARGET static void row_keys_vnni(const int64_t *ids, Py_ssize_t n, uint64_t salt, int16_t keys[][LIMBS])
+{
+    const __m512i add = _mm512_set1_epi64((long long)(salt + KEY_ADD)), more = _mm512_set1_epi64((long long)KEY_MORE);
+    const __m512i first = _mm512_set1_epi64((long long)KEY_FIRST), second = _mm512_set1_epi64((long long)KEY_SECOND);
+    const __m512i third = _mm512_set1_epi64((long long)KEY_THIRD);
+    const __m512i front = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11);
+    const __m512i back = _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15);
+    Py_ssize_t r;
+    for (r = 0; r + 8 <= n; r += 8) {
+        __m512i k0 = _mm512_mullo_epi64(_mm512_add_epi64(_mm512_loadu_si512(ids + r), add), first), k1;
+        k0 = _mm512_mullo_epi64(_mm512_xor_si512(k0, _mm512_srli_epi64(k0, 32)), second);
+        k0 = _mm512_xor_si512(k0, _mm512_srli_epi64(k0, 29));
+        k1 = _mm512_mullo_epi64(_mm512_add_epi64(k0, more), third);
+        k1 = _mm512_xor_si512(k1, _mm512_srli_epi64(k1, 32));
+        _mm512_storeu_si512(keys[r], _mm512_permutex2var_epi64(k0, front, k1));
+        _mm512_storeu_si512(keys[r + 4], _mm512_permutex2var_epi64(k0, back, k1));
+    }
+    for (; r < n; r++)
+        row_key((uint64_t)ids[r], salt, keys[r]);
+}
+
+/* The same as sketch_avx2 with 512 bits, and multiply and add in one instruction. */
+VNNI_TARGET static void sketch_vnni(uint32_t *sums, Py_ssize_t columns, uint32_t pairs[][LIMBS], const uint8_t *rows,
+                                    Py_ssize_t stride, Py_ssize_t size, Py_ssize_t n)
+{
+    Py_ssize_t p, c, m;
+    for (c = 0; c < size; c += 64) {
+        Py_ssize_t bytes = size - c < 64 ? size - c : 64;
+        __mmask64 inside = ~0ULL >> (64 - bytes);
+        __m512i low[LIMBS], high[LIMBS];
+        uint32_t out[2][16];
+        for (m = 0; m < LIMBS; m++)
+            low[m] = high[m] = _mm512_setzero_si512();
+        for (p = 0; 2 * p < n; p++) {
+            Py_ssize_t other = 2 * p + 1 < n ? 2 * p + 1 : 2 * p;
+            __m512i a = _mm512_maskz_loadu_epi8(inside, rows + 2 * p * stride + c);
+            __m512i b = _mm512_maskz_loadu_epi8(inside, rows + other * stride + c);
+            __m512i first = _mm512_unpacklo_epi16(a, b), second = _mm512_unpackhi_epi16(a, b);
+#pragma GCC unroll 8
+            for (m = 0; m < LIMBS; m++) {
+                __m512i key = _mm512_set1_epi32((int)pairs[p][m]);
+                low[m] = _mm512_dpwssd_epi32(low[m], first, key);
+                high[m] = _mm512_dpwssd_epi32(high[m], second, key);
+            }
+        }
+        for (m = 0; m < LIMBS; m++) {
+            _mm512_storeu_si512(out[0], low[m]);
+            _mm512_storeu_si512(out[1], high[m]);
+            add_out(sums + m * columns, c / 2, bytes, out[0], out[1], 4);
         }
     }
 }
@@ -473,22 +579,39 @@ static void sketch_rows(uint32_t *sums, Py_ssize_t columns, const int64_t *ids, 
                         Py_ssize_t stride, Py_ssize_t size, uint64_t salt)
 {
     int16_t keys[BLOCK_ROWS][LIMBS];
+    uint32_t total[LIMBS] = {0};
     Py_ssize_t done, r, m;
+#ifdef HAVE_X86_TARGETS
+    uint32_t pairs[BLOCK_ROWS / 2][LIMBS];
+    int avx2 = __builtin_cpu_supports("avx2");
+    int vnni = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+               __builtin_cpu_supports("avx512vnni") && simd_level >= 2;
+    avx2 = avx2 && simd_level >= 1;
+#endif
     for (done = 0; done < n; done += BLOCK_ROWS) {
         Py_ssize_t some = n - done < BLOCK_ROWS ? n - done : BLOCK_ROWS;
-        for (r = 0; r < some; r++) {
-            row_key((uint64_t)ids[done + r], salt, keys[r]);
+        const uint8_t *from = rows + done * stride;
+#ifdef HAVE_X86_TARGETS
+        if (vnni)
+            row_keys_vnni(ids + done, some, salt, keys);
+        else
+#endif
+            for (r = 0; r < some; r++)
+                row_key((uint64_t)ids[done + r], salt, keys[r]);
+        for (r = 0; r < some; r++)
             for (m = 0; m < LIMBS; m++)
-                sums[m * columns + columns - 1] += (uint32_t)(int32_t)keys[r][m];
-        }
-#ifdef HAVE_AVX2_TARGET
-        if (__builtin_cpu_supports("avx2")) {
-            sketch_avx2(sums, columns, (const int16_t (*)[LIMBS])keys, rows + done * stride, stride, size, some);
+                total[m] += (uint32_t)(int32_t)keys[r][m];
+#ifdef HAVE_X86_TARGETS
+        if (avx2) {
+            pair_keys((const int16_t (*)[LIMBS])keys, some, pairs);
+            (vnni ? sketch_vnni : sketch_avx2)(sums, columns, pairs, from, stride, size, some);
             continue;
         }
 #endif
-        sketch_plain(sums, columns, (const int16_t (*)[LIMBS])keys, rows + done * stride, stride, size, some);
+        sketch_plain(sums, columns, (const int16_t (*)[LIMBS])keys, from, stride, size, some);
     }
+    for (m = 0; m < LIMBS; m++)
+        sums[m * columns + columns - 1] += total[m];
 }
 
 static PyObject *sketch(PyObject *self, PyObject *args)
@@ -517,7 +640,16 @@ static PyObject *sketch(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+static PyObject *set_simd_level(PyObject *self, PyObject *args)
+{
+    (void)self;
+    if (!PyArg_ParseTuple(args, "i", &simd_level))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
+    {"set_simd_level", set_simd_level, METH_VARARGS, "Let the kernel use 2 all instructions, 1 up to AVX2 and BMI2, 0 none."},
     {"decode_varints", decode_varints, METH_VARARGS, "Fill values and lengths; return the bad position or -1."},
     {"owners", owners, METH_VARARGS, "Fill out with id % ps_num."},
     {"tally", tally, METH_VARARGS, "Add rows and id bytes per owner."},

@@ -13,7 +13,6 @@ import errno
 import fcntl
 import json
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -124,7 +123,7 @@ class LocationLock:
         if not owner:
             return True
         age = time.time() - os.stat(self.path).st_mtime
-        if owner.get("host") != socket.gethostname() and age < _STALE_SECONDS:
+        if owner.get("host") != os.uname().nodename and age < _STALE_SECONDS:
             return False
         self._warn(f"{self.location}: took over the lock that was left by {_told(owner)}")
         return True
@@ -140,7 +139,7 @@ class LocationLock:
     def _sign(self) -> None:
         owner = {
             "pid": os.getpid(),
-            "host": socket.gethostname(),
+            "host": os.uname().nodename,
             "since": datetime.now(UTC).isoformat(timespec="seconds"),
             "purpose": self._purpose,
         }

@@ -17,20 +17,19 @@ import numpy.typing as npt
 from edl_ckpt.core import bulk, catalog, placement
 from edl_ckpt.core.consistency import BLOCKING, cross_check
 from edl_ckpt.core.errors import CorruptError, IncompleteError, NotFoundError, UnsupportedError, UsageError
-from edl_ckpt.core.generations import Draft, draft_shard, index_shards
+from edl_ckpt.core.generations import draft_shard, index_shards
 from edl_ckpt.core.model import (
     CheckpointRef,
     DenseEntry,
     DType,
     IdRun,
-    ShardFile,
     ShardIndex,
     State,
     TableEntry,
     TableInfo,
     Version,
 )
-from edl_ckpt.core.store import RangeReader, Store, open_store
+from edl_ckpt.core.store import RangeReader, StagedReader, open_store
 from edl_ckpt.core.wire import Cursor
 
 ID_BLOCK_BYTES: Final = 512 << 10
@@ -192,12 +191,13 @@ def open_checkpoint(
     *,
     partial: bool = False,
     storage_options: Mapping[str, str] | None = None,
+    staged: bool = False,
 ) -> Checkpoint:
     """Open a version, or what a reference such as 'runs/a@latest' names.
 
     Raises IncompleteError when shards are missing, CorruptError when one cannot be what it claims or shards
     contradict each other. With `partial`, whatever shards are there are opened and contradictions are left to
-    `verify`.
+    `verify`. `staged` is for what we write ourselves and nobody else touches: it is mapped.
     """
     if not isinstance(version, Version):
         ref = catalog.parse_ref(version) if isinstance(version, str) else version
@@ -206,7 +206,9 @@ def open_checkpoint(
     store = open_store(version.location, storage_options)
     readers: dict[int, RangeReader] = {}
     try:
-        drafts = [_draft(store, file, readers) for file in version.shards]
+        for file in version.shards:
+            readers[file.ps_id] = StagedReader(file.path) if staged else store.open(file.path)
+        drafts = [draft_shard(file, Cursor(readers[file.ps_id])) for file in version.shards]
         shards = index_shards(drafts)
     except BaseException:
         for reader in readers.values():
@@ -239,11 +241,6 @@ def _check_state(version: Version, *, partial: bool) -> None:
 
 def _numbers(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
-
-
-def _draft(store: Store, file: ShardFile, readers: dict[int, RangeReader]) -> Draft:
-    readers[file.ps_id] = store.open(file.path)
-    return draft_shard(file, Cursor(readers[file.ps_id]))
 
 
 def raise_problems(version: Version, shards: Iterable[ShardIndex]) -> None:
@@ -310,12 +307,21 @@ def bad_id(reader: RangeReader, table: str, offset: int, what: str) -> CorruptEr
     return CorruptError(f"table {table!r}: {what}", path=reader.path, offset=offset)
 
 
-def read_rows(reader: RangeReader, entry: TableEntry, first: int, rows: bulk.U8) -> None:
-    """Fill uint8 [n, row_bytes] with the rows from `first` on; CorruptError past the last row."""
+def read_rows(reader: RangeReader, entry: TableEntry, first: int, rows: bulk.U8) -> bulk.U8:
+    """Return the rows from `first` on, as many as uint8 [n, row_bytes] holds; CorruptError past the last row.
+
+    They are read into the array, or where the reader can show them without a copy, shown.
+    """
     if first + len(rows) > entry.rows:
         check_row_count(reader, entry, first + len(rows), at_least=True)
-    if rows.size:
-        reader.read_into(entry.values.start + first * entry.row_bytes, rows.reshape(-1).data)
+    if not rows.size:
+        return rows
+    at = entry.values.start + first * entry.row_bytes
+    view = reader.view(at, rows.nbytes)
+    if view is not None:
+        return np.frombuffer(view, np.uint8).reshape(rows.shape)
+    reader.read_into(at, rows.reshape(-1).data)
+    return rows
 
 
 def check_row_count(reader: RangeReader, entry: TableEntry, ids: int, *, at_least: bool = False) -> None:

@@ -513,11 +513,14 @@ def _move_rows(
         sketch.add_rows(piece.entry.name, block.ids[some], values)
         if piece.entry.row_bytes:
             rows, _ = bulk.tally(owner[some], block.lengths[some], plan.to_ps)
-            if grouped is None:
-                grouped = np.empty_like(values)
-            bulk.group_rows(values, owner[some], rows, grouped[: len(values)])
             sizes = rows * piece.entry.row_bytes
-            _write_groups(files, grouped.reshape(-1), sizes, at)
+            if rows.max() == len(values):  # merging 8 into 4, say: all go to one target as they are
+                _write_groups(files, values.reshape(-1), sizes, at)
+            else:
+                if grouped is None:
+                    grouped = np.empty_like(values)
+                bulk.group_rows(values, owner[some], rows, grouped[: len(values)])
+                _write_groups(files, grouped.reshape(-1), sizes, at)
             at += sizes
         progress.advance(values.nbytes)
 
@@ -546,5 +549,5 @@ def _read_back(plan: ReshardPlan, directory: str, progress: Progress) -> Fingerp
         ps_num=plan.to_ps,
         shards=shards,
     )
-    with open_checkpoint(staged) as written:
+    with open_checkpoint(staged, staged=True) as written:
         return fingerprint_checkpoint(written, workers=plan.workers, progress=progress)

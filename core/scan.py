@@ -121,8 +121,7 @@ def row_batches(checkpoint: Checkpoint, piece: IdPiece, rows: int, batch_bytes: 
     for start in range(0, rows, step or 1):
         some = slice(start, min(start + step, rows))
         values = buffer[: some.stop - some.start]
-        read_rows(reader, piece.entry, piece.first_row + some.start, values)
-        yield some, values
+        yield some, read_rows(reader, piece.entry, piece.first_row + some.start, values)
 
 
 @dataclass(frozen=True, slots=True)

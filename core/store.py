@@ -55,6 +55,10 @@ class RangeReader(Protocol):
         """Fill the whole buffer from `offset` on; errors as `read`."""
         ...
 
+    def view(self, offset: int, size: int) -> memoryview | None:
+        """Return bytes without copying them, None where only copies can be had."""
+        ...
+
     def check_unchanged(self) -> None:
         """Raise LockedError when the file is not what it was when it was opened."""
         ...
@@ -185,6 +189,10 @@ class LocalReader:
                 done += count
         self.bytes_read += done
 
+    def view(self, offset: int, size: int) -> memoryview | None:  # noqa: ARG002 - of the protocol
+        """Return None: a mapping of a file that somebody else may truncate kills the process."""
+        return None
+
     def close(self) -> None:
         """Close the file."""
         if self._fd >= 0:
@@ -208,6 +216,23 @@ class LocalReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class StagedReader(LocalReader):
+    """A file in our own staging area, which nobody else touches, and which is therefore mapped."""
+
+    def __init__(self, path: str) -> None:
+        import mmap
+
+        super().__init__(path)
+        with storage_errors(path):
+            held = mmap.mmap(self._fd, self.size_bytes, prot=mmap.PROT_READ) if self.size_bytes else b""
+        self._view = memoryview(held)
+
+    def view(self, offset: int, size: int) -> memoryview | None:
+        """Return bytes of the mapping."""
+        self.bytes_read += size
+        return self._view[offset : offset + size]
 
 
 class LocalStore:
@@ -299,6 +324,10 @@ class FsspecReader:
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill the whole buffer from `offset` on."""
         buffer[:] = self.read(offset, len(buffer))
+
+    def view(self, offset: int, size: int) -> memoryview | None:  # noqa: ARG002 - of the protocol
+        """Return None: what comes over a network is a copy."""
+        return None
 
     def close(self) -> None:
         """Release nothing: every read is a request of its own."""

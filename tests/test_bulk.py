@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,6 +95,49 @@ def test_sketch_is_its_definition(either_kernel: str, width: int) -> None:
     sketch = bulk.new_sketch(width)
     bulk.sketch_rows(sketch, ids, values)
     assert sketch.tolist() == slow_sketch({int(i): v.tobytes() for i, v in zip(ids, values, strict=True)}, width)
+
+
+@pytest.fixture(params=[2, 1, 0])
+def simd_level(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run a test with all instructions that the kernel knows, up to AVX2, and with plain C."""
+    if bulk.kernel is None:
+        pytest.skip("the compiled kernel was not built here: no C compiler at installation")
+    bulk.kernel.set_simd_level(request.param)
+    yield
+    bulk.kernel.set_simd_level(2)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 8, 255, 256, 257, 1000])
+def test_kernel_equals_numpy(simd_level: None, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """Whatever instructions it uses, the kernel gives what numpy gives: varints of all lengths, owners, sketches."""
+    random = np.random.default_rng(rows)
+    ids = random.integers(-(2**63), 2**63 - 1, rows) >> random.integers(0, 63, rows)
+    data = bulk.encode_varints(ids)
+    widths = (1, 2, 16, 20, 31, 32, 33, 40, 63, 64, 65, 100, 128, 4100)
+    values = {width: random.integers(0, 256, (rows, width)).astype(np.uint8) for width in widths}
+
+    def everything() -> list[list[int]]:
+        found: list[npt.NDArray[Any]] = [*bulk.decode_varints(data)]
+        found += [bulk.owners(ids, n) for n in (1, 3, 7, 8, 1000, 65536)]
+        for width, held in values.items():
+            sketch = bulk.new_sketch(width)
+            bulk.sketch_rows(sketch, ids, held)
+            found.append(sketch.ravel())
+        return [array.tolist() for array in found]
+
+    compiled = everything()
+    monkeypatch.setattr(bulk, "kernel", None)
+    assert compiled == everything()
+
+
+@pytest.mark.parametrize("bad", [b"\xff" * 10 + b"\x01", b"\xff" * 9 + b"\x02", b"\xff" * 30, b"\x80"])
+@pytest.mark.parametrize("before", [0, 1, 63, 64, 70, 200])
+def test_kernel_finds_bad_varints(simd_level: None, bad: bytes, before: int) -> None:
+    """Deep in many good varints a bad one is found where it begins."""
+    after = b"" if bad == b"\x80" else b"\x05" * 100
+    with pytest.raises(bulk.VarintError) as caught:
+        bulk.decode_varints(np.frombuffer(b"\x05" * before + bad + after, np.uint8))
+    assert caught.value.position == before
 
 
 def test_kernel_checks_sizes() -> None:
