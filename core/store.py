@@ -219,20 +219,22 @@ class LocalReader:
 
 
 class StagedReader(LocalReader):
-    """A file in our own staging area, which nobody else touches, and which is therefore mapped."""
+    """A file in our own staging area, which nobody else touches: what is asked for of it is mapped, not copied.
 
-    def __init__(self, path: str) -> None:
-        import mmap
-
-        super().__init__(path)
-        with storage_errors(path):
-            held = mmap.mmap(self._fd, self.size_bytes, prot=mmap.PROT_READ) if self.size_bytes else b""
-        self._view = memoryview(held)
+    One mapping for each view, which ends with it: pages of a mapping count as memory of the process.
+    """
 
     def view(self, offset: int, size: int) -> memoryview | None:
-        """Return bytes of the mapping."""
+        """Return bytes of the page cache itself, None where the file system has no mappings."""
+        import mmap
+
+        start = offset - offset % mmap.ALLOCATIONGRANULARITY
+        try:
+            held = mmap.mmap(self._fd, offset + size - start, prot=mmap.PROT_READ, offset=start)
+        except OSError:  # a file system without mappings
+            return None
         self.bytes_read += size
-        return self._view[offset : offset + size]
+        return memoryview(held)[offset - start :]
 
 
 class LocalStore:

@@ -133,9 +133,9 @@ def test_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     seen: list[int] = []
     real = reader.read_rows
 
-    def read_rows(file: store.RangeReader, entry: TableEntry, first: int, rows: bulk.U8) -> None:
+    def read_rows(file: store.RangeReader, entry: TableEntry, first: int, rows: bulk.U8) -> bulk.U8:
         seen.append(rows.nbytes)
-        real(file, entry, first, rows)
+        return real(file, entry, first, rows)
 
     monkeypatch.setattr(scan, "read_rows", read_rows)
     plan = plan_reshard(version, 4, output=str(tmp_path / "b"), max_memory_bytes=400_000)
