@@ -152,10 +152,12 @@ def _table_record(
     return head + struct.pack("<qq", dim, rows) + _lp(dtype.encode()) + _lp(sums)
 
 
-def fingerprint_checkpoint(checkpoint: Checkpoint, *, workers: int = 1, progress: Progress = SILENT) -> Fingerprint:
+def fingerprint_checkpoint(
+    checkpoint: Checkpoint, *, workers: int = 1, batch_bytes: int = VALUE_BATCH_BYTES, progress: Progress = SILENT
+) -> Fingerprint:
     """Read every value of a checkpoint once and return its fingerprint.
 
-    Memory is a few batches per worker. Raises CorruptError where ids and rows do not match.
+    Memory is a few batches of `batch_bytes` per worker. Raises CorruptError where ids and rows do not match.
     """
     sketch = ContentSketch()
 
@@ -165,7 +167,7 @@ def fingerprint_checkpoint(checkpoint: Checkpoint, *, workers: int = 1, progress
             progress.advance(piece.size)
             return
         block = read_piece(checkpoint, piece)
-        for some, rows in row_batches(checkpoint, piece, len(block.ids), VALUE_BATCH_BYTES):
+        for some, rows in row_batches(checkpoint, piece, len(block.ids), batch_bytes):
             sketch.add_rows(piece.entry.name, block.ids[some], rows)
             progress.advance(rows.nbytes)
 

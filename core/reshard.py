@@ -63,6 +63,8 @@ LARGE_SHARD_BYTES: Final = 1 << 31
 _BYTES_PER_ID_BYTE: Final = 24
 """Memory for each byte of a piece of ids: the bytes, what they decode to, owners, lengths, and copies by owner."""
 _MAX_PIECES: Final = 4096
+_MAPPED_BATCH_BYTES: Final = 16 << 20
+"""What the proof maps at a time: it is not copied, and each end of a mapping interrupts all cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -550,4 +552,4 @@ def _read_back(plan: ReshardPlan, directory: str, progress: Progress) -> Fingerp
         shards=shards,
     )
     with open_checkpoint(staged, staged=True) as written:
-        return fingerprint_checkpoint(written, workers=plan.workers, progress=progress)
+        return fingerprint_checkpoint(written, workers=plan.workers, batch_bytes=_MAPPED_BATCH_BYTES, progress=progress)

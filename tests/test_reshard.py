@@ -140,7 +140,7 @@ def test_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(scan, "read_rows", read_rows)
     plan = plan_reshard(version, 4, output=str(tmp_path / "b"), max_memory_bytes=400_000)
     execute_reshard(plan)
-    proof = scan.VALUE_BATCH_BYTES
+    proof = reshard._MAPPED_BATCH_BYTES
     assert plan.batch_bytes < 200_000
     assert max(seen) <= max(plan.batch_bytes, proof)
     assert min(seen) <= plan.batch_bytes
