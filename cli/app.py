@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import typer
 
 COMMANDS = (
-    *("list", "inspect", "verify", "reshard", "prune", "undo"),
+    *("list", "inspect", "get", "verify", "reshard", "prune", "undo"),
     *("metrics set", "metrics show", "metrics import", "metrics remove", "metrics mode"),
     *("tag add", "tag remove", "tag list", "note"),
     *("policy show", "policy set", "policy clear", "demo"),
@@ -28,8 +28,8 @@ GROUPS = {
 }
 
 
-def build() -> typer.Typer:
-    """Return the typer application with all commands."""
+def build(only: str | None = None) -> typer.Typer:
+    """Return the typer application with all commands, or with the one named (a group is one): a tenth of the start."""
     from importlib import import_module
 
     import typer
@@ -60,6 +60,8 @@ def build() -> typer.Typer:
     }
     for command in COMMANDS:
         group, _, name = command.rpartition(" ")
+        if only not in {None, group or name}:
+            continue
         module = import_module(f"edl_ckpt.cli.commands.{group or name}_")
         function = getattr(module, f"{command.replace(' ', '_')}_command")
         if group and name == next(c for c in COMMANDS if c.startswith(f"{group} ")).partition(" ")[2]:
@@ -100,9 +102,11 @@ def run(arguments: list[str]) -> NoReturn:
     from edl_ckpt.cli.output import Output, Told
     from edl_ckpt.core.errors import UsageError
 
-    app = build()
     defaults: dict[str, dict[str, Any]] = {}
-    if any(path.is_file() for path in config_files()):
+    configured = any(path.is_file() for path in config_files())
+    known = {command.partition(" ")[0] for command in COMMANDS}
+    app = build(arguments[0] if arguments and arguments[0] in known and not configured else None)
+    if configured:
         try:
             defaults = read_config(known_options(app))
         except UsageError as error:

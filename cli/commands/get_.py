@@ -1,0 +1,103 @@
+"""`edl-ckpt get`: single rows of a table, or a dense variable."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edl_ckpt.cli.options import Csv, Ref, resolve_ref
+from edl_ckpt.cli.output import Output
+from edl_ckpt.core.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+
+def get_command(
+    out: Output,
+    ref: Ref = None,
+    table: Annotated[str | None, typer.Option(metavar="NAME", help="The table whose rows are wanted.")] = None,
+    ids: Annotated[list[int] | None, typer.Option("--id", metavar="ID", help="A row's id; may be repeated.")] = None,
+    ids_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Ids, one a line, or an .npy file of int64.")
+    ] = None,
+    variable: Annotated[str | None, typer.Option(metavar="NAME", help="The dense variable that is wanted.")] = None,
+    nearest: Annotated[
+        int | None, typer.Option(min=1, metavar="K", help="Also the K rows most similar by cosine.")
+    ] = None,
+    everywhere: Annotated[
+        bool, typer.Option("--everywhere", help="Look in all shards, for rows that lie in the wrong one.")
+    ] = False,
+    npy: Annotated[str | None, typer.Option(metavar="FILE", help="Write the values as an .npy file.")] = None,
+    csv: Csv = False,  # noqa: ARG001
+) -> None:
+    """Print rows of a table by their ids, or a dense variable. Opens only the shard that can hold them."""
+    from edl_ckpt.cli import render_get
+    from edl_ckpt.core.lookup import find_nearest, look_up, read_variable
+
+    if (table is None) == (variable is None) or (variable and (ids or ids_file or nearest)):
+        raise UsageError("say --table NAME with --id or --ids-file, or --variable NAME")
+    version, storage = resolve_ref(ref, out), out.storage_options
+    if variable is not None:
+        values, dtype = read_variable(version, variable, storage_options=storage)
+        _write_npy(npy, values)
+        out.show(
+            lambda: render_get.variable_document(version.ref, variable, values, dtype.name),
+            lambda: render_get.variable_human(version.ref, variable, values, dtype.name),
+            lambda: render_get.variable_rows(values),
+        )
+        return
+    wanted = [*(ids or ()), *(read_ids(ids_file) if ids_file else ())]
+    if not wanted:
+        raise UsageError("which rows? say --id or --ids-file")
+    found = look_up(version, str(table), wanted, everywhere=everywhere, storage_options=storage)
+    close = find_nearest(version, found, nearest, storage_options=storage) if nearest else ()
+    _write_npy(npy, found.vectors)
+    out.show(
+        lambda: render_get.document(found, close),
+        lambda: render_get.human(found, close),
+        lambda: render_get.rows(found),
+    )
+    out.detail(f"read {found.bytes_read} bytes of {version.size_bytes}")
+    for warning in render_get.warnings(found):
+        out.warn(warning)
+    if found.missing:
+        raise SystemExit(3)
+
+
+def read_ids(path: str) -> list[int]:
+    """Return the ids of a file; UsageError, naming the line, for what is none."""
+    import numpy as np
+
+    from edl_ckpt.core.store import storage_errors
+
+    with storage_errors(path):
+        if path.endswith(".npy"):
+            try:
+                array = np.load(path, allow_pickle=False)
+            except ValueError as error:
+                raise UsageError(f"not an .npy file of ids: {error}", path=path) from None
+            if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu" or array.ndim != 1:
+                raise UsageError("expected an .npy file of one dimension of whole numbers", path=path)
+            return [int(i) for i in array]
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = [(number, line.strip()) for number, line in enumerate(file, start=1)]
+    try:
+        for number, line in lines:
+            if line:
+                int(line)
+    except ValueError:
+        raise UsageError(f"line {number}: {line[:40]!r} is no id", path=path) from None
+    return [int(line) for _, line in lines if line]
+
+
+def _write_npy(path: str | None, values: npt.NDArray[np.generic]) -> None:
+    import numpy as np
+
+    from edl_ckpt.core.store import storage_errors
+
+    if path is not None:
+        with storage_errors(path), open(path, "wb") as file:
+            np.save(file, values, allow_pickle=False)
