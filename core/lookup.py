@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -63,17 +64,17 @@ def look_up(
     would be needed is missing, UnsupportedError for a dtype that numpy lacks, and what reading raises.
     """
     wanted = _unique(ids)
-    owners = set(range(version.ps_num or 0))
-    if not everywhere and version.ps_num:
-        owners = set(placement.row_owners(wanted, version.ps_num).tolist()) or {0}
-    with _open_some(version, owners, storage_options) as checkpoint:
+    owner = placement.row_owners(wanted, version.ps_num or 1)
+    shards = set(range(version.ps_num or 1)) if everywhere else set(owner.tolist()) or {0}
+    with _open_some(version, shards, storage_options) as checkpoint:
         held = checkpoint.entries(table)
         dtype = checkpoint.table_dtype(table)
         dim = checkpoint.infos[table].dim if table in checkpoint.infos else max((e.dim for _, e in held), default=0)
         vectors = np.zeros((len(wanted), dim), as_dtype(np.empty(0, np.uint8), dtype).dtype)
         found = np.zeros(len(wanted), np.int64)
         for shard, entry in held:
-            _collect(checkpoint, shard, entry, wanted, vectors, found)
+            mine = np.arange(len(wanted)) if everywhere else np.flatnonzero(owner == shard.file.ps_id)
+            _collect(checkpoint, shard, entry, wanted, mine, vectors, found)
         bytes_read = checkpoint.bytes_read
     there = found > 0
     return Lookup(
@@ -112,12 +113,13 @@ def _collect(
     shard: ShardIndex,
     entry: TableEntry,
     wanted: I64,
+    mine: I64,
     vectors: npt.NDArray[np.generic],
     found: I64,
 ) -> None:
-    """Find the wanted ids in a shard and fill in their rows; count in `found` how often each id was met."""
+    """Find in a shard those wanted ids that `mine` numbers; fill in their rows, count in `found` what was met."""
     reader = checkpoint.reader(shard)
-    order = np.argsort(wanted)
+    order = mine[np.argsort(wanted[mine])]
     ordered = wanted[order]
     places: list[I64] = []
     rows: list[I64] = []
@@ -144,8 +146,7 @@ def _close_together(row: I64, row_bytes: int) -> Iterator[slice]:
     gap = max(_NEAR_BYTES // max(row_bytes, 1), 1)
     window = row // max(VALUE_BATCH_BYTES // max(row_bytes, 1), 1)
     cuts = np.flatnonzero((np.diff(row) > gap) | (np.diff(window) > 0)) + 1
-    edges = [0, *cuts.tolist(), len(row)]
-    yield from (slice(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True) if b > a)
+    yield from (slice(a, b) for a, b in pairwise([0, *cuts.tolist(), len(row)]) if b > a)
 
 
 def read_variable(
@@ -174,9 +175,9 @@ def find_nearest(
 ) -> tuple[Neighbours, ...]:
     """Return, for each row looked up, the `count` other rows of the table most similar to it by cosine.
 
-    Reads the whole table once, in batches. Rows of zeros, and rows with NaN or infinities, are similar to nothing. Equal
-    similarities come in the order of ids. Raises
-    UsageError for a `count` below 1, UnsupportedError for more than 256 rows at a time.
+    Reads the whole table once, in batches. Rows of zeros, and rows with NaN or infinities, are similar to nothing.
+    Equal similarities come in the order of ids. Raises UsageError for a `count` below 1, UnsupportedError for more
+    than 256 rows at a time.
     """
     if len(lookup.ids) > _QUERIES_AT_ONCE:
         raise UnsupportedError(f"the nearest of at most {_QUERIES_AT_ONCE} rows at a time, got {len(lookup.ids)}")

@@ -84,13 +84,13 @@ def read_ids(path: str) -> list[int]:
             return [int(i) for i in array]
         with open(path, encoding="utf-8", errors="replace") as file:
             lines = [(number, line.strip()) for number, line in enumerate(file, start=1)]
-    try:
-        for number, line in lines:
-            if line:
-                int(line)
-    except ValueError:
-        raise UsageError(f"line {number}: {line[:40]!r} is no id", path=path) from None
-    return [int(line) for _, line in lines if line]
+    held: list[int] = []
+    for number, line in lines:
+        try:
+            held += [int(line)] if line else []
+        except ValueError:
+            raise UsageError(f"line {number}: {line[:40]!r} is no id", path=path) from None
+    return held
 
 
 def _write_npy(path: str | None, values: npt.NDArray[np.generic]) -> None:

@@ -1,0 +1,48 @@
+"""`edl-ckpt diff`: what changed from one version to another."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from edl_ckpt.cli.options import Csv, Workers, resolve_ref
+from edl_ckpt.cli.output import Output
+from edl_ckpt.core.errors import UsageError
+
+
+def diff_command(
+    out: Output,
+    a: Annotated[str, typer.Argument(metavar="REF", help="The version to start from.")],
+    b: Annotated[str, typer.Argument(metavar="REF", help="The version to hold against it.")],
+    tolerance: Annotated[float, typer.Option(metavar="X", help="Elements that differ by no more are equal.")] = 0.0,
+    top: Annotated[int, typer.Option(min=0, metavar="K", help="Name the K rows of each table that moved most.")] = 0,
+    rows: Annotated[bool, typer.Option("--rows", help="Name every row that differs, in --json and --csv.")] = False,
+    workers: Workers = None,
+    csv: Csv = False,
+) -> None:
+    """Compare two versions by content, whatever their shard counts and generations; 3 when they differ."""
+    from edl_ckpt.cli import render_diff
+    from edl_ckpt.core.diff import diff_versions
+
+    if not tolerance >= 0:
+        raise UsageError(f"tolerance must be 0 or more, got {tolerance}")
+    if rows and not (out.json or csv):
+        raise UsageError("--rows is for --json and --csv")
+    result = diff_versions(
+        resolve_ref(a, out),
+        resolve_ref(b, out),
+        tolerance=tolerance,
+        top=top,
+        rows=rows,
+        workers=workers,
+        storage_options=out.storage_options,
+        progress=out.progress(),
+    )
+    out.show(
+        lambda: render_diff.document(result, rows=rows),
+        lambda: render_diff.human(result),
+        lambda: render_diff.changed_rows(result) if rows else render_diff.rows(result),
+    )
+    if not result.equal:
+        raise SystemExit(3)

@@ -1,0 +1,113 @@
+"""A comparison of two versions as words, as JSON and as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from edl_ckpt.cli import text
+from edl_ckpt.cli.render_inspect import new_table
+from edl_ckpt.core.diff import HISTOGRAM_EDGES
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from edl_ckpt.core.diff import DenseDiff, DiffResult, TableDiff
+
+_STYLES = {"equal": "dim", "changed": "yellow", "added": "green", "removed": "red"}
+_BAR = 12
+
+
+def document(result: DiffResult, *, rows: bool = False) -> dict[str, Any]:
+    """Return `edl-ckpt/diff/1`; every row that differs only where `rows` asks for them."""
+    held = {"schema": "edl-ckpt/diff/1", **asdict(result), "histogram_edges": list(HISTOGRAM_EDGES)}
+    for table in held["tables"]:
+        changed = table.pop("rows")
+        if rows:
+            table["rows"] = [{"id": i, "status": status, "l2": l2} for i, status, l2 in changed]
+    return held
+
+
+def rows(result: DiffResult) -> list[list[Any]]:
+    """Return a header and one row for each variable and table."""
+    header = ["kind", "name", "status", "added", "removed", "changed", "unchanged", "max_abs", "l2", "relative", "what"]
+    dense = [["variable", v.name, v.status, *[None] * 4, v.max_abs, v.l2, v.relative, v.what] for v in result.variables]
+    tables = [
+        ["table", t.name, t.status, t.added, t.removed, t.changed, t.unchanged, t.max_abs, t.l2, t.relative, t.what]
+        for t in result.tables
+    ]
+    return [header, *dense, *tables]
+
+
+def changed_rows(result: DiffResult) -> list[list[Any]]:
+    """Return a header and one row for each row of a table that differs."""
+    return [["table", "id", "status", "l2"], *([t.name, *row] for t in result.tables for row in t.rows)]
+
+
+def human(result: DiffResult) -> Iterator[RenderableType]:
+    """Yield where the change is, a bar for each tensor, and the rows that moved most."""
+    from rich.text import Text
+
+    head = Text(f"{text.shown(result.a)} -> {text.shown(result.b)}", "bold")
+    if result.equal:
+        same = result.fingerprint_a == result.fingerprint_b
+        yield head.append("  equal", "green")
+        yield Text(
+            f"{result.fingerprint_a}" if same else f"by value, within a tolerance of {result.tolerance:g}", "dim"
+        )
+        return
+    parts: list[DenseDiff | TableDiff] = [*result.variables, *result.tables]
+    differ = sum(part.status != "equal" for part in parts)
+    yield head.append(f"  {differ} of {len(parts)} tensors differ", "dim")
+    largest = max((p.relative or 0.0 for p in parts), default=0.0)
+    if result.tables:
+        yield _tables(result.tables, largest)
+    if result.variables:
+        yield _variables(result.variables, largest)
+    for table in result.tables:
+        yield from _details(table)
+
+
+def _measure(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _bar(part: DenseDiff | TableDiff, largest: float) -> RenderableType:
+    from rich.text import Text
+
+    return Text(text.bar(part.relative or 0.0, largest, _BAR), "yellow")
+
+
+def _tables(tables: Sequence[TableDiff], largest: float) -> RenderableType:
+    from rich.text import Text
+
+    shown = new_table("embedding table", "", "added>", "removed>", "changed>", "unchanged>", "relative>", "", "what")
+    for t in tables:
+        counts = [text.count(n) if n else "" for n in (t.added, t.removed, t.changed, t.unchanged)]
+        status = Text(t.status, _STYLES[t.status])
+        shown.add_row(text.shown(t.name), status, *counts, _measure(t.relative), _bar(t, largest), text.shown(t.what))
+    return shown
+
+
+def _variables(variables: Sequence[DenseDiff], largest: float) -> RenderableType:
+    from rich.text import Text
+
+    shown = new_table("dense variable", "", "max abs>", "cosine>", "relative>", "", "what")
+    for v in variables:
+        status = Text(v.status, _STYLES[v.status])
+        cosine = "" if v.cosine is None or v.status == "equal" else f"{v.cosine:.6f}"
+        measures = (_measure(v.max_abs), cosine, _measure(v.relative))
+        shown.add_row(text.shown(v.name), status, *measures, _bar(v, largest), text.shown(v.what))
+    return shown
+
+
+def _details(table: TableDiff) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    if table.changed and any(table.histogram):
+        span = f"rows by how far they moved, 1e-8 to 1e4: {text.columns(list(table.histogram))}"
+        yield Text(f"{text.shown(table.name)}  ", "bold").append(span, "dim")
+    if table.top:
+        moved = ", ".join(f"{row.id} ({row.l2:.4g})" for row in table.top)
+        yield Text(f"  moved most: {moved}", "dim")

@@ -1,0 +1,95 @@
+"""get and diff as scripts and people meet them."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from oracle import GOLDEN
+from program import document, edl
+
+PLACE = GOLDEN / "current/ps3"
+
+
+def test_get_document(tmp_path: Path) -> None:
+    """Rows come with their ids in the order asked for; missing ids are named, with exit code 3."""
+    ids = tmp_path / "ids.txt"
+    ids.write_text("2\n\n 1\n")
+    held = document("get", PLACE, "--table", "emb_a/embeddings:0", "--ids-file", ids, "--id", "99999", code=3)
+    assert held["schema"] == "edl-ckpt/get/1"
+    assert held["missing"] == [99999]
+    assert all(len(row["vector"]) == held["dim"] == 4 for row in held["rows"])
+    done = edl("get", PLACE, "--table", "emb_a/embeddings:0", "--id", "99999")
+    assert (done.returncode, "99999: not in the table" in done.stderr) == (3, True)
+    near = document("get", PLACE, "--table", "emb_a/embeddings:0", "--id", str(held["rows"][0]["id"]), "--nearest", "2")
+    assert len(near["nearest"][0]["neighbours"]) == 2
+
+
+def test_get_forms(tmp_path: Path) -> None:
+    """The same rows as CSV and as an .npy file; ids come from an .npy file too; a variable has its shape."""
+    inspected = document("inspect", PLACE)
+    name = next(t["name"] for t in inspected["tables"] if t["rows"])
+    np.save(tmp_path / "ids.npy", np.arange(-50, 50))
+    asked = ("get", PLACE, "--table", name, "--ids-file", tmp_path / "ids.npy")
+    held = document(*asked, "--npy", tmp_path / "rows.npy", code=3)
+    assert np.load(tmp_path / "rows.npy").tolist() == [row["vector"] for row in held["rows"]]
+    rows = list(csv.reader(io.StringIO(edl(*asked, "--csv").stdout)))
+    assert [int(row[0]) for row in rows[1:]] == [row["id"] for row in held["rows"]]
+    kernel = document("get", PLACE, "--variable", "conv/kernel:0", "--npy", tmp_path / "kernel.npy")
+    assert np.array(kernel["values"]).shape == (2, 3, 4, 5) == np.load(tmp_path / "kernel.npy").shape
+    assert "float32 2x3x4x5" in edl("get", PLACE, "--variable", "conv/kernel:0").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--table", "emb_a/embeddings:0"], 2),
+        (["--id", "1"], 2),
+        (["--table", "t", "--variable", "v"], 2),
+        (["--variable", "v", "--id", "1"], 2),
+        (["--variable", "none"], 10),
+        (["--table", "none", "--id", "1"], 10),
+        (["--table", "emb_a/embeddings:0", "--id", str(2**63)], 2),
+        (["--table", "emb_a/embeddings:0", "--ids-file", "none.txt"], 10),
+        (["--table", "emb_a/embeddings:0", "--ids-file", f"{GOLDEN}/README.md"], 2),
+        (["--variable", "conv/kernel:0", "--npy", "/nowhere/x.npy"], 10),
+    ],
+)
+def test_get_failures(arguments: list[str], code: int, tmp_path: Path) -> None:
+    """Every wrong question has its code and no traceback."""
+    done = edl("get", PLACE, *arguments, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_diff_document() -> None:
+    """Equal is 0, different 3; the document has what scripts rely on, in words there is a bar for each tensor."""
+    same = document("diff", GOLDEN / "current/ps1", GOLDEN / "current/ps4")
+    assert (same["schema"], same["equal"]) == ("edl-ckpt/diff/1", True)
+    held = document("diff", f"{GOLDEN}/multi@9", f"{GOLDEN}/multi@20", "--top", "1", code=0)
+    assert held["equal"] in {True, False}
+    other = document("diff", GOLDEN / "current/ps1", GOLDEN / "bad/dir-version-differs", "--rows", code=3)
+    assert {"name", "status", "max_abs", "l2", "relative", "cosine"} <= set(other["variables"][0])
+    assert {"name", "status", "added", "removed", "changed", "unchanged", "top", "rows"} <= set(other["tables"][0])
+    assert {t["status"] for t in other["tables"]} == {"added", "removed"}
+    done = edl("diff", GOLDEN / "current/ps1", GOLDEN / "bad/dir-version-differs")
+    assert (done.returncode, "tensors differ" in done.stdout) == (3, True)
+    assert "equal" in edl("diff", GOLDEN / "current/ps1", GOLDEN / "current/ps2").stdout
+    rows = list(csv.reader(io.StringIO(edl("diff", GOLDEN / "current/ps1", GOLDEN / "legacy/v4a", "--csv").stdout)))
+    assert rows[0][:3] == ["kind", "name", "status"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["--tolerance", "-1"], 2), (["--tolerance", "nan"], 2), (["--rows"], 2), (["--top", "-1"], 2)],
+)
+def test_diff_failures(arguments: list[str], code: int) -> None:
+    """Wrong flags are code 2; a version that cannot be compared has the code of its fault."""
+    assert edl("diff", PLACE, PLACE, *arguments).returncode == code
+    assert edl("diff", PLACE, f"{GOLDEN}/bad/missing-shard@7").returncode == 4
+    assert edl("diff", PLACE, f"{GOLDEN}/bad/truncated@7").returncode == 5
+    assert edl("diff", PLACE, "nowhere").returncode == 10

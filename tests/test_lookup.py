@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl_ckpt.core import open_checkpoint, placement, save_checkpoint
+from edl_ckpt.core.catalog import list_versions, parse_ref, resolve
+from edl_ckpt.core.errors import IncompleteError, NotFoundError, UnsupportedError, UsageError
+from edl_ckpt.core.lookup import find_nearest, look_up, read_variable
+from edl_ckpt.core.model import Version
+from edl_ckpt.core.store import LocalStore
+from edl_ckpt.core.writer import Table
+from oracle import GOLDEN
+
+CASES = [*(f"current/ps{n}" for n in (1, 2, 3, 4)), "legacy/v1", "legacy/v2", "legacy/v3", "legacy/v4a"]
+
+
+def newest(place: Path) -> Version:
+    """Return the last version of a location."""
+    return list_versions(str(place)).versions[-1]
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Version:
+    """Return a version of 4 shards with one table of 40,000 rows of 16 float32, and two variables."""
+    random = np.random.default_rng(3)
+    ids = random.permutation(40_000).astype(np.int64)
+    vectors = np.repeat(ids[:, None], 16, axis=1).astype(np.float32)
+    variables: dict[str, Any] = {"a": np.arange(6, dtype=np.float64).reshape(2, 3), "b": np.zeros(50_000, np.float32)}
+    return save_checkpoint(str(tmp_path), 1, 4, variables=variables, tables={"t": Table(ids, vectors)})
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_row_of_golden(case: str, expected: Any) -> None:
+    """Every id that ElasticDL saved is found with its vector, negative ones too, in every generation; no other is."""
+    version = newest(GOLDEN / case)
+    with open_checkpoint(version) as checkpoint:
+        tables = {name: list(checkpoint.table(name)) for name in checkpoint.table_names}
+    for name, batches in tables.items():
+        ids = np.concatenate([b.ids for b in batches]) if batches else np.empty(0, np.int64)
+        vectors = np.concatenate([b.vectors for b in batches]) if batches else np.empty((0, 0), np.float32)
+        found = look_up(version, name, [*ids.tolist(), 777_777_777])
+        assert found.ids.tolist() == ids.tolist()
+        assert found.vectors.tobytes() == vectors.tobytes()
+        assert found.missing == (777_777_777,)
+        assert found.duplicates == ()
+
+
+def test_variables_of_golden(expected: Any) -> None:
+    """Every dense variable is what expected.json says."""
+    version = newest(GOLDEN / "current/ps3")
+    for name, held in expected["current"]["dense"].items():
+        values, dtype = read_variable(version, name)
+        assert (dtype.name, list(values.shape)) == (held["dtype"], held["shape"])
+        assert values.tobytes() == base64.b64decode(held["base64"])
+    with pytest.raises(NotFoundError):
+        read_variable(version, "none")
+
+
+def test_only_what_is_needed_is_read(large: Version, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the shard `id % ps_num` is opened, and of it headers, ids and a page around the row are read."""
+    opened: list[str] = []
+    real = LocalStore.open
+
+    def counted(store: LocalStore, path: str) -> Any:
+        opened.append(path)
+        return real(store, path)
+
+    with open_checkpoint(large) as checkpoint:
+        headers = checkpoint.bytes_read
+        entry = checkpoint.entries("t")[3][1]
+        ids = sum(run.end - run.start for run in entry.ids)
+    monkeypatch.setattr(LocalStore, "open", counted)
+    found = look_up(large, "t", [7])
+    assert opened == [large.shards[3].path]
+    assert found.vectors.tolist() == [[7.0] * 16]
+    assert ids + 64 <= found.bytes_read <= headers + ids + 64
+    opened.clear()
+    look_up(large, "t", [3, 7, 11, 8])
+    assert opened == [large.shards[0].path, large.shards[3].path]
+    opened.clear()
+    read_variable(large, "a")
+    assert opened == [large.shards[placement.variable_owner("a", 4)].path]
+
+
+def test_many_rows(large: Version) -> None:
+    """Thousands of ids, repeated and in any order, are answered once each, in the order of their first mention."""
+    random = np.random.default_rng(5)
+    asked = random.integers(-10, 50_000, 20_000)
+    found = look_up(large, "t", asked)
+    first = list(dict.fromkeys(asked.tolist()))
+    assert found.ids.tolist() == [i for i in first if 0 <= i < 40_000]
+    assert list(found.missing) == [i for i in first if not 0 <= i < 40_000]
+    assert np.array_equal(found.vectors[:, 0], found.ids)
+    assert np.array_equal(found.vectors[:, 15], found.ids)
+
+
+def test_misplaced_rows() -> None:
+    """A row in the wrong shard is found everywhere, and only then."""
+    version = resolve(parse_ref(f"{GOLDEN}/bad/swapped-shards@7"))
+    assert look_up(version, "e", [0, 1]).missing == (0, 1)
+    assert look_up(version, "e", [0, 1], everywhere=True).missing == ()
+
+
+def test_incomplete() -> None:
+    """A row whose shard is there is answered, one whose shard is missing is an error that says so."""
+    version = resolve(parse_ref(f"{GOLDEN}/bad/missing-shard@7"))
+    assert look_up(version, "e", [1]).missing == ()
+    with pytest.raises(IncompleteError, match="shard 0 of 2"):
+        look_up(version, "e", [0])
+
+
+def test_wrong_questions(large: Version) -> None:
+    """An unknown table is not found; ids beyond 64 bits are a mistake."""
+    with pytest.raises(NotFoundError):
+        look_up(large, "none", [1])
+    with pytest.raises(UsageError):
+        look_up(large, "t", [2**63])
+
+
+def test_nearest(tmp_path: Path) -> None:
+    """The most similar rows by cosine over all shards: never the row itself, no zeros, no NaN."""
+    random = np.random.default_rng(1)
+    vectors = random.standard_normal((50_000, 8)).astype(np.float32)
+    vectors[10] = vectors[20] * 3
+    vectors[30] = vectors[20] / 2
+    vectors[40], vectors[50, 0] = 0, np.nan
+    ids = np.arange(50_000, dtype=np.int64) - 25_000
+    version = save_checkpoint(str(tmp_path), 1, 3, variables={}, tables={"t": Table(ids, vectors)})
+    asked = [20 - 25_000, 40 - 25_000, 50 - 25_000, 777 - 25_000]
+    near = find_nearest(version, look_up(version, "t", asked), 4)
+    assert [n.id for n in near] == asked
+    assert {i for i, _ in near[0].nearest[:2]} == {10 - 25_000, 30 - 25_000}
+    assert near[1].nearest == near[2].nearest == ()
+    with np.errstate(all="ignore"):
+        unit = vectors / np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    cosine = np.nan_to_num(unit @ unit[777], nan=-9)
+    cosine[777] = -9
+    best = np.argsort(-cosine)[:4]
+    assert [i for i, _ in near[3].nearest] == ids[best].tolist()
+    assert np.allclose([c for _, c in near[3].nearest], cosine[best])
+    with pytest.raises(UnsupportedError):
+        find_nearest(version, look_up(version, "t", ids[:300]), 4)
+    with pytest.raises(UsageError):
+        find_nearest(version, look_up(version, "t", ids[:3]), 0)
