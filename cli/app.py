@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import typer
 
 COMMANDS = (
-    *("list", "inspect", "get", "diff", "verify", "reshard", "prune", "undo"),
+    *("list", "inspect", "get", "diff", "verify", "reshard", "export", "prune", "undo"),
     *("metrics set", "metrics show", "metrics import", "metrics remove", "metrics mode"),
     *("tag add", "tag remove", "tag list", "note"),
     *("policy show", "policy set", "policy clear", "demo"),

@@ -9,32 +9,24 @@ for the fingerprint and once to be cut; memory is one part of both sides, whatev
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core import bulk
-from edl_ckpt.core.errors import CorruptError
 from edl_ckpt.core.fingerprint import fingerprint_checkpoint
-from edl_ckpt.core.model import DenseEntry, DType, ShardIndex, Version
+from edl_ckpt.core.model import DenseEntry, ShardIndex, Version
 from edl_ckpt.core.parallel import default_workers
+from edl_ckpt.core.partition import PART_BYTES, PartitionedTable, TablePart, by_hash, parts_needed
 from edl_ckpt.core.progress import SILENT, Progress
 from edl_ckpt.core.reader import Checkpoint, as_dtype, open_checkpoint
-from edl_ckpt.core.scan import VALUE_BATCH_BYTES, IdPiece, count_rows, id_pieces, read_piece, row_batches
-from edl_ckpt.core.store import storage_errors
+from edl_ckpt.core.scan import IdPiece, count_rows, id_pieces
 
 F64 = npt.NDArray[np.float64]
 
-PART_BYTES: Final = 64 << 20
-"""Values and ids of one side that are held at a time."""
-_MAX_PARTS: Final = 4096
 _DENSE_BYTES: Final = 4 << 20
 _ROWS_AT_ONCE: Final = 16_384
 HISTOGRAM_EDGES: Final = tuple(10.0**k for k in range(-8, 5))
@@ -278,6 +270,17 @@ class _Side:
             by_table.setdefault(piece.entry.name, []).append(piece)
         return by_table
 
+    def cut(self, name: str, parts: int, progress: Progress) -> PartitionedTable:
+        """Return a table cut by a hash of the id."""
+        return PartitionedTable(
+            self.checkpoint,
+            name,
+            self.pieces.get(name, ()),
+            parts=parts,
+            assign=by_hash(parts),
+            progress=progress,
+        )
+
 
 def _diff_table(first: _Side, second: _Side, name: str, wish: _Wish, progress: Progress) -> TableDiff:
     one, two = first.checkpoint, second.checkpoint
@@ -287,11 +290,11 @@ def _diff_table(first: _Side, second: _Side, name: str, wish: _Wish, progress: P
         return TableDiff(name, "removed", removed=_row_count(one, name))
     told = list(_table_changes(one, two, name))
     size = max(_table_bytes(one, name), _table_bytes(two, name)) + 16 * _row_count(one, name)
-    parts = min(-(-size // wish.part_bytes) or 1, _MAX_PARTS)
+    parts = parts_needed(size, wish.part_bytes)
     tally = _TableTally(wish)
-    with _Cut(first, name, parts, progress) as left, _Cut(second, name, parts, progress) as right:
-        for part in range(parts):
-            tally.compare(left.part(part), right.part(part))
+    with first.cut(name, parts, progress) as left, second.cut(name, parts, progress) as right:
+        for one_part, other in zip(left.all_parts(), right.all_parts(), strict=True):
+            tally.compare(one_part, other)
     return tally.result(name, ", ".join(told))
 
 
@@ -305,122 +308,6 @@ def _table_changes(one: Checkpoint, two: Checkpoint, name: str) -> Iterator[str]
     x, y = one.table_dtype(name), two.table_dtype(name)
     if x and y and x != y:
         yield f"dtype {x.name} -> {y.name}"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Part:
-    """The rows of one side whose ids hash alike: int64 [n] ascending ids, uint8 [n, row_bytes] values."""
-
-    ids: npt.NDArray[np.int64]
-    values: bulk.U8
-    dtype: DType | None
-    dim: int
-
-    def rows(self, place: npt.NDArray[np.intp]) -> npt.NDArray[np.generic]:
-        data = self.values[place]
-        return as_dtype(data.reshape(-1), self.dtype).reshape(len(place), self.dim)
-
-
-class _Cut:
-    """One side of a table, cut by a hash of the id into parts of a temporary file that has no name."""
-
-    def __init__(self, side: _Side, name: str, parts: int, progress: Progress) -> None:
-        checkpoint = side.checkpoint
-        self._checkpoint = checkpoint
-        self._pieces = side.pieces.get(name, ())
-        self._name = name
-        self._parts = parts
-        self._progress = progress
-        self._dtype = checkpoint.table_dtype(name)
-        self._dim = max((e.dim for _, e in checkpoint.entries(name)), default=0)
-        self._row_bytes = self._dim * (self._dtype.itemsize if self._dtype else 0)
-        self._rows = np.zeros(parts, np.int64)
-
-    def __enter__(self) -> Self:
-        with storage_errors(tempfile.gettempdir()):
-            self._file = tempfile.TemporaryFile()
-        try:
-            self._fill()
-        except BaseException:
-            self._file.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.close()
-
-    def _fill(self) -> None:
-        """Count the rows of each part, then write ids and rows at their offsets: first all ids, then all rows."""
-        for piece in self._pieces:
-            owner = _hashed(read_piece(self._checkpoint, piece).ids, self._parts)
-            self._rows += np.bincount(owner, minlength=self._parts)
-        starts = np.cumsum(self._rows) - self._rows
-        ids_at = starts * 8
-        values_at = int(self._rows.sum()) * 8 + starts * self._row_bytes
-        for piece in self._pieces:
-            self._write_piece(piece, ids_at, values_at)
-            self._progress.advance(piece.end - piece.start + piece.rows * self._row_bytes)
-
-    def _write_piece(self, piece: IdPiece, ids_at: bulk.I64, values_at: bulk.I64) -> None:
-        block = read_piece(self._checkpoint, piece)
-        owner = _hashed(block.ids, self._parts)
-        for some, values in row_batches(self._checkpoint, piece, len(block.ids), VALUE_BATCH_BYTES):
-            rows = np.bincount(owner[some], minlength=self._parts)
-            ids = np.ascontiguousarray(block.ids[some]).view(np.uint8).reshape(-1, 8)
-            self._write(ids, owner[some], rows, ids_at)
-            if self._row_bytes:
-                self._write(values, owner[some], rows, values_at)
-
-    def _write(self, data: bulk.U8, owner: bulk.U16, rows: npt.NDArray[np.int64], at: bulk.I64) -> None:
-        """Write rows ordered by part, each part's at its offset, which moves on."""
-        grouped = np.empty_like(data)
-        bulk.group_rows(data, owner, rows, grouped)
-        width, start = data.shape[1], 0
-        view = grouped.reshape(-1).data
-        for part in np.flatnonzero(rows).tolist():
-            size = int(rows[part]) * width
-            with storage_errors(tempfile.gettempdir()):
-                done = 0
-                while done < size:
-                    done += os.pwrite(self._file.fileno(), view[start + done : start + size], int(at[part]) + done)
-            at[part] += size
-            start += size
-
-    def part(self, number: int) -> _Part:
-        """Return one part, its ids ascending; CorruptError for an id that is there twice."""
-        rows, before = int(self._rows[number]), int(self._rows[:number].sum())
-        ids = np.empty(rows, np.int64)
-        values = np.empty((rows, self._row_bytes), np.uint8)
-        self._read(before * 8, ids.view(np.uint8))
-        self._read(int(self._rows.sum()) * 8 + before * self._row_bytes, values.reshape(-1))
-        order = np.argsort(ids, kind="stable")
-        ids = ids[order]
-        twice = np.flatnonzero(ids[1:] == ids[:-1])
-        if len(twice):
-            raise CorruptError(
-                f"table {self._name!r}: id {int(ids[twice[0]])} is there twice",
-                code="duplicate-id",
-                path=self._checkpoint.version.path,
-                hint=f"try: edl-ckpt verify {self._checkpoint.version.ref}",
-            )
-        return _Part(ids, values[order], self._dtype, self._dim)
-
-    def _read(self, offset: int, data: bulk.U8) -> None:
-        done, view = 0, data.data
-        while done < len(data):
-            count = os.preadv(self._file.fileno(), [view[done:]], offset + done)
-            if count == 0:
-                raise EOFError(offset)
-            done += count
-
-
-def _hashed(ids: bulk.I64, parts: int) -> bulk.U16:
-    """Return which part each id is in: uint16 [n]. Mixed first, since ids of one shard share their low digits."""
-    word = ids.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    word ^= word >> np.uint64(32)
-    return (word % np.uint64(parts)).astype(np.uint16)
 
 
 @dataclass(slots=True)
@@ -438,7 +325,7 @@ class _TableTally:
     top: list[RowChange] = field(default_factory=list)
     rows: list[tuple[int, str, float | None]] = field(default_factory=list)
 
-    def compare(self, a: _Part, b: _Part) -> None:
+    def compare(self, a: TablePart, b: TablePart) -> None:
         """Hold one part of both sides against each other."""
         at = np.searchsorted(b.ids, a.ids)
         both = np.zeros(len(a.ids), np.bool_)

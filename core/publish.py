@@ -17,6 +17,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
@@ -122,15 +123,7 @@ class Staging:
 
     def check_space(self, size_bytes: int) -> None:
         """Raise NoSpaceError when the filesystem has no room for this many bytes more."""
-        with storage_errors(self.checkpoint_dir):
-            stat = os.statvfs(self.path)
-        free = stat.f_bavail * stat.f_frsize
-        if free < size_bytes + _SPARE_BYTES:
-            raise NoSpaceError(
-                f"{size_bytes} bytes are needed, {free} are free",
-                path=self.checkpoint_dir,
-                hint="nothing was written",
-            )
+        check_space(self.path, size_bytes, shown=self.checkpoint_dir)
 
     def directory(self, name: str) -> str:
         """Make a directory inside the staging area and return its path."""
@@ -175,6 +168,79 @@ class Staging:
     def drop_trash(self) -> None:
         """Remove what this staging put into the trash."""
         shutil.rmtree(self._trash, ignore_errors=True)
+
+
+def check_space(path: str, size_bytes: int, *, shown: str | None = None) -> None:
+    """Raise NoSpaceError when the filesystem of a directory has no room for this many bytes more."""
+    with storage_errors(shown or path):
+        stat = os.statvfs(path)
+    free = stat.f_bavail * stat.f_frsize
+    if free < size_bytes + _SPARE_BYTES:
+        raise NoSpaceError(
+            f"{size_bytes} bytes are needed, {free} are free", path=shown or path, hint="nothing was written"
+        )
+
+
+class StagedOutput:
+    """A file or a directory that is written under a hidden name beside its target, and renamed when it is whole.
+
+    A context manager; what was not published is removed at its end. Entering raises RefusedError when the target
+    exists and `force` is not said, NotFoundError when its directory does not.
+    """
+
+    def __init__(self, target: str, *, is_directory: bool, force: bool) -> None:
+        self.target = target
+        self._force = force
+        self._is_directory = is_directory
+        folder, name = os.path.split(target)
+        self.path = os.path.join(folder, f".{name[:100]}.{new_id()}.edl-ckpt")
+        self._folder = folder or "."
+        self._others: list[str] = []
+
+    def __enter__(self) -> Self:
+        with storage_errors(self._folder):
+            os.stat(self._folder)
+        if os.path.lexists(self.target) and not self._force:
+            raise RefusedError("exists already; nothing was changed", path=self.target, hint="--force replaces it")
+        if self._is_directory:
+            with storage_errors(self.path):
+                os.mkdir(self.path)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for path in (self.path, *self._others):
+            shutil.rmtree(path, ignore_errors=True)
+            with suppress(OSError):
+                os.unlink(path)
+
+    def also(self, path: str) -> None:
+        """Remove another path at the end too."""
+        self._others.append(path)
+
+    def publish(self) -> None:
+        """Put what was written in its place; what `force` replaces is there until the new one is."""
+        if self._is_directory:
+            flush_directory(self.path)
+        if not self._force or not os.path.lexists(self.target):
+            rename_new(self.path, self.target)
+        else:
+            with storage_errors(self.target):
+                self._replace()
+        flush_directory(self._folder)
+
+    def _replace(self) -> None:
+        """Exchange both where the kernel can, and leave the old one to be removed; else one rename, or two."""
+        try:
+            _rename(self.path, self.target, _RENAME_EXCHANGE)
+        except OSError as error:
+            if error.errno not in {errno.EINVAL, errno.ENOSYS}:
+                raise
+            old = f"{self.path}.old"
+            self.also(old)
+            os.rename(self.target, old)
+            os.rename(self.path, self.target)
 
 
 def rename_new(old: str, new: str) -> None:

@@ -1,0 +1,82 @@
+"""export as scripts and people meet it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edl_ckpt.core import Table, save_checkpoint
+from oracle import GOLDEN
+from program import PROGRAM, document, edl
+
+PLACE = GOLDEN / "current/ps3"
+
+
+def test_document(tmp_path: Path) -> None:
+    """The document has what scripts rely on; `@best:METRIC` can be exported; words say what was written and proved."""
+    held = document("export", f"{PLACE}@120", tmp_path / "m.safetensors")
+    keys = ["schema", "ref", "output", "format", "files", "variables", "tables", "rows", "fingerprint", "seconds"]
+    assert list(held)[: len(keys)] == keys
+    assert held["schema"] == "edl-ckpt/export/1"
+    inspected = document("inspect", PLACE)
+    assert held["variables"] == len(inspected["variables"])
+    assert held["tables"] == len(inspected["tables"])
+    assert held["rows"] == sum(t["rows"] for t in inspected["tables"])
+    words = edl("export", PLACE, tmp_path / "arrays", "--format", "npy").stdout
+    assert "proved" in words
+    done = edl("export", tmp_path / "m.csv", "--table", "emb_a*", EDL_CKPT_DIR=str(PLACE))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "m.csv").read_text().startswith("id,v0,v1,v2,v3\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["m.xyz"], 2),
+        (["m.npz", "--format", "hdf5"], 2),
+        (["m.npz", "--dtype", "int8"], 2),
+        (["m.npz", "--dense-rows", "some"], 2),
+        (["m.npz", "--limit", "3"], 2),
+        (["m.npz", "--table", "none*"], 10),
+        (["nowhere/m.npz"], 10),
+        (["m.csv"], 2),
+        (["s3://bucket/m.npz"], 15),
+        (["m.npz", "--table", "emb_neg", "--dense-rows", "auto"], 2),
+    ],
+)
+def test_failures(tmp_path: Path, arguments: list[str], code: int) -> None:
+    """Every wrong wish has its code, no traceback, and leaves nothing."""
+    done = edl("export", PLACE, *arguments, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert edl("export", PLACE, tmp_path / "m.npz").returncode == 0
+    assert edl("export", PLACE, tmp_path / "m.npz").returncode == 16
+    assert edl("export", PLACE, tmp_path / "m.npz", "--force").returncode == 0
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    """A signal in the midst of an export ends it with its code and leaves nothing."""
+    ids = np.arange(400_000, dtype=np.int64)
+    table = Table(ids, np.zeros((len(ids), 64), np.float32))
+    save_checkpoint(str(tmp_path / "run"), 1, 2, variables={}, tables={"t": table})
+    for _ in range(5):
+        with subprocess.Popen([*PROGRAM, "export", str(tmp_path / "run"), str(tmp_path / "t.csv"), "-q"]) as process:
+            deadline = time.monotonic() + 30
+            while len(list(tmp_path.iterdir())) < 2 and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.002)
+            process.send_signal(number)
+            ended = process.wait(30)
+        if ended == 0:
+            (tmp_path / "t.csv").unlink()
+            continue
+        assert ended == code
+        assert [p.name for p in tmp_path.iterdir()] == ["run"]
+        return
+    pytest.fail("the export was always faster than the signal")

@@ -1,0 +1,321 @@
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import math
+import os
+import resource
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.numpy import load_file
+
+from builders import models, write_checkpoint
+from edl_ckpt.core import fingerprint_checkpoint, list_versions, open_checkpoint, save_checkpoint, verify_version
+from edl_ckpt.core.errors import (
+    CorruptError,
+    EdlCkptError,
+    NoSpaceError,
+    NotFoundError,
+    RefusedError,
+    UnsupportedError,
+    UsageError,
+)
+from edl_ckpt.core.export import ExportResult, Selection, export_version
+from edl_ckpt.core.export.content import cast_floats, draw
+from edl_ckpt.core.export.names import check_names, file_name, original_name
+from edl_ckpt.core.model import Version
+from edl_ckpt.core.writer import Table
+from oracle import GOLDEN, Model
+
+
+def only(place: Path) -> Version:
+    """Return the one version of a location."""
+    return list_versions(str(place)).versions[0]
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Open what was exported with the format's own library."""
+    if path.suffix == ".safetensors":
+        return dict(load_file(str(path)))
+    if path.suffix == ".npz":
+        with np.load(path) as archive:
+            return {original_name(name): archive[name] for name in archive.files if name != "index.json"}
+    return {original_name(f.name.removesuffix(".npy")): np.load(f, mmap_mode="r") for f in path.glob("*.npy")}
+
+
+@pytest.mark.parametrize("ending", ["safetensors", "npz", "npy"])
+@pytest.mark.parametrize("case", ["current/ps3", "legacy/v1", "legacy/v3", "legacy/v0d"])
+def test_golden(tmp_path: Path, ending: str, case: str, expected: Any) -> None:
+    """Every variable and table that ElasticDL saved opens with the format's own library, equal to expected.json."""
+    group, _, name = case.partition("/")
+    held = expected["current"] if group == "current" else expected["legacy"][name]
+    result = export_version(only(GOLDEN / case), str(tmp_path / f"m.{ending}"))
+    assert result.proved
+    arrays = load(tmp_path / f"m.{ending}")
+    for variable, said in held["dense"].items():
+        assert arrays[variable].dtype == said["dtype"]
+        assert list(arrays[variable].shape) == said["shape"]
+        assert arrays[variable].tobytes() == base64.b64decode(said["base64"])
+    for table, said in held["tables"].items():
+        assert arrays[f"{table}.ids"].tolist() == said["ids"]
+        assert arrays[f"{table}.vectors"].shape[0] == len(said["ids"])
+        if said["ids"]:
+            assert arrays[f"{table}.vectors"].tobytes() == base64.b64decode(said["vectors_base64"])
+    assert set(arrays) == {*held["dense"], *(f"{t}.{k}" for t in held["tables"] for k in ("ids", "vectors"))}
+
+
+def by_value(arrays: dict[str, Any], model: Model) -> None:
+    """Assert that arrays are a model."""
+    for name, (dtype, shape, data) in model.dense.items():
+        assert (arrays[name].dtype, arrays[name].shape) == (dtype, shape)
+        assert arrays[name].tobytes() == data
+    for name, table in model.tables.items():
+        ids = sorted(table.rows)
+        assert arrays[f"{name}.ids"].tolist() == ids
+        assert arrays[f"{name}.vectors"].tobytes() == b"".join(table.rows[i] for i in ids)
+
+
+@given(models(), st.integers(1, 5), st.sampled_from(["safetensors", "npz", "npy"]), st.sampled_from([64 << 20, 40]))
+def test_any_model(
+    tmp_path_factory: pytest.TempPathFactory, model: Model, ps_num: int, ending: str, part_bytes: int
+) -> None:
+    """Any model, in one part or in many, is what the format's own library reads; names that are no files are told."""
+    place = tmp_path_factory.mktemp("m")
+    write_checkpoint(place / "run", model, ps_num)
+    names = [*model.dense, *(f"{t}.{k}" for t in model.tables for k in ("ids", "vectors"))]
+    folded = {file_name(name).casefold() for name in names}
+    if len(folded) < len(names) and ending != "safetensors":
+        with pytest.raises(UnsupportedError):
+            export_version(only(place / "run"), str(place / f"m.{ending}"), part_bytes=part_bytes)
+        assert os.listdir(place) == ["run"]
+    elif len(set(names)) == len(names):
+        export_version(only(place / "run"), str(place / f"m.{ending}"), part_bytes=part_bytes)
+        by_value(load(place / f"m.{ending}"), model)
+    shutil.rmtree(place)
+
+
+def test_safetensors_is_lazy_and_tells(tmp_path: Path) -> None:
+    """Slices can be had without reading the rest; the metadata has version, fingerprint, initializers and metrics."""
+    version = only(GOLDEN / "current/ps2")
+    with open_checkpoint(version) as checkpoint:
+        text = fingerprint_checkpoint(checkpoint).text
+    export_version(version, str(tmp_path / "m.safetensors"))
+    with safe_open(str(tmp_path / "m.safetensors"), "np") as file:
+        told = file.metadata()
+        assert told["version"] == "120"
+        assert told["fingerprint"] == text
+        assert json.loads(told["metrics"]) == {}
+        assert json.loads(told["tables"])["emb_a/embeddings:0"]["initializer"] == "uniform"
+        assert file.get_slice("emb_a/embeddings:0.vectors")[2:4].shape == (2, 4)
+
+
+def test_sharded_safetensors(tmp_path: Path) -> None:
+    """Above the size asked for there are several files, and an index that says which tensor is where."""
+    version = only(GOLDEN / "current/ps2")
+    result = export_version(version, str(tmp_path / "m.safetensors"), max_shard_bytes=500)
+    index = json.loads((tmp_path / "m.safetensors/model.safetensors.index.json").read_text())
+    assert len(result.files) > 3
+    for name, file in index["weight_map"].items():
+        assert name in load_file(str(tmp_path / "m.safetensors" / file))
+
+
+def test_checkpoint(tmp_path: Path) -> None:
+    """As a checkpoint it is one merged shard that verifies, in a directory or as a bare file."""
+    version = only(GOLDEN / "current/ps4")
+    export_version(version, str(tmp_path / "out"), format_name="checkpoint")
+    result = export_version(version, str(tmp_path / "m.ckpt"))
+    merged = only(tmp_path / "out")
+    assert merged.ps_num == 1
+    assert verify_version(merged).ok
+    assert (tmp_path / "m.ckpt").stat().st_size == merged.size_bytes == result.files[0].size_bytes
+    assert sorted(os.listdir(tmp_path)) == ["m.ckpt", "out"]
+    with pytest.raises(UsageError):
+        export_version(version, str(tmp_path / "n.ckpt"), selection=Selection(tables=("*",)))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Version:
+    """Return a version with tables of 1,000 and 5 rows and two variables."""
+    ids = np.arange(1000, dtype=np.int64) * 3
+    rows = np.arange(4000, dtype=np.float32).reshape(1000, 4) * 100
+    small = Table(np.array([0, 2, 7], np.int64), np.array([[1.5], [2.5], [3.5]]), "uniform")
+    variables = {"a/kernel": np.array([1e30, 1.0], np.float64), "b": np.arange(3)}
+    tables = {"big": Table(ids, rows), "small": small}
+    return save_checkpoint(str(tmp_path / "run"), 7, 3, variables=variables, tables=tables)
+
+
+def exported(run: Version, tmp_path: Path, name: str, **options: Any) -> tuple[ExportResult, dict[str, Any]]:
+    """Export and load."""
+    result = export_version(run, str(tmp_path / name), **options)
+    return result, load(tmp_path / name)
+
+
+def test_selection(run: Version, tmp_path: Path) -> None:
+    """Globs choose tables and variables, one kind without the other; what matches nothing is named."""
+    assert set(exported(run, tmp_path, "1.npz", selection=Selection(tables=("s*",)))[1]) == {
+        "small.ids",
+        "small.vectors",
+    }
+    assert set(exported(run, tmp_path, "2.npz", selection=Selection(variables=("a/*", "b")))[1]) == {"a/kernel", "b"}
+    with pytest.raises(NotFoundError, match=r"no table matches 'x\*'"):
+        export_version(run, str(tmp_path / "3.npz"), selection=Selection(tables=("x*",)))
+
+
+def test_casts(run: Version, tmp_path: Path) -> None:
+    """Floats are cast, whole numbers are not; finite values that become infinite are counted."""
+    result, arrays = exported(run, tmp_path, "1.safetensors", selection=Selection(dtype="float16"))
+    rows = np.arange(4000, dtype=np.float32).reshape(1000, 4) * 100
+    assert arrays["big.vectors"].dtype == np.float16
+    with np.errstate(over="ignore"):
+        assert np.array_equal(arrays["big.vectors"], rows.astype(np.float16))
+    assert result.overflowed == int(np.count_nonzero(rows > 65519)) + 1
+    assert arrays["b"].dtype == np.int64
+    assert not result.proved
+    export_version(run, str(tmp_path / "2.npy"), selection=Selection(dtype="bfloat16"))
+    bits = np.load(tmp_path / "2.npy" / "small.vectors.npy")
+    assert (bits.astype(np.uint32) << 16).view(np.float32).ravel().tolist() == [1.5, 2.5, 3.5]
+    index = json.loads((tmp_path / "2.npy/index.json").read_text())
+    assert index["tensors"]["small.vectors"]["dtype"] == "bfloat16"
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, 1.0, 1.00390625, 1.01171875, 3.4e38, math.inf, math.nan, -1e-30])
+def test_bfloat16_rounds_to_even(value: float) -> None:
+    """bfloat16 is rounded to nearest even; infinity stays, NaN stays NaN, and only finite overflows are counted."""
+    data, overflowed = cast_floats(np.array([value], np.float32), "bfloat16")
+    back = float((data.view("<u2").astype(np.uint32) << 16).view(np.float32)[0])
+    if math.isnan(value):
+        assert math.isnan(back)
+    elif value == 3.4e38:
+        assert (back, overflowed) == (math.inf, 1)
+    else:
+        assert overflowed == 0
+        assert back == value or abs(back - value) <= abs(value) * 2**-8
+
+
+def test_matrix(run: Version, tmp_path: Path) -> None:
+    """A table as a matrix has row i at i; others are zeros, or drawn by its initializer, the same for a seed."""
+    _, arrays = exported(run, tmp_path, "1.npz", selection=Selection(tables=("small",), dense_rows="auto"))
+    assert arrays["small"].ravel().tolist() == [1.5, 0, 2.5, 0, 0, 0, 0, 3.5]
+    one = Selection(tables=("small",), dense_rows=5000, fill="initializer", seed=3)
+    _, drawn = exported(run, tmp_path, "2.npz", selection=one)
+    _, again = exported(run, tmp_path, "3.npz", selection=one, part_bytes=16)
+    assert np.array_equal(drawn["small"], again["small"])
+    assert drawn["small"][[0, 2, 7]].ravel().tolist() == [1.5, 2.5, 3.5]
+    rest = np.delete(drawn["small"], [0, 2, 7])
+    assert (np.abs(rest) <= 0.05).all()
+    assert len(np.unique(rest)) > 4900
+    with pytest.raises(UsageError, match="1 ids are outside of 0 to 6"):
+        export_version(run, str(tmp_path / "4.npz"), selection=Selection(tables=("small",), dense_rows=7))
+    _, many = exported(run, tmp_path, "5.npz", selection=Selection(tables=("big",), dense_rows="auto"), part_bytes=900)
+    assert np.array_equal(many["big"][::3], np.arange(4000, dtype=np.float32).reshape(1000, 4) * 100)
+    assert not many["big"][1::3].any()
+
+
+def test_initializers() -> None:
+    """Known initializers draw what Keras draws; a number is itself; an unknown one is told."""
+    assert draw("0.5", "t", 2, 3, 5, 0).tolist() == [[0.5, 0.5], [0.5, 0.5]]
+    assert abs(float(draw("normal", "t", 4, 0, 5000, 1).std()) - 0.05) < 0.002
+    assert np.array_equal(draw("uniform", "t", 2, 0, 3000, 1)[1000:1100], draw("uniform", "t", 2, 1000, 1100, 1))
+    with pytest.raises(EdlCkptError, match="glorot"):
+        draw("glorot", "t", 2, 0, 1, 0)
+
+
+def test_rows(run: Version, tmp_path: Path) -> None:
+    """CSV, JSON lines, word2vec and projector hold one table, ids ascending, floats that read back as they were."""
+    big = Selection(tables=("big",))
+    rows = np.arange(4000, dtype=np.float32).reshape(1000, 4) * 100
+    for part_bytes in (64 << 20, 1000):
+        for name in ("t.csv", "t.jsonl", "t.vec"):
+            export_version(run, str(tmp_path / name), selection=big, force=True, part_bytes=part_bytes)
+        with (tmp_path / "t.csv").open() as file:
+            table = list(csv.reader(file))
+        assert table[0] == ["id", "v0", "v1", "v2", "v3"]
+        assert np.array_equal(np.array(table[1:], np.float32), np.c_[np.arange(1000) * 3, rows].astype(np.float32))
+        lines = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
+        assert lines[5] == {"id": 15, "vector": rows[5].tolist()}
+        words = (tmp_path / "t.vec").read_text().splitlines()
+        assert (words[0], len(words)) == ("1000 4", 1001)
+    export_version(run, str(tmp_path / "p"), format_name="projector", selection=big, limit=7)
+    assert (tmp_path / "p/metadata.tsv").read_text().split() == [str(3 * k) for k in range(7)]
+    assert len((tmp_path / "p/vectors.tsv").read_text().splitlines()) == 7
+    with pytest.raises(UsageError, match="holds one table"):
+        export_version(run, str(tmp_path / "x.csv"))
+
+
+def test_targets(run: Version, tmp_path: Path) -> None:
+    """A target that exists is refused without force, and replaced whole with it; none lies among checkpoints."""
+    for name in ("m.npz", "m.npy"):
+        export_version(run, str(tmp_path / name))
+        with pytest.raises(RefusedError, match="exists"):
+            export_version(run, str(tmp_path / name))
+        export_version(run, str(tmp_path / name), selection=Selection(variables=("b",)), force=True)
+        assert set(load(tmp_path / name)) == {"b"}
+    for inside in ("m.npz", "version_7/m.npz"):
+        with pytest.raises(RefusedError, match="among checkpoints"):
+            export_version(run, str(tmp_path / "run" / inside))
+    with pytest.raises(NotFoundError):
+        export_version(run, str(tmp_path / "none" / "m.npz"))
+    assert sorted(os.listdir(tmp_path)) == ["m.npy", "m.npz", "run"]
+    assert os.listdir(tmp_path / "run") == ["version_7"]
+
+
+def test_nothing_half_written(run: Version, tmp_path: Path) -> None:
+    """A full disk, met half-way or before, leaves nothing behind and the old target as it was."""
+    export_version(run, str(tmp_path / "m.npz"), selection=Selection(variables=("b",)))
+    before = (tmp_path / "m.npz").read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    import signal
+
+    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        for name in ("m.npz", "n.npy", "n.safetensors", "n.ckpt"):
+            with pytest.raises(NoSpaceError):
+                export_version(run, str(tmp_path / name), force=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, old)
+    assert sorted(os.listdir(tmp_path)) == ["m.npz", "run"]
+    assert (tmp_path / "m.npz").read_bytes() == before
+
+
+def test_duplicates_are_refused(tmp_path: Path) -> None:
+    """An id that is there twice has no place in an export; it is named."""
+    ids = np.array([4, 4, 8], np.int64)
+    run = save_checkpoint(str(tmp_path / "run"), 1, 2, variables={}, tables={"t": Table(ids, np.ones((3, 2)))})
+    with pytest.raises(CorruptError, match="id 4 is there twice"):
+        export_version(run, str(tmp_path / "m.npz"))
+    assert os.listdir(tmp_path) == ["run"]
+
+
+@given(st.text(max_size=30))
+def test_file_names(name: str) -> None:
+    """Any name becomes one harmless component of a path, and back."""
+    if any(0xD800 <= ord(c) < 0xE000 for c in name):
+        return
+    written = file_name(name)
+    assert original_name(written) == name
+    assert "/" not in written
+    assert "\\" not in written
+    assert "\0" not in written
+    assert written[0] != "."
+    assert written.isascii() or not name.isascii()
+    assert written.partition(".")[0].upper() not in {"CON", "NUL", "COM1", "LPT9"}
+
+
+def test_colliding_names() -> None:
+    """Two names that one file would be somewhere, and names too long for a file, are told."""
+    for names in (["a", "A"], ["x" * 300], ["straße", "STRASSE"]):
+        if names == ["straße", "STRASSE"]:
+            check_names(names)  # written as %C3%9F: two files
+            continue
+        with pytest.raises(EdlCkptError):
+            check_names(names)
