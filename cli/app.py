@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import typer
 
 COMMANDS = (
-    *("list", "inspect", "get", "diff", "verify", "reshard", "export", "prune", "undo"),
+    *("list", "inspect", "get", "diff", "verify", "reshard", "export", "import", "prune", "undo"),
     *("metrics set", "metrics show", "metrics import", "metrics remove", "metrics mode"),
     *("tag add", "tag remove", "tag list", "note"),
     *("policy show", "policy set", "policy clear", "demo"),
@@ -38,7 +38,7 @@ def build(only: str | None = None) -> typer.Typer:
 
     app = typer.Typer(
         name="edl-ckpt",
-        help="See, check, reshard and prune the checkpoints of ElasticDL's parameter servers.",
+        help="See, check, reshard, prune and export the checkpoints of ElasticDL's parameter servers.",
         epilog="Exit codes: 0 done, 3 findings, 4 incomplete, 5 corrupt, 10 not found, 16 refused; README has all.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,

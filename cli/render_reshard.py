@@ -12,6 +12,7 @@ from edl_ckpt.cli.render_inspect import new_table
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from edl_ckpt.core.importing import ImportedShard
     from edl_ckpt.core.reshard import ReshardPlan, ReshardResult, TargetShard
 
 
@@ -52,7 +53,7 @@ def plan_human(plan: ReshardPlan) -> Iterator[RenderableType]:
     where = "in place" if plan.in_place else f"to {text.shown(plan.output)}"
     head = Text(text.shown(plan.ref), "bold")
     yield head.append(f"  would go from {plan.from_ps} to {plan.to_ps} PS {where}", "dim")
-    yield _targets(plan.targets)
+    yield target_table(plan.targets)
     yield Text(
         f"{text.size(plan.size_bytes)}, {text.count(plan.rows)} rows, largest shard {plan.skew:.2f} x the mean;"
         f" {plan.workers} workers with batches of {text.size(plan.batch_bytes)}. Nothing was written.",
@@ -66,7 +67,7 @@ def human(result: ReshardResult) -> Iterator[RenderableType]:
 
     head = Text(text.shown(result.ref), "bold")
     yield head.append(f"  {result.from_ps} -> {result.to_ps} PS, in {text.shown(result.output)}", "dim")
-    yield _targets(result.shards)
+    yield target_table(result.shards)
     rate = result.size_bytes / result.seconds if result.seconds else 0
     yield Text(
         f"{text.size(result.size_bytes)} in {result.seconds:.2f} s ({text.size(rate)}/s),"
@@ -77,7 +78,8 @@ def human(result: ReshardResult) -> Iterator[RenderableType]:
     yield Text(result.fingerprint)
 
 
-def _targets(targets: Sequence[TargetShard]) -> RenderableType:
+def target_table(targets: Sequence[TargetShard | ImportedShard]) -> RenderableType:
+    """Return the shards that are, or are to be, written."""
     from rich.text import Text
 
     table = new_table("shard>", "size>", "", "rows>", "variables>")

@@ -15,12 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from edl_ckpt.core.catalog import list_versions, parse_ref, resolve
+    from edl_ckpt.core.diff import DiffResult, diff_versions
     from edl_ckpt.core.errors import EdlCkptError
+    from edl_ckpt.core.export import ExportResult, Selection, export_version
     from edl_ckpt.core.fingerprint import Fingerprint, fingerprint_checkpoint
+    from edl_ckpt.core.importing import ImportResult, import_arrays
+    from edl_ckpt.core.lookup import Lookup, look_up
     from edl_ckpt.core.model import CheckpointRef, Listing, ShardIndex, State, Version
     from edl_ckpt.core.placement import row_owners, variable_owner
+    from edl_ckpt.core.prune import PrunePlan, execute_prune, make_plan, remove_own_shard
     from edl_ckpt.core.reader import Checkpoint, Part, Rows, open_checkpoint
     from edl_ckpt.core.reshard import ReshardPlan, ReshardResult, execute_reshard, plan_reshard
+    from edl_ckpt.core.retention import Policy
     from edl_ckpt.core.stats import TensorStats, tensor_stats
     from edl_ckpt.core.summary import CheckpointSummary, summarize
     from edl_ckpt.core.verify import Finding, VerifyResult, verify_version
@@ -28,12 +34,18 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "catalog": ("list_versions", "parse_ref", "resolve"),
+    "diff": ("DiffResult", "diff_versions"),
     "errors": ("EdlCkptError",),
+    "export": ("ExportResult", "Selection", "export_version"),
     "fingerprint": ("Fingerprint", "fingerprint_checkpoint"),
+    "importing": ("ImportResult", "import_arrays"),
+    "lookup": ("Lookup", "look_up"),
     "model": ("CheckpointRef", "Listing", "ShardIndex", "State", "Version"),
     "placement": ("row_owners", "variable_owner"),
+    "prune": ("PrunePlan", "execute_prune", "make_plan", "remove_own_shard"),
     "reader": ("Checkpoint", "Part", "Rows", "open_checkpoint"),
     "reshard": ("ReshardPlan", "ReshardResult", "execute_reshard", "plan_reshard"),
+    "retention": ("Policy",),
     "stats": ("TensorStats", "tensor_stats"),
     "summary": ("CheckpointSummary", "summarize"),
     "verify": ("Finding", "VerifyResult", "verify_version"),
@@ -46,7 +58,9 @@ __all__ = [  # noqa: RUF022 - in the order of the rooms above
     "CheckpointRef", "Listing", "ShardIndex", "State", "Version", "row_owners", "variable_owner",
     "Checkpoint", "Part", "Rows", "open_checkpoint", "ReshardPlan", "ReshardResult", "execute_reshard",
     "plan_reshard", "TensorStats", "tensor_stats", "CheckpointSummary", "summarize", "Finding", "VerifyResult",
-    "verify_version", "Table", "save_checkpoint",
+    "verify_version", "Table", "save_checkpoint", "DiffResult", "diff_versions", "ExportResult", "Selection",
+    "export_version", "ImportResult", "import_arrays", "Lookup", "look_up", "Policy", "PrunePlan", "make_plan",
+    "execute_prune", "remove_own_shard",
 ]  # fmt: skip
 
 

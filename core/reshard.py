@@ -56,6 +56,7 @@ from edl_ckpt.core.writer import (
     TablePart,
     lay_out_shard,
     writable_layout,
+    write_groups,
 )
 
 LARGE_SHARD_BYTES: Final = 1 << 31
@@ -143,6 +144,7 @@ def plan_reshard(
     *,
     output: str | None = None,
     layout: str | None = None,
+    number: int | None = None,
     workers: int | None = None,
     max_memory_bytes: int | None = None,
     storage_options: Mapping[str, str] | None = None,
@@ -151,21 +153,22 @@ def plan_reshard(
     """Read headers and ids of a version and return what writing it for `ps_num` servers means; nothing is written.
 
     Without `output` (a checkpoint_dir) the version is replaced in place. `layout` is 'design' or 'elasticdl', the
-    version's own when None. `max_memory_bytes` bounds the batches of all workers together. Raises what
+    version's own when None; `number` is the version it becomes, its own when None. `max_memory_bytes` bounds the
+    batches of all workers together. Raises what
     `open_checkpoint` raises, UsageError for bounds that cannot be met, RefusedError for a target that exists.
     """
     if not 1 <= ps_num <= placement.MAX_PS_NUM:
         raise UsageError(f"the number of parameter servers must be 1 to {placement.MAX_PS_NUM}, got {ps_num}")
     chosen = _target_layout(version, layout, output)
     where = version.location if output is None else output
-    directory = _target_directory(version, chosen, where, in_place=output is None)
+    directory = _target_directory(version, chosen, where, number, in_place=output is None)
     with open_checkpoint(version, storage_options=storage_options) as checkpoint:
         workers = default_workers() if workers is None else workers
         piece_bytes, batch_bytes, workers = _memory_shares(checkpoint, max_memory_bytes, workers)
         pieces = list(id_pieces(checkpoint, piece_bytes))
         progress.start("reading ids", sum(p.end - p.start for p in pieces))
         routes = _route(checkpoint, pieces, ps_num, workers, progress)
-        layouts, routes = _lay_out(checkpoint, routes, ps_num)
+        layouts, routes = _lay_out(checkpoint, routes, ps_num, number)
         bytes_read = checkpoint.bytes_read
         targets = _targets(layouts, routes, ps_num, chosen, directory)
     return ReshardPlan(
@@ -175,7 +178,7 @@ def plan_reshard(
         in_place=output is None,
         from_ps=version.ps_num or 0,
         to_ps=ps_num,
-        version=version.version,
+        version=version.version if number is None else number,
         layout=chosen.name,
         rows=sum(t.rows for t in targets),
         size_bytes=sum(t.size_bytes for t in targets),
@@ -212,11 +215,12 @@ def _target_layout(version: Version, layout: str | None, output: str | None) -> 
     return DESIGN
 
 
-def _target_directory(version: Version, layout: Layout, output: str, *, in_place: bool) -> str:
+def _target_directory(version: Version, layout: Layout, output: str, number: int | None, *, in_place: bool) -> str:
     """Return the directory the new shards will be in, having looked that nothing is in the way."""
     if not is_local(output):
         raise UnsupportedError("only local directories can be written to", path=output)
-    directory = os.path.join(local_path(output), layout.version_dir(version.version))
+    wanted = version.version if number is None else number
+    directory = os.path.join(local_path(output), layout.version_dir(wanted))
     if in_place:
         if version.extra:
             raise RefusedError(
@@ -226,13 +230,13 @@ def _target_directory(version: Version, layout: Layout, output: str, *, in_place
             )
         return version.path
     try:
-        taken = any(v.version == version.version for v in list_versions(output).versions)
+        taken = any(v.version == wanted for v in list_versions(output).versions)
     except NotFoundError:
         if os.path.lexists(local_path(output)):
             raise NotFoundError("not a directory", path=output) from None
         taken = False
     if taken or os.path.lexists(directory):
-        raise RefusedError(f"version {version.version} exists there already", path=output, hint="nothing was changed")
+        raise RefusedError(f"version {wanted} exists there already", path=output, hint="nothing was changed")
     return directory
 
 
@@ -283,7 +287,7 @@ def _route(
 
 
 def _lay_out(
-    checkpoint: Checkpoint, routes: Sequence[_Route], ps_num: int
+    checkpoint: Checkpoint, routes: Sequence[_Route], ps_num: int, number: int | None
 ) -> tuple[tuple[ShardLayout, ...], list[_Route]]:
     """Compute every target file from the counts, then the offsets of every piece in every target."""
     tables = checkpoint.table_names
@@ -302,7 +306,8 @@ def _lay_out(
         held[placement.variable_owner(name, ps_num)].append(part)
     dtypes = {name: checkpoint.table_dtype(name) or EMPTY_DTYPE for name in tables}
     ordered = sorted(tables, key=str.encode)
-    number = checkpoint.shards[0].version if checkpoint.shards else 0
+    if number is None:
+        number = checkpoint.shards[0].version if checkpoint.shards else 0
     layouts = tuple(
         lay_out_shard(
             number,
@@ -508,7 +513,7 @@ def _move_rows(
     block = read_piece(checkpoint, piece)
     owner = bulk.owners(block.ids, plan.to_ps)
     ids = bulk.group_varints(block.data, block.lengths, owner, route.id_bytes)
-    _write_groups(files, ids, route.id_bytes, route.ids_at)
+    write_groups(files, ids, route.id_bytes, route.ids_at)
     at = route.values_at.copy()
     grouped: bulk.U8 | None = None
     for some, values in row_batches(checkpoint, piece, len(block.ids), plan.batch_bytes):
@@ -517,24 +522,14 @@ def _move_rows(
             rows, _ = bulk.tally(owner[some], block.lengths[some], plan.to_ps)
             sizes = rows * piece.entry.row_bytes
             if rows.max() == len(values):  # merging 8 into 4, say: all go to one target as they are
-                _write_groups(files, values.reshape(-1), sizes, at)
+                write_groups(files, values.reshape(-1), sizes, at)
             else:
                 if grouped is None:
                     grouped = np.empty_like(values)
                 bulk.group_rows(values, owner[some], rows, grouped[: len(values)])
-                _write_groups(files, grouped.reshape(-1), sizes, at)
+                write_groups(files, grouped.reshape(-1), sizes, at)
             at += sizes
         progress.advance(values.nbytes)
-
-
-def _write_groups(files: Sequence[StagedFile], data: bulk.U8, sizes: bulk.I64, offsets: bulk.I64) -> None:
-    """Write consecutive stretches of `data`, one for each target, at each target's offset."""
-    start = 0
-    view = data.data
-    for target in np.flatnonzero(sizes).tolist():
-        end = start + int(sizes[target])
-        files[target].write(int(offsets[target]), view[start:end])
-        start = end
 
 
 def _read_back(plan: ReshardPlan, directory: str, progress: Progress) -> Fingerprint:

@@ -182,6 +182,16 @@ def save_checkpoint(
     return pick(list_versions(location), version)
 
 
+def write_groups(files: Sequence[StagedFile], data: bulk.U8, sizes: bulk.I64, offsets: bulk.I64) -> None:
+    """Write consecutive stretches of `data`, one for each target, at each target's offset."""
+    start = 0
+    view = data.data
+    for target in np.flatnonzero(sizes).tolist():
+        end = start + int(sizes[target])
+        files[target].write(int(offsets[target]), view[start:end])
+        start = end
+
+
 def writable_layout(name: str) -> Layout:
     """Return the layout of a name that `--layout` takes; UsageError for another."""
     if name not in WRITABLE:

@@ -80,3 +80,21 @@ def test_signals(tmp_path: Path, number: signal.Signals, code: int) -> None:
         assert [p.name for p in tmp_path.iterdir()] == ["run"]
         return
     pytest.fail("the export was always faster than the signal")
+
+
+def test_import(tmp_path: Path) -> None:
+    """Export and import are each other's other way, for arrays, for a bare shard file and for checkpoints."""
+    first = document("export", PLACE, tmp_path / "m.safetensors")
+    document("export", PLACE, tmp_path / "m.ckpt")
+    sources: list[str | Path] = [tmp_path / "m.safetensors", tmp_path / "m.ckpt", PLACE, f"{PLACE}@120"]
+    for number, source in enumerate(sources, start=1):
+        done = document("import", source, f"{tmp_path}/run@{number}", "--ps", "2")
+        assert done["schema"] == "edl-ckpt/import/1"
+        assert (done["version"], done["to_ps"], done["fingerprint"]) == (number, 2, first["fingerprint"])
+        assert len(done["shards"]) == 2
+        assert document("verify", f"{tmp_path}/run@{number}", "--quick")["ok"]
+    assert document("diff", f"{tmp_path}/run@1", f"{tmp_path}/run@4")["equal"]
+    assert edl("import", tmp_path / "m.ckpt", f"{tmp_path}/run@1", "--ps", "2").returncode == 16
+    assert edl("import", tmp_path / "m.ckpt", f"{tmp_path}/run", "--ps", "2").returncode == 2
+    assert edl("import", tmp_path / "none.npz", f"{tmp_path}/run@9", "--ps", "2").returncode == 10
+    assert "proved" in edl("import", tmp_path / "m.safetensors", f"{tmp_path}/run@9", "--ps", "1").stdout

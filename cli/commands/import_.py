@@ -1,0 +1,91 @@
+"""`edl-ckpt import`: a new version from arrays of other tools, or from another checkpoint."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edl_ckpt.cli.output import Output
+from edl_ckpt.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.model import Version
+    from edl_ckpt.core.reshard import ReshardResult
+
+
+def import_command(
+    out: Output,
+    source: Annotated[
+        str, typer.Argument(metavar="INPUT", help="safetensors, .npz, a directory of .npy, or a checkpoint.")
+    ],
+    target: Annotated[
+        str, typer.Argument(metavar="LOCATION@VERSION", help="The version to be; never one that is there.")
+    ],
+    ps: Annotated[int, typer.Option("--ps", metavar="N", help="The number of parameter servers.")],
+    names: Annotated[
+        str | None,
+        typer.Option("--map", metavar="FILE", help="TOML: [rename] old = 'new', [tables.NAME] ids, vectors."),
+    ] = None,
+    layout: Annotated[str, typer.Option(metavar="design|elasticdl", help="How names are spelled.")] = "design",
+) -> None:
+    """Write a new version from arrays of other tools, placed for N servers and proved by its fingerprint."""
+    from edl_ckpt.cli import render_import
+    from edl_ckpt.core.catalog import parse_ref
+    from edl_ckpt.core.importing import import_arrays, read_map
+
+    ref = parse_ref(target)
+    if not isinstance(ref.version, int):
+        raise UsageError(f"{target!r}: expected LOCATION@VERSION, a number")
+    held = _checkpoint(source, ref.version, out)
+    if held is not None:
+        if names:
+            raise UsageError("a checkpoint has its names; --map is for arrays")
+        done = _import_checkpoint(held, ref.location, ref.version, ps, layout, out)
+        out.show(lambda: render_import.document(done), lambda: render_import.human(done))
+        return
+    result = import_arrays(
+        source,
+        ref.location,
+        ref.version,
+        ps,
+        names=read_map(names) if names else None,
+        layout=layout,
+        progress=out.progress(),
+    )
+    out.show(lambda: render_import.document(result), lambda: render_import.human(result))
+
+
+def _checkpoint(source: str, number: int, out: Output) -> Version | None:
+    """Return the version that the input is, None when it is no checkpoint."""
+    from edl_ckpt.cli.options import resolve_ref
+    from edl_ckpt.core.catalog import list_versions, split_version_dir
+    from edl_ckpt.core.importing import as_checkpoint_file
+
+    if os.path.isfile(source) and source.endswith((".ckpt", ".chkpt")) and not split_version_dir(source):
+        return as_checkpoint_file(source, number)
+    if "@" in source or "://" in source or split_version_dir(source):
+        return resolve_ref(source, out)
+    return resolve_ref(source, out) if os.path.isdir(source) and list_versions(source).versions else None
+
+
+def _import_checkpoint(
+    version: Version, location: str, number: int, ps: int, layout: str, out: Output
+) -> ReshardResult:
+    from dataclasses import replace
+
+    from edl_ckpt.core.reshard import execute_reshard, plan_reshard
+
+    plan = plan_reshard(
+        version,
+        ps,
+        output=location,
+        layout=layout,
+        number=number,
+        storage_options=out.storage_options,
+        progress=out.progress(),
+    )
+    for warning in plan.warnings:
+        out.warn(warning)
+    return replace(execute_reshard(plan, progress=out.progress()), ref=f"{location}@{number}")
