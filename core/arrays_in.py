@@ -1,7 +1,7 @@
 """Arrays in files of other tools, opened for ranged reads: safetensors, .npz, directories of .npy.
 
 Headers are not believed: every offset, size and shape is checked against the file before anything is read or allocated.
-Nothing is ever unpickled.
+Nothing is ever unpickled. What only a framework's own library can read comes through `frameworks_in.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ import numpy.typing as npt
 
 from edl_ckpt.core.errors import CorruptError, NotFoundError, UnsupportedError
 from edl_ckpt.core.export.arrays import INDEX, SAFETENSORS_DTYPES
+from edl_ckpt.core.export.frameworks import CHECKPOINT_PREFIX, DENSE_FILE
 from edl_ckpt.core.export.names import original_name
+from edl_ckpt.core.frameworks_in import Found, read_parquet, read_tensorflow, read_torch
 from edl_ckpt.core.model import DTYPES, DType
 from edl_ckpt.core.store import LocalReader, RangeReader, storage_errors
 
@@ -80,22 +82,56 @@ class ArraySource:
         self._stack.close()
 
     def _open(self) -> None:
-        if os.path.isdir(self.path):
-            index = os.path.join(self.path, "model.safetensors.index.json")
-            if os.path.exists(index):
-                self._open_sharded(index)
-            else:
-                self._open_directory()
+        prefix = os.path.join(self.path, CHECKPOINT_PREFIX) if os.path.isdir(self.path) else self.path
+        if os.path.exists(f"{prefix}.index"):
+            self._spool(read_tensorflow(prefix, lambda notes: self._take_notes(notes, self.path)))
+        elif os.path.isdir(self.path):
+            self._open_folder()
         elif self.path.lower().endswith(".safetensors"):
             self._open_safetensors(self.path)
         elif self.path.lower().endswith(".npz"):
             self._open_npz()
+        elif self.path.lower().endswith((".pt", ".pth")):
+            with storage_errors(self.path):
+                os.stat(self.path)
+            self._spool(read_torch(self.path, lambda notes: self._take_notes(notes, self.path)))
         else:
             with storage_errors(self.path):
                 os.stat(self.path)
-            raise UnsupportedError("neither safetensors nor .npz nor a directory of .npy", path=self.path)
+            raise UnsupportedError(
+                "neither safetensors, .npz, .npy in a directory, Parquet, .pt nor TensorFlow's",
+                path=self.path,
+            )
         if not self.arrays:
             raise NotFoundError("holds no array", path=self.path)
+
+    def _open_folder(self) -> None:
+        index = os.path.join(self.path, "model.safetensors.index.json")
+        with storage_errors(self.path):
+            names = os.listdir(self.path)
+        if os.path.exists(index):
+            self._open_sharded(index)
+        elif any(name.endswith(".parquet") for name in names) or DENSE_FILE in names:
+            if DENSE_FILE in names:
+                self._open_safetensors(os.path.join(self.path, DENSE_FILE))
+            self._spool(read_parquet(self.path, lambda notes: self._take_notes(notes, self.path)))
+        else:
+            self._open_directory()
+
+    def _spool(self, found: Iterator[Found]) -> None:
+        """Take arrays that a library hands out, one after the other, into files without names."""
+        for name, dtype, shape, data in found:
+            file = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed with the stack
+            with storage_errors(tempfile.gettempdir()):
+                for some in data:
+                    file.write(some.data)
+                file.flush()
+            array = ArrayData(name, dtype, shape, self._stack.enter_context(_Spooled(file, self.path)), 0)
+            if array.size_bytes != array.reader.size_bytes:
+                raise CorruptError(
+                    f"{name!r} has {array.reader.size_bytes} bytes for {array.size_bytes}", path=self.path
+                )
+            self._add(array)
 
     def _reader(self, path: str) -> LocalReader:
         return self._stack.enter_context(LocalReader(path))

@@ -285,6 +285,16 @@ def make_inside(path: str) -> None:
                 return
 
 
+def flush_file(path: str) -> None:
+    """Bring a file that another library wrote to the disk."""
+    with storage_errors(path):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
 def flush_directory(path: str) -> None:
     """Bring the names in a directory to the disk."""
     with storage_errors(path):

@@ -11,13 +11,21 @@ from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_size
 from edl_ckpt.core.errors import UsageError
 
+_FORMATS = (
+    "checkpoint, safetensors, npz, npy, parquet, torch, tensorflow; of one table csv, jsonl, word2vec, projector."
+)
+
 
 def export_command(
     out: Output,
     words: Annotated[list[str], typer.Argument(metavar="[REF] OUTPUT", help="The version, and where to write.")],
     kind: Annotated[
         str | None,
-        typer.Option("--format", metavar="F", help="checkpoint safetensors npz npy csv jsonl word2vec projector."),
+        typer.Option(
+            "--format",
+            metavar="F",
+            help="checkpoint safetensors npz npy csv jsonl word2vec projector parquet torch tensorflow.",
+        ),
     ] = None,
     table: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Only such tables.")] = None,
     variable: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Only such dense variables.")] = None,

@@ -18,6 +18,7 @@ from edl_ckpt.core.catalog import list_versions
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.export.arrays import NpyDirectory, Npz, Safetensors, ShardedSafetensors
 from edl_ckpt.core.export.content import Exported, Selection, estimated_bytes
+from edl_ckpt.core.export.frameworks import Parquet, TensorFlow, Torch
 from edl_ckpt.core.export.interface import ExportContent, ExportFormat
 from edl_ckpt.core.export.text import Projector, csv_file, json_lines, word2vec
 from edl_ckpt.core.fingerprint import fingerprint_checkpoint, fingerprint_of
@@ -42,6 +43,9 @@ _ENDINGS: Final = {
     ".csv": "csv",
     ".jsonl": "jsonl",
     ".vec": "word2vec",
+    ".parquet": "parquet",
+    ".pt": "torch",
+    ".pth": "torch",
 }
 _MAKERS: Final[Mapping[str, Callable[[int | None], ExportFormat]]] = {
     "safetensors": lambda _: Safetensors(),
@@ -51,6 +55,9 @@ _MAKERS: Final[Mapping[str, Callable[[int | None], ExportFormat]]] = {
     "jsonl": json_lines,
     "word2vec": word2vec,
     "projector": Projector,
+    "parquet": lambda _: Parquet(),
+    "torch": lambda _: Torch(),
+    "tensorflow": lambda _: TensorFlow(),
 }
 FORMATS: Final = (CHECKPOINT, *_MAKERS)
 _LIMITED: Final = {"csv", "jsonl", "word2vec", "projector"}

@@ -200,9 +200,18 @@ class Exported:
             for part in self._parts(name):
                 for start in range(0, len(part.ids), _MATRIX_ROWS):
                     some = slice(start, start + _MATRIX_ROWS)
-                    yield part.ids[some], part.rows(some)
+                    yield part.ids[some], self._cast_rows(part, some)
 
         return TableRows(name, self._row_count(name), self._dim(name), batches)
+
+    def _cast_rows(self, part: TablePart, some: slice) -> npt.NDArray[np.generic]:
+        """Return rows in the dtype asked for; bfloat16, which numpy lacks, as the same values in float32."""
+        rows, target = part.rows(some), self._target(part.dtype)
+        if part.dtype is None or target == part.dtype:
+            return rows
+        data, overflowed = cast_floats(rows, target.name)
+        self.overflowed += overflowed
+        return as_dtype(data, target).reshape(rows.shape)
 
     def _matrix(self, name: str) -> Tensor:
         """Return a table as [N, dim]: row i is that of id i."""

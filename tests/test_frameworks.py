@@ -1,0 +1,208 @@
+"""Formats that only a framework's own library reads; each test is skipped where that is not installed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl_ckpt.core import fingerprint_checkpoint, list_versions, open_checkpoint, save_checkpoint, verify_version
+from edl_ckpt.core.errors import CorruptError, EdlCkptError, UnsupportedError
+from edl_ckpt.core.export import Selection, export_version
+from edl_ckpt.core.importing import import_arrays
+from edl_ckpt.core.model import Version
+from edl_ckpt.core.writer import Table
+from oracle import GOLDEN
+
+pytestmark = [
+    pytest.mark.frameworks,
+    pytest.mark.filterwarnings("default"),  # theirs are not ours to mend
+]
+OUTPUTS = {"pyarrow": "m.parquet", "torch": "m.pt", "tensorflow": "m"}
+
+
+def need(name: str) -> Any:
+    """Return a library, or skip and say how to get it."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    other = {"torch": "tensorflow", "tensorflow": "torch"}.get(name)
+    if other in sys.modules:
+        pytest.skip(f"{name} crashes in a process with {other}: run `pytest -m frameworks -k {name}`")
+    return pytest.importorskip(name, reason=f"{name} is not installed: pip install {name}", exc_type=ImportError)
+
+
+def only(place: Path) -> Version:
+    """Return the one version of a location."""
+    return list_versions(str(place)).versions[0]
+
+
+def load(name: str, path: Path) -> dict[str, Any]:
+    """Open what was exported with the framework's own library: numpy arrays by name."""
+    if name == "torch":
+        torch = need("torch")
+        held = torch.load(path, weights_only=True)
+        return {n: t.numpy() for n, t in held.items() if n != "__edl_ckpt__"}
+    if name == "tensorflow":
+        reader = need("tensorflow").train.load_checkpoint(str(path / "model"))
+        return {n: np.asarray(reader.get_tensor(n)) for n in reader.get_variable_to_shape_map()}
+    from safetensors.numpy import load_file
+
+    parquet = need("pyarrow.parquet")
+    arrays: dict[str, Any] = dict(load_file(str(path / "dense.safetensors")))
+    for file in path.glob("*.parquet"):
+        table = parquet.read_table(file)
+        title = table.schema.metadata[b"table"].decode()
+        arrays[f"{title}.ids"] = table["id"].to_numpy()
+        vectors = table["vector"].combine_chunks()
+        flat = vectors.flatten().to_numpy(zero_copy_only=False)
+        arrays[f"{title}.vectors"] = flat.reshape(len(vectors), table.schema.field("vector").type.list_size)
+    return arrays
+
+
+@pytest.mark.parametrize("name", sorted(OUTPUTS))
+@pytest.mark.parametrize("case", ["current/ps3", "legacy/v1", "legacy/v0d"])
+def test_golden(tmp_path: Path, name: str, case: str, expected: Any) -> None:
+    """The framework reads every variable and table as expected.json says; imported again it is the same fingerprint."""
+    need(name)
+    source, output = only(GOLDEN / case), tmp_path / OUTPUTS[name]
+    result = export_version(source, str(output), format_name="tensorflow" if name == "tensorflow" else None)
+    assert result.proved
+    group, _, key = case.partition("/")
+    said = expected["current"] if group == "current" else expected["legacy"][key]
+    arrays = load(name, output)
+    for variable, held in said["dense"].items():
+        assert (str(arrays[variable].dtype), list(arrays[variable].shape)) == (held["dtype"], held["shape"])
+        assert arrays[variable].tobytes() == base64.b64decode(held["base64"])
+    for table, held in said["tables"].items():
+        assert arrays[f"{table}.ids"].tolist() == held["ids"]
+        if held["ids"]:
+            assert arrays[f"{table}.vectors"].tobytes() == base64.b64decode(held["vectors_base64"])
+    imported = import_arrays(str(output), str(tmp_path / "run"), 5, 3)
+    assert imported.fingerprint == result.fingerprint
+    assert verify_version(only(tmp_path / "run")).ok
+    with open_checkpoint(only(tmp_path / "run")) as checkpoint:
+        assert fingerprint_checkpoint(checkpoint).text == result.fingerprint
+
+
+@pytest.mark.parametrize("name", sorted(OUTPUTS))
+def test_many_parts(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that is written in many parts and slices is whole, and bfloat16 is where the framework has it."""
+    need(name)
+    monkeypatch.setattr("edl_ckpt.core.export.frameworks._SLICE_BYTES", 1000)
+    ids = np.arange(5000, dtype=np.int64) * 7
+    rows = np.arange(20_000, dtype=np.float32).reshape(5000, 4)
+    run = save_checkpoint(
+        str(tmp_path / "run"), 1, 3, variables={"v": np.ones((3, 2))}, tables={"a/t": Table(ids, rows)}
+    )
+    kind = "tensorflow" if name == "tensorflow" else None
+    export_version(run, str(tmp_path / OUTPUTS[name]), format_name=kind, part_bytes=3000)
+    arrays = load(name, tmp_path / OUTPUTS[name])
+    assert np.array_equal(arrays["a/t.ids"], ids)
+    assert np.array_equal(arrays["a/t.vectors"], rows)
+    half = tmp_path / f"half-{OUTPUTS[name]}"
+    if name == "pyarrow":
+        with pytest.raises(UnsupportedError, match="bfloat16"):
+            export_version(run, str(half), selection=Selection(dtype="bfloat16"))
+        return
+    export_version(run, str(half), format_name=kind, selection=Selection(dtype="bfloat16"))
+    if name == "torch":
+        held = need("torch").load(half, weights_only=True)
+        assert str(held["a/t.vectors"].dtype) == "torch.bfloat16"
+        assert held["a/t.vectors"][0].tolist() == [0, 1, 2, 3]
+    else:
+        reader = need("tensorflow").train.load_checkpoint(str(half / "model"))
+        assert reader.get_variable_to_dtype_map()["a/t.vectors"].name == "bfloat16"
+
+
+def test_torch_archive_is_sound(tmp_path: Path) -> None:
+    """The archive's checksums are right, it can be mapped, and a matrix is what an Embedding layer takes."""
+    import zipfile
+
+    torch = need("torch")
+    version = only(GOLDEN / "current/ps2")
+    export_version(version, str(tmp_path / "m.pt"))
+    with zipfile.ZipFile(tmp_path / "m.pt") as archive:
+        assert archive.testzip() is None
+    assert torch.load(tmp_path / "m.pt", weights_only=True, mmap=True)["conv/kernel:0"].shape == (2, 3, 4, 5)
+
+
+@pytest.mark.parametrize("what", ["bomb", "object", "text", "cut"])
+def test_bad_torch_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """A pickle that would run something, a file of other things, a damaged one: refused, and nothing is run."""
+    torch = need("torch")
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "m.pt"
+    if what == "bomb":
+        path.write_bytes(pickle.dumps(Bomb()))
+    elif what == "object":
+        torch.save({"a": Bomb()}, path)
+    elif what == "text":
+        torch.save({"a": "text"}, path)
+    else:
+        torch.save({"a": torch.ones(1000)}, path)
+        path.write_bytes(path.read_bytes()[:1500])
+    with pytest.raises(EdlCkptError) as told:
+        import_arrays(str(path), str(tmp_path / "run"), 1, 1)
+    assert told.value.exit_code in {5, 15}
+    assert os.listdir(tmp_path) == ["m.pt"]
+
+
+class Bomb:
+    """Unpickling it would make a directory."""
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("pickled",)
+
+
+def test_bad_parquet(tmp_path: Path) -> None:
+    """Parquet of another shape, with nulls, or none at all, is refused."""
+    arrow, parquet = need("pyarrow"), need("pyarrow.parquet")
+    (tmp_path / "m").mkdir()
+    good = arrow.FixedSizeListArray.from_arrays(arrow.array([1.0, 2.0, 3.0, 4.0], arrow.float32()), 2)
+    tables = [
+        (arrow.table({"id": [1, 2]}), UnsupportedError),
+        (arrow.table({"id": [1, 2], "vector": [[1.0], [2.0]]}), UnsupportedError),
+        (arrow.table({"id": arrow.array([1, None], arrow.int64()), "vector": good}), CorruptError),
+        (arrow.table({"id": ["a", "b"], "vector": good}), UnsupportedError),
+    ]
+    for table, error in tables:
+        parquet.write_table(table, tmp_path / "m/t.parquet")
+        with pytest.raises(error):
+            import_arrays(str(tmp_path / "m"), str(tmp_path / "run"), 1, 1)
+    (tmp_path / "m/t.parquet").write_bytes(b"PAR1")
+    with pytest.raises(CorruptError):
+        import_arrays(str(tmp_path / "m"), str(tmp_path / "run"), 1, 1)
+
+
+def test_tensorflow_variables(tmp_path: Path) -> None:
+    """A checkpoint that TensorFlow saved itself is imported; what is no array of numbers is left out."""
+    tf = need("tensorflow")
+    checkpoint = tf.train.Checkpoint(w=tf.Variable(np.arange(6.0).reshape(2, 3)), step=tf.Variable(5, dtype=tf.int64))
+    prefix = checkpoint.write(str(tmp_path / "ck"))
+    names = tmp_path / "map.json"
+    names.write_text(json.dumps({}))
+    import_arrays(prefix, str(tmp_path / "run"), 1, 2)
+    with open_checkpoint(only(tmp_path / "run")) as held:
+        assert held.variable("w/.ATTRIBUTES/VARIABLE_VALUE").tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize("name", ["pyarrow", "torch", "tensorflow"])
+def test_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Without the library the error names the extra, and nothing is left."""
+    for module in [m for m in sys.modules if m.partition(".")[0] == name]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UnsupportedError) as told:
+        export_version(
+            only(GOLDEN / "current/ps2"),
+            str(tmp_path / OUTPUTS[name]),
+            format_name="tensorflow" if name == "tensorflow" else None,
+        )
+    assert f"edl-ckpt[{'arrow' if name == 'pyarrow' else name}]" in str(told.value.hint)
+    assert os.listdir(tmp_path) == []
