@@ -27,6 +27,7 @@ CASTS: Final = ("float16", "bfloat16", "float32")
 _FLOATS: Final = {"float16", "bfloat16", "float32", "float64"}
 _DENSE_BYTES: Final = 4 << 20
 _MATRIX_ROWS: Final = 8192
+_BATCH_ELEMENTS: Final = 1 << 20
 _INT64: Final = DTYPES["int64"]
 _INITIALIZERS: Final[Mapping[str, Callable[[np.random.Generator, tuple[int, int]], npt.NDArray[np.float64]]]] = {
     "uniform": lambda random, shape: random.uniform(-0.05, 0.05, shape),
@@ -198,8 +199,9 @@ class Exported:
     def _rows(self, name: str) -> TableRows:
         def batches() -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.generic]]]:
             for part in self._parts(name):
-                for start in range(0, len(part.ids), _MATRIX_ROWS):
-                    some = slice(start, start + _MATRIX_ROWS)
+                step = max(_BATCH_ELEMENTS // max(part.dim, 1), 1)
+                for start in range(0, len(part.ids), step):
+                    some = slice(start, start + step)
                     yield part.ids[some], self._cast_rows(part, some)
 
         return TableRows(name, self._row_count(name), self._dim(name), batches)

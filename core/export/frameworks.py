@@ -70,7 +70,7 @@ class Parquet:
                 metadata={"edl-ckpt": notes, "table": table.name},
             )
             target = os.path.join(path, f"{file_name(table.name)}.parquet")
-            with storage_errors(target), parquet.ParquetWriter(target, schema) as writer:
+            with storage_errors(target), parquet.ParquetWriter(target, schema, use_dictionary=False) as writer:
                 for ids, vectors in table.batches():
                     flat = arrow.array(np.ascontiguousarray(vectors).reshape(-1), values)
                     column = arrow.FixedSizeListArray.from_arrays(flat, table.dim)

@@ -225,6 +225,28 @@ def verify_figures(runs: int, scale: float, work: Path) -> Iterator[Figure]:
     shutil.rmtree(source)
 
 
+def export_figures(runs: int, scale: float, work: Path) -> Iterator[Figure]:
+    """Export a checkpoint of 4 GiB, take it back, and compare both, beside a copy of the checkpoint."""
+    source = make(work / "source", Shape(4, ((int(64_000_000 * scale), 16),), 40))
+    size = sum(p.stat().st_size for p in source.rglob("*.ckpt"))
+    arrays, back, copy = work / "m.safetensors", work / "back", work / "copy"
+    reference = shell(f"cp -r {shlex.quote(str(source))} {shlex.quote(str(copy))} && sync")
+    both = ["--ps", "8", "--layout", "elasticdl", "--quiet"]
+    steps = [
+        ("export to safetensors", [*EDL, "export", str(source), str(arrays), "--force", "--quiet"], remove(copy)),
+        ("import from safetensors", [*EDL, "import", str(arrays), f"{back}@1", *both], remove(copy, back)),
+    ]
+    for name, ours, clean in steps:
+        figure = Figure(f"{name}, {size / 1e9:.2f} GB, disk", "512 MiB")
+        yield pairs(figure, min(runs, 2), work, ours, reference, clean)
+    run([*EDL, "import", str(arrays), f"{back}@1", *both], work)
+    for name, other in (("equal", back), ("another table", make(work / "other", Shape(4, ((1000, 16),), 40)))):
+        figure = Figure(f"diff, {name}, {size / 1e9:.2f} GB, disk", "512 MiB")
+        yield pairs(figure, min(runs, 2), work, [*EDL, "diff", str(source), str(other), "-q"], reference, remove(copy))
+    remove(source, back, work / "other")()
+    arrays.unlink()
+
+
 def large_shard_figures(runs: int, scale: float, work: Path) -> Iterator[Figure]:
     """Inspect a shard of 4 GiB, of holes: the reference is inspecting a shard of a few rows."""
     for name, rows in (("large", int(68_000_000 * scale)), ("small", 100)):
@@ -276,7 +298,7 @@ def main() -> None:
     parser.add_argument("--memory", type=Path, default=Path("/dev/shm/edl-ckpt-bench"), help="one on tmpfs")
     parser.add_argument("--runs", type=int, default=5, help="pairs that count")
     parser.add_argument("--scale", type=float, default=1.0, help="of the sizes; 1 is README's")
-    parser.add_argument("--only", choices=["reshard", "verify", "inspect", "start"], help="one group")
+    parser.add_argument("--only", choices=["reshard", "verify", "export", "inspect", "start"], help="one group")
     parser.add_argument("--json", type=Path, default=Path("bench.json"), help="where raw results go")
     chosen = parser.parse_args()
     memory = chosen.memory if chosen.memory.parent.is_dir() else None
@@ -286,6 +308,7 @@ def main() -> None:
     groups: dict[str, Callable[[], Iterator[Figure]]] = {
         "reshard": lambda: reshard_figures(chosen.runs, chosen.scale, chosen.work, memory),
         "verify": lambda: verify_figures(chosen.runs, chosen.scale, chosen.work),
+        "export": lambda: export_figures(chosen.runs, chosen.scale, chosen.work),
         "inspect": lambda: large_shard_figures(chosen.runs, chosen.scale, chosen.work),
         "start": lambda: start_figures(chosen.runs, chosen.scale, chosen.work),
     }
