@@ -50,6 +50,7 @@ from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.progress import SILENT, Progress
 from edl_ckpt.core.reader import Checkpoint
 from edl_ckpt.core.scan import (
+    PIECE_BYTES,
     VALUE_BATCH_BYTES,
     DensePiece,
     IdPiece,
@@ -153,11 +154,17 @@ def _table_record(
 
 
 def fingerprint_checkpoint(
-    checkpoint: Checkpoint, *, workers: int = 1, batch_bytes: int = VALUE_BATCH_BYTES, progress: Progress = SILENT
+    checkpoint: Checkpoint,
+    *,
+    workers: int = 1,
+    batch_bytes: int = VALUE_BATCH_BYTES,
+    piece_bytes: int = PIECE_BYTES,
+    progress: Progress = SILENT,
 ) -> Fingerprint:
     """Read every value of a checkpoint once and return its fingerprint.
 
-    Memory is a few batches of `batch_bytes` per worker. Raises CorruptError where ids and rows do not match.
+    Memory is, for each worker, a few batches of `batch_bytes` of values and what `piece_bytes` of ids decode to. Raises
+    CorruptError where ids and rows do not match.
     """
     sketch = ContentSketch()
 
@@ -171,8 +178,8 @@ def fingerprint_checkpoint(
             sketch.add_rows(piece.entry.name, block.ids[some], rows)
             progress.advance(rows.nbytes)
 
-    pieces: list[IdPiece | DensePiece] = list(dense_pieces(checkpoint))
-    pieces += count_rows(checkpoint, id_pieces(checkpoint), workers)
+    pieces: list[IdPiece | DensePiece] = list(dense_pieces(checkpoint, min(piece_bytes, batch_bytes)))
+    pieces += count_rows(checkpoint, id_pieces(checkpoint, piece_bytes), workers)
     for _ in run_parallel(add, pieces, workers):
         pass
     return fingerprint_of(checkpoint, sketch)

@@ -108,6 +108,10 @@ class ReshardPlan:
     warnings: tuple[str, ...]
     workers: int
     batch_bytes: int
+    piece_bytes: int
+    """Bytes of ids that are one task."""
+    proof_batch_bytes: int
+    """Bytes of what was written that the proof maps at a time."""
     bytes_read: int
     storage_options: Mapping[str, str]
     layouts: tuple[ShardLayout, ...]
@@ -186,6 +190,12 @@ def plan_reshard(
         warnings=tuple(_warnings(checkpoint, targets, ps_num)),
         workers=workers,
         batch_bytes=batch_bytes,
+        piece_bytes=piece_bytes,
+        proof_batch_bytes=(
+            _MAPPED_BATCH_BYTES
+            if max_memory_bytes is None
+            else max(batch_bytes, min(_MAPPED_BATCH_BYTES, max_memory_bytes // (2 * workers)))
+        ),
         bytes_read=bytes_read,
         storage_options=dict(storage_options or {}),
         layouts=layouts,
@@ -547,4 +557,10 @@ def _read_back(plan: ReshardPlan, directory: str, progress: Progress) -> Fingerp
         shards=shards,
     )
     with open_checkpoint(staged, staged=True) as written:
-        return fingerprint_checkpoint(written, workers=plan.workers, batch_bytes=_MAPPED_BATCH_BYTES, progress=progress)
+        return fingerprint_checkpoint(
+            written,
+            workers=plan.workers,
+            batch_bytes=plan.proof_batch_bytes,
+            piece_bytes=min(plan.piece_bytes, PIECE_BYTES),
+            progress=progress,
+        )

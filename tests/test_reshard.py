@@ -30,7 +30,16 @@ from edl_ckpt.core import (
     store,
     verify_version,
 )
-from edl_ckpt.core.errors import CorruptError, EdlCkptError, IncompleteError, NoSpaceError, RefusedError, UsageError
+from edl_ckpt.core.errors import (
+    CorruptError,
+    EdlCkptError,
+    IncompleteError,
+    LockedError,
+    NoSpaceError,
+    RefusedError,
+    UsageError,
+)
+from edl_ckpt.core.lock import LocationLock
 from edl_ckpt.core.model import TableEntry, Version
 from edl_ckpt.core.writer import Table
 from oracle import GOLDEN, Model, combined, read_model
@@ -140,10 +149,20 @@ def test_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(scan, "read_rows", read_rows)
     plan = plan_reshard(version, 4, output=str(tmp_path / "b"), max_memory_bytes=400_000)
     execute_reshard(plan)
-    proof = reshard._MAPPED_BATCH_BYTES
     assert plan.batch_bytes < 200_000
-    assert max(seen) <= max(plan.batch_bytes, proof)
+    assert plan.proof_batch_bytes <= 200_000
+    assert max(seen) <= max(plan.batch_bytes, plan.proof_batch_bytes)
     assert min(seen) <= plan.batch_bytes
+
+
+def test_locked(tmp_path: Path) -> None:
+    """In place a location is locked: another command that holds the lock makes it give up, with nothing changed."""
+    version = big_model(tmp_path / "a")
+    before = tree(tmp_path / "a")
+    with LocationLock(str(tmp_path / "a"), "test"), pytest.raises(LockedError, match="test"):
+        execute_reshard(plan_reshard(version, 3), wait_seconds=0.1)
+    assert tree(tmp_path / "a") == before
+    execute_reshard(plan_reshard(version, 3), wait_seconds=0.1)
 
 
 def test_memory_too_small_for_a_row(tmp_path: Path) -> None:
