@@ -11,16 +11,15 @@ from edl_ckpt.cli import text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from edl_ckpt.core.importing import ImportResult
     from edl_ckpt.core.reshard import ReshardResult
 
 
-def document(result: ImportResult | ReshardResult) -> dict[str, Any]:
+def document(result: ReshardResult) -> dict[str, Any]:
     """Return `edl-ckpt/import/1`, the keys of a reshard."""
     return {"schema": "edl-ckpt/import/1", **asdict(result)}
 
 
-def human(result: ImportResult | ReshardResult) -> Iterator[RenderableType]:
+def human(result: ReshardResult) -> Iterator[RenderableType]:
     """Yield what was written, shard by shard, and how it is proved."""
     from rich.text import Text
 

@@ -12,7 +12,6 @@ from edl_ckpt.cli.render_inspect import new_table
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from edl_ckpt.core.importing import ImportedShard
     from edl_ckpt.core.reshard import ReshardPlan, ReshardResult, TargetShard
 
 
@@ -78,7 +77,7 @@ def human(result: ReshardResult) -> Iterator[RenderableType]:
     yield Text(result.fingerprint)
 
 
-def target_table(targets: Sequence[TargetShard | ImportedShard]) -> RenderableType:
+def target_table(targets: Sequence[TargetShard]) -> RenderableType:
     """Return the shards that are, or are to be, written."""
     from rich.text import Text
 

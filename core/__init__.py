@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.errors import EdlCkptError
     from edl_ckpt.core.export import ExportResult, Selection, export_version
     from edl_ckpt.core.fingerprint import Fingerprint, fingerprint_checkpoint
-    from edl_ckpt.core.importing import ImportResult, import_arrays
+    from edl_ckpt.core.importing import import_arrays
     from edl_ckpt.core.lookup import Lookup, look_up
     from edl_ckpt.core.model import CheckpointRef, Listing, ShardIndex, State, Version
     from edl_ckpt.core.placement import row_owners, variable_owner
@@ -38,7 +38,7 @@ _HOMES = {
     "errors": ("EdlCkptError",),
     "export": ("ExportResult", "Selection", "export_version"),
     "fingerprint": ("Fingerprint", "fingerprint_checkpoint"),
-    "importing": ("ImportResult", "import_arrays"),
+    "importing": ("import_arrays",),
     "lookup": ("Lookup", "look_up"),
     "model": ("CheckpointRef", "Listing", "ShardIndex", "State", "Version"),
     "placement": ("row_owners", "variable_owner"),
@@ -59,7 +59,7 @@ __all__ = [  # noqa: RUF022 - in the order of the rooms above
     "Checkpoint", "Part", "Rows", "open_checkpoint", "ReshardPlan", "ReshardResult", "execute_reshard",
     "plan_reshard", "TensorStats", "tensor_stats", "CheckpointSummary", "summarize", "Finding", "VerifyResult",
     "verify_version", "Table", "save_checkpoint", "DiffResult", "diff_versions", "ExportResult", "Selection",
-    "export_version", "ImportResult", "import_arrays", "Lookup", "look_up", "Policy", "PrunePlan", "make_plan",
+    "export_version", "import_arrays", "Lookup", "look_up", "Policy", "PrunePlan", "make_plan",
     "execute_prune", "remove_own_shard",
 ]  # fmt: skip
 

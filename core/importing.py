@@ -35,6 +35,7 @@ from edl_ckpt.core.parallel import default_workers
 from edl_ckpt.core.progress import SILENT, Progress
 from edl_ckpt.core.publish import StagedFile, Staging, flush_all
 from edl_ckpt.core.reader import open_checkpoint
+from edl_ckpt.core.reshard import ReshardResult, TargetShard
 from edl_ckpt.core.store import is_local, local_path, storage_errors
 from edl_ckpt.core.writer import DensePart, ShardLayout, TablePart, lay_out_shard, writable_layout, write_groups
 
@@ -61,36 +62,6 @@ class ImportedTable:
     def row_bytes(self) -> int:
         """Return the bytes of a row."""
         return self.dim * self.vectors.dtype.itemsize
-
-
-@dataclass(frozen=True, slots=True)
-class ImportedShard:
-    """A shard that was written."""
-
-    ps_id: int
-    path: str
-    size_bytes: int
-    variables: int
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class ImportResult:
-    """What an import wrote; `fingerprint` is that of what was read and of what was read back."""
-
-    ref: str
-    output: str
-    from_ps: int | None
-    to_ps: int
-    version: int
-    size_bytes: int
-    bytes_read: int
-    bytes_written: int
-    rows: int
-    seconds: float
-    peak_memory_bytes: int
-    fingerprint: str
-    shards: tuple[ImportedShard, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +105,7 @@ def import_arrays(
     names: NameMap | None = None,
     layout: str = "design",
     progress: Progress = SILENT,
-) -> ImportResult:
+) -> ReshardResult:
     """Write a new version of a location from a safetensors file, an .npz, or a directory of .npy.
 
     Without a map, what the file itself says of tables holds, else each pair X.ids and X.vectors is the table X; all
@@ -167,7 +138,7 @@ def import_arrays(
             staging.publish(directory, os.path.join(local_path(location), chosen.version_dir(version)))
     final = os.path.join(local_path(location), chosen.version_dir(version))
     shards = tuple(
-        ImportedShard(
+        TargetShard(
             i,
             os.path.join(final, chosen.shard_file(i, ps_num)),
             held.size_bytes,
@@ -177,7 +148,7 @@ def import_arrays(
         for i, held in enumerate(layouts)
     )
     size = sum(shard.size_bytes for shard in shards)
-    return ImportResult(
+    return ReshardResult(
         f"{location}@{version}",
         location,
         None,

@@ -125,11 +125,14 @@ class ReshardPlan:
 
 @dataclass(frozen=True, slots=True)
 class ReshardResult:
-    """What a reshard wrote; `fingerprint` is that of what was read and of what was read back from the disk."""
+    """What a reshard or an import wrote; `fingerprint` is that of what was read and of what was read back.
+
+    `from_ps` is None where the source was no checkpoint.
+    """
 
     ref: str
     output: str
-    from_ps: int
+    from_ps: int | None
     to_ps: int
     version: int
     size_bytes: int
