@@ -63,7 +63,8 @@ def by_hash(parts: int) -> Assign:
 def by_range(checkpoint: Checkpoint, pieces: Sequence[IdPiece], parts: int) -> Assign:
     """Return the assignment to ascending ranges of ids of about equal count, told from a sample of all pieces."""
     step = max(sum(p.rows for p in pieces) // max(_SAMPLES * parts, _LEAST_SAMPLES), 1)
-    sampled = [read_piece(checkpoint, piece).ids[::step] for piece in pieces] if parts > 1 else []
+    # Copies: a view would keep every id of its piece in memory.
+    sampled = [read_piece(checkpoint, piece).ids[::step].copy() for piece in pieces] if parts > 1 else []
     sample = np.sort(np.concatenate(sampled)) if sampled else np.empty(0, np.int64)
     cuts = sample[np.arange(1, parts) * len(sample) // parts] if len(sample) else sample
 
@@ -169,7 +170,7 @@ class PartitionedTable:
         rows, before = int(self._rows[number]), int(self._rows[:number].sum())
         ids = np.empty(rows, np.int64)
         self._read(before * 8, ids.view(np.uint8))
-        order = np.argsort(ids, kind="stable")
+        order = np.argsort(ids)
         ids = ids[order]
         twice = np.flatnonzero(ids[1:] == ids[:-1])
         if len(twice):
