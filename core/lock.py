@@ -21,8 +21,8 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Final, Self
 
-from edl_ckpt.core.errors import LockedError
-from edl_ckpt.core.layout import STATE_DIR
+from edl_ckpt.core.errors import LockedError, NotFoundError, UsageError
+from edl_ckpt.core.layout import STATE_DIR, parse_shard_file
 from edl_ckpt.core.store import is_local, local_path, storage_errors
 
 LOCK_WAIT_SECONDS: Final = 10.0
@@ -62,6 +62,7 @@ class LocationLock:
         if not self._local:
             self._warn(f"{self.location}: this storage has no lock: let no other edl-ckpt change it now")
             return self
+        self._check_place()
         deadline = time.monotonic() + self._wait_seconds
         while not self._try():
             if time.monotonic() >= deadline:
@@ -84,15 +85,25 @@ class LocationLock:
     ) -> None:
         self._release()
 
+    def _check_place(self) -> None:
+        """Raise NotFoundError where nothing is, UsageError in a version's directory: our state would invalidate it."""
+        with storage_errors(self.location):
+            names = os.listdir(local_path(self.location))
+        if any(parse_shard_file(name) for name in names):
+            raise UsageError("is one version's directory", path=self.location, hint="name the directory it is in")
+
     def _try(self) -> bool:
         """Take the lock if it is free; False when somebody holds it."""
         with storage_errors(self.location):
             try:
-                os.makedirs(self._state, exist_ok=True)
+                if not os.path.isdir(self._state):
+                    os.mkdir(self._state)
                 fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-            except FileNotFoundError:
+            except (FileNotFoundError, FileExistsError):
                 os.stat(local_path(self.location))  # the location itself must be there
-                return False  # another process removed the empty directory in between
+                if os.path.lexists(self._state) and not os.path.isdir(self._state):
+                    raise NotFoundError("not a directory", path=self._state) from None
+                return False  # another process made or removed the empty directory in between
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:

@@ -289,3 +289,21 @@ def test_locked(run: Path) -> None:
         holder.kill()
     done = edl("prune", run, "--keep", "1")
     assert (done.returncode, "took over the lock" in done.stderr) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["prune", "--keep", "1"], ["undo"], ["policy", "set", "--keep", "1"], ["policy", "clear"], ["tag", "list"]],
+)
+def test_wrong_places(run: Path, command: list[str]) -> None:
+    """A path that is wrong is not made; a version's own directory, which one more name would invalidate, is left."""
+    verb = [word for word in command if not word.startswith("-") and word != "1"]
+    flags = command[len(verb) :]
+    assert edl(*verb, run / "nowhere", *flags).returncode == 10
+    assert not (run / "nowhere").exists()
+    edl(*verb, run / "version-20", *flags)
+    assert sorted(p.name for p in (run / "version-20").iterdir()) == [f"variables-{i}-of-2.ckpt" for i in (0, 1)]
+    if verb == ["prune"]:
+        assert edl(*verb, run / "version-20", *flags).returncode == 2
+    (run / ".edl-ckpt-0").write_text("in the way")
+    assert edl("tag", "add", f"{run}@20", "x").returncode == 10
