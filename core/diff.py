@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -201,8 +201,17 @@ def _change(
     with np.errstate(all="ignore"):
         same = (a == b) | (np.isnan(x) & np.isnan(y))
         change = np.where(same, 0.0, y - x)
+        if a.dtype == b.dtype and a.dtype.kind in "iu":
+            change = _whole_change(a, b)
         differ = ~same & ~(np.abs(change) <= tolerance)
     return x, y, change, differ
+
+
+def _whole_change(a: Any, b: Any) -> F64:
+    """Return b - a of whole numbers of one dtype: subtracted before float64, which holds only 53 bits, sees them."""
+    apart = np.where(a > b, a - b, b - a).view(f"<u{a.dtype.itemsize}").astype(np.float64)
+    change: F64 = np.where(a > b, -apart, apart)
+    return change
 
 
 def _dense_entry(checkpoint: Checkpoint, name: str) -> tuple[ShardIndex, DenseEntry] | None:

@@ -17,7 +17,15 @@ import numpy.typing as npt
 from edl_ckpt.core import placement
 from edl_ckpt.core.errors import IncompleteError, NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.model import DType, ShardIndex, TableEntry, Version
-from edl_ckpt.core.reader import Checkpoint, as_dtype, id_blocks, open_checkpoint, read_rows
+from edl_ckpt.core.reader import (
+    Checkpoint,
+    as_dtype,
+    check_row_count,
+    id_blocks,
+    open_checkpoint,
+    raise_problems,
+    read_rows,
+)
 from edl_ckpt.core.scan import VALUE_BATCH_BYTES
 
 I64 = npt.NDArray[np.int64]
@@ -76,6 +84,7 @@ def look_up(
             mine = np.arange(len(wanted)) if everywhere else np.flatnonzero(owner == shard.file.ps_id)
             _collect(checkpoint, shard, entry, wanted, mine, vectors, found)
         bytes_read = checkpoint.bytes_read
+        checkpoint.check_unchanged()
     there = found > 0
     return Lookup(
         ref=version.ref,
@@ -105,7 +114,13 @@ def _open_some(version: Version, owners: set[int], storage_options: Mapping[str,
     if lacking:
         raise IncompleteError(f"shard {lacking[0]} of {version.ps_num} is missing", path=version.path)
     some = tuple(shard for shard in version.shards if shard.ps_id in owners)
-    return open_checkpoint(replace(version, shards=some), partial=True, storage_options=storage_options)
+    checkpoint = open_checkpoint(replace(version, shards=some), partial=True, storage_options=storage_options)
+    try:
+        raise_problems(version, checkpoint.shards)
+    except BaseException:
+        checkpoint.close()
+        raise
+    return checkpoint
 
 
 def _collect(
@@ -130,6 +145,7 @@ def _collect(
         places.append(order[at[hits]])
         rows.append(hits + first)
         first += len(block.ids)
+    check_row_count(reader, entry, first)
     if not rows:
         return
     place, row = np.concatenate(places), np.concatenate(rows)
@@ -205,8 +221,9 @@ def find_nearest(
 
 
 def _unit(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return vectors of length one; NaN where there is no direction."""
+    """Return vectors of length one; NaN where there is no direction. Scaled first: squares leave float64's range."""
     with np.errstate(all="ignore"):
+        vectors = vectors / np.abs(vectors).max(axis=1, keepdims=True, initial=0.0)
         length = np.sqrt((vectors * vectors).sum(axis=1, keepdims=True))
         unit: npt.NDArray[np.float64] = np.where(length > 0, vectors / length, np.nan)
     return unit

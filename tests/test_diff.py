@@ -180,6 +180,28 @@ def test_nan_and_infinity(tmp_path: Path) -> None:
     assert measures(infinite) == (1, math.inf, math.inf)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "a", "b", "apart"),
+    [
+        ("int64", 2**62, 2**62 + 1, 1.0),
+        ("int64", -(2**63), 2**63 - 1, 2.0**64),
+        ("uint64", 2**64 - 1, 2**64 - 2, 1.0),
+        ("int8", -128, 127, 255.0),
+    ],
+)
+def test_whole_numbers_are_exact(tmp_path: Path, dtype: str, a: int, b: int, apart: float) -> None:
+    """Whole numbers that differ beyond float64's 53 bits differ, in variables and in rows, by what they differ."""
+    places = []
+    for name, value in (("a", a), ("b", b)):
+        rows = np.array([[value]], dtype)
+        table = Table(np.array([5], np.int64), rows)
+        places.append(save_checkpoint(str(tmp_path / name), 1, 1, variables={"v": rows}, tables={"t": table}))
+    found = diff_versions(*places)
+    assert not found.equal
+    assert measures(found) == (1, apart, apart)
+    assert diff_versions(*places, tolerance=apart).equal
+
+
 def test_other_dim(tmp_path: Path) -> None:
     """Rows of another dim cannot be compared: all are changed, and the table says why."""
     a, b = saved(tmp_path, "a", [1.0, 2.0]), saved(tmp_path, "b", [1.0, 2.0, 3.0])

@@ -9,11 +9,12 @@ import pytest
 
 from edl_ckpt.core import open_checkpoint, placement, save_checkpoint
 from edl_ckpt.core.catalog import list_versions, parse_ref, resolve
-from edl_ckpt.core.errors import IncompleteError, NotFoundError, UnsupportedError, UsageError
+from edl_ckpt.core.errors import CorruptError, IncompleteError, NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.lookup import find_nearest, look_up, read_variable
 from edl_ckpt.core.model import Version
 from edl_ckpt.core.store import LocalStore
 from edl_ckpt.core.writer import Table
+from edl_ckpt.proto import model_v4_pb2
 from oracle import GOLDEN
 
 CASES = [*(f"current/ps{n}" for n in (1, 2, 3, 4)), "legacy/v1", "legacy/v2", "legacy/v3", "legacy/v4a"]
@@ -147,3 +148,34 @@ def test_nearest(tmp_path: Path) -> None:
         find_nearest(version, look_up(version, "t", ids[:300]), 4)
     with pytest.raises(UsageError):
         find_nearest(version, look_up(version, "t", ids[:3]), 0)
+
+
+def test_contradictions(tmp_path: Path) -> None:
+    """Rows that are not as wide as their table says, or not as many as their ids, are an error and no answer."""
+    for dim in (1, 4):
+        model = model_v4_pb2.Model(version=1)
+        model.embedding_table_infos.add(name="t", dim=8, initializer="zeros", dtype=1)
+        held = model.embedding_tables["t"]
+        held.ids.append(5)
+        held.concat_tensors.dtype = 1
+        for size in (1, dim):
+            held.concat_tensors.tensor_shape.dim.add(size=size)
+        held.concat_tensors.tensor_content = np.ones(dim, np.float32).tobytes()
+        directory = tmp_path / str(dim) / "version-1"
+        directory.mkdir(parents=True)
+        (directory / "variables-0-of-1.ckpt").write_bytes(model.SerializeToString())
+        with pytest.raises(CorruptError):
+            look_up(newest(tmp_path / str(dim)), "t", [5])
+    with pytest.raises(CorruptError):
+        look_up(newest(GOLDEN / "bad/more-ids-than-rows"), "e", [0, 1])
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-30, 1e200])
+def test_nearest_of_very_large_and_small_rows(tmp_path: Path, scale: float) -> None:
+    """How long a row is does not change what it is similar to."""
+    vectors = np.array([[1.0, 2.0], [2.0, 4.1], [-1.0, 0.5]]) * scale
+    table = Table(np.arange(3, dtype=np.int64), vectors)
+    version = save_checkpoint(str(tmp_path), 1, 2, variables={}, tables={"t": table})
+    near = find_nearest(version, look_up(version, "t", [0]), 2)[0].nearest
+    assert [i for i, _ in near] == [1, 2]
+    assert near[0][1] > 0.999
