@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from edl_ckpt.core import bulk
 from oracle import GOLDEN
+from s3_fixtures import Bucket, Moto, fresh_bucket, running_moto
 
 settings.register_profile(
     "suite", max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -37,3 +39,19 @@ def either_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     elif bulk.kernel is None:
         pytest.skip("the compiled kernel was not built here: no C compiler at installation")
     return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[Moto]:
+    """Run one moto server for all tests, or skip."""
+    for name in ("s3fs", "boto3", "moto.server"):
+        pytest.importorskip(name, reason=f"{name} is not installed: pip install 'edl-ckpt[test]'")
+    with running_moto() as server:
+        yield server
+
+
+@pytest.fixture
+def s3(moto: Moto, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """Return a fresh bucket behind a fault proxy of its own."""
+    with fresh_bucket(moto, monkeypatch) as bucket:
+        yield bucket
