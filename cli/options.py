@@ -22,6 +22,7 @@ from edl_ckpt.cli.text import parse_duration, parse_size
 from edl_ckpt.core.errors import EdlCkptError, UsageError
 
 if TYPE_CHECKING:
+    from edl_ckpt.core.lock import LocationLock
     from edl_ckpt.core.model import Version
     from edl_ckpt.core.retention import Policy, Rule
 
@@ -143,6 +144,14 @@ def resolve_ref(ref: str | None, out: Output) -> Version:
 def is_ref(word: str) -> bool:
     """Say whether the first of several words is meant as a reference: it has a version, or is a place that exists."""
     return "@" in word or "://" in word or os.path.isdir(word)
+
+
+def locked(out: Output, location: str, purpose: str, wait: str) -> LocationLock:
+    """Return the lock of a location, as every command that changes something there takes it."""
+    from edl_ckpt.core.lock import LocationLock
+
+    seconds = parse_duration(wait)
+    return LocationLock(location, purpose, wait_seconds=seconds, warn=out.warn, storage_options=out.storage_options)
 
 
 def check_mode(mode: str) -> str:

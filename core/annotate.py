@@ -6,13 +6,10 @@ Every file is replaced whole, under the location's lock; keys that we do not kno
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError
-from edl_ckpt.core.layout import STATE_DIR
 from edl_ckpt.core.metadata import (
     LOCATION_FILE,
     LOCATION_SCHEMA,
@@ -27,8 +24,7 @@ from edl_ckpt.core.metadata import (
     version_file,
 )
 from edl_ckpt.core.model import Version
-from edl_ckpt.core.publish import Staging, replace_file
-from edl_ckpt.core.store import FsspecStore, Store, local_path, open_store, storage_errors
+from edl_ckpt.core.store import Store, open_store
 
 Document = dict[str, Any]
 
@@ -148,29 +144,7 @@ def _edit(
     change(document)
     document = {key: value for key, value in document.items() if value not in ({}, [], "", None)}
     if set(document) <= set(empty):
-        remove_small(store, location, relative)
-        return
-    text = json.dumps(document, indent=2, sort_keys=False, ensure_ascii=False, allow_nan=False) + "\n"
-    write_small(store, location, relative, text.encode("utf-8", "surrogatepass"))
-
-
-def write_small(store: Store, location: str, relative: str, data: bytes) -> None:
-    """Put a small file of our state in its place, whole, in one step."""
-    if isinstance(store, FsspecStore):
-        store.write_small(relative, data)
-        return
-    with Staging(local_path(location)) as staging:
-        replace_file(staging, os.path.join(local_path(location), relative), data)
-
-
-def remove_small(store: Store, location: str, relative: str) -> None:
-    """Remove a small file of our state; one that is gone already is no error."""
-    if isinstance(store, FsspecStore):
         store.remove(relative)
         return
-    path = os.path.join(local_path(location), relative)
-    with storage_errors(path), suppress(FileNotFoundError):
-        os.unlink(path)
-    with suppress(OSError):  # not empty
-        os.rmdir(os.path.dirname(path))
-        os.rmdir(os.path.join(local_path(location), STATE_DIR))
+    text = json.dumps(document, indent=2, sort_keys=False, ensure_ascii=False, allow_nan=False) + "\n"
+    store.write_small(relative, text.encode("utf-8", "surrogatepass"))

@@ -28,12 +28,13 @@ from edl_ckpt.core.export.frameworks import CHECKPOINT_PREFIX, DENSE_FILE
 from edl_ckpt.core.export.names import original_name
 from edl_ckpt.core.frameworks_in import Found, read_parquet, read_tensorflow, read_torch
 from edl_ckpt.core.model import DTYPES, DType
-from edl_ckpt.core.store import LocalReader, RangeReader, storage_errors
+from edl_ckpt.core.store import LocalReader, RangeReader, is_local, open_remote, storage_errors
 
 _DTYPE_OF: Final = {tag: DTYPES[name] for name, tag in SAFETENSORS_DTYPES.items()}
 _MAX_HEADER_BYTES: Final = 100_000_000
 """As the safetensors library has it."""
 _NPY_HEAD_BYTES: Final = 1 << 16
+_FETCH_BYTES: Final = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +63,11 @@ class ArrayData:
 class ArraySource:
     """All arrays of a file or a directory; a context manager. `notes` say which are tables, where the file says so."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, storage_options: Mapping[str, str] | None = None) -> None:
         self.path = path
         self.arrays: dict[str, ArrayData] = {}
         self.notes: dict[str, dict[str, Any]] = {}
+        self._options = storage_options
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -82,6 +84,11 @@ class ArraySource:
         self._stack.close()
 
     def _open(self) -> None:
+        if not is_local(self.path) and not self.path.lower().endswith(".safetensors"):
+            self.path = self._fetch(self.path)
+        if not is_local(self.path):
+            self._open_safetensors(self.path)
+            return
         prefix = os.path.join(self.path, CHECKPOINT_PREFIX) if os.path.isdir(self.path) else self.path
         if os.path.exists(f"{prefix}.index"):
             self._spool(read_tensorflow(prefix, lambda notes: self._take_notes(notes, self.path)))
@@ -133,8 +140,34 @@ class ArraySource:
                 )
             self._add(array)
 
-    def _reader(self, path: str) -> LocalReader:
-        return self._stack.enter_context(LocalReader(path))
+    def _reader(self, path: str) -> RangeReader:
+        if is_local(path):
+            return self._stack.enter_context(LocalReader(path))
+        store = open_remote(path.rpartition("/")[0], self._options)
+        return self._stack.enter_context(store.open(path))
+
+    def _fetch(self, url: str) -> str:
+        """Bring a remote file, or the files of a remote directory, to the local disk; return where it is."""
+        folder, _, name = url.rstrip("/").rpartition("/")
+        store = open_remote(folder, self._options)
+        below = [relative for relative in store.tree(name) if relative.count("/") == 1]
+        if not below and store.stat(name) is None:
+            raise NotFoundError("no such file or directory", path=url)
+        directory = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="edl-ckpt-"))
+        for relative in below or [name]:
+            target = os.path.join(directory, *relative.split("/"))
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            with (
+                store.open(f"{store.location}/{relative}") as reader,
+                storage_errors(target),
+                open(target, "wb") as file,
+            ):
+                file.writelines(
+                    reader.read(start, min(_FETCH_BYTES, reader.size_bytes - start))
+                    for start in range(0, reader.size_bytes, _FETCH_BYTES)
+                )
+                reader.check_unchanged()
+        return os.path.join(directory, name)
 
     def _add(self, array: ArrayData) -> None:
         if array.name in self.arrays:

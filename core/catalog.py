@@ -7,16 +7,18 @@ a thousand versions is one listing per directory.
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from edl_ckpt.core import layout as names
 from edl_ckpt.core.errors import IncompleteError, NotFoundError, UsageError
-from edl_ckpt.core.layout import SINGLE_FILE, STATE_DIR, Layout
-from edl_ckpt.core.metadata import LocationMetadata, mode_of, rank, read_metadata
+from edl_ckpt.core.layout import JOURNAL, SINGLE_FILE, STAGE_DIR, STATE_DIR, Layout
+from edl_ckpt.core.metadata import META_DIR, LocationMetadata, mode_of, rank, read_documents, read_metadata
 from edl_ckpt.core.model import CheckpointRef, ForeignEntry, Listing, ShardFile, State, Version
+from edl_ckpt.core.seal import differing_sizes, parse_seal, seal_file
 from edl_ckpt.core.store import Entry, Store, open_store
 
 GRACE_SECONDS: Final = 600.0
@@ -37,7 +39,7 @@ def list_versions(
     version that metrics, tags or a note were recorded for.
     """
     store = open_store(location, storage_options)
-    top, children = store.scan(store.root)
+    top, children, state = store.scan(store.root)
     moment = time.time() if now is None else now
     versions: list[Version] = []
     foreign: list[ForeignEntry] = []
@@ -53,9 +55,20 @@ def list_versions(
             foreign.append(ForeignEntry(entry.name, names.elasticdl_version(entry.name)))
     versions.sort(key=lambda v: (v.version, v.path))
     foreign.sort(key=lambda f: f.name)
-    known = read_metadata(store) if any(entry.name == STATE_DIR for entry in top) else LocationMetadata()
-    annotated = tuple(_annotated(version, known) for version in versions)
-    return Listing(location, annotated, tuple(foreign), known.modes, known.problems)
+    known = LocationMetadata()
+    if known_state(top):
+        prefix = f"{META_DIR}/"
+        here = None if state is None else [p.removeprefix(prefix) for p in state if p.startswith(prefix)]
+        known = read_metadata(store, here)
+    annotated = [_annotated(version, known) for version in versions]
+    sealed = _sealed(store, [v for v in annotated if v.version in known.sealed])
+    problems = known.problems + tuple(_half_done(store, location, state) if known_state(top) else ())
+    return Listing(location, tuple(sealed.get(v.path, v) for v in annotated), tuple(foreign), known.modes, problems)
+
+
+def known_state(top: Iterable[Entry]) -> bool:
+    """Say whether a location has any state of ours."""
+    return any(entry.name == STATE_DIR for entry in top)
 
 
 def _annotated(version: Version, known: LocationMetadata) -> Version:
@@ -63,6 +76,40 @@ def _annotated(version: Version, known: LocationMetadata) -> Version:
     if held is None:
         return version
     return replace(version, metrics=held.metrics, tags=held.tags, note=held.note, metadata_fault=held.fault)
+
+
+def _sealed(store: Store, versions: Sequence[Version]) -> dict[str, Version]:
+    """Return versions that have seals, by path, with their fingerprints or what is wrong with their seals."""
+    names = [seal_file(v.version).rpartition("/")[2] for v in versions]
+    found: dict[str, Version] = {}
+    for version, read in zip(versions, read_documents(store, names), strict=True):
+        try:
+            document = read()
+            if document is None:
+                continue
+            seal = parse_seal(document)
+            faults = differing_sizes(seal, version)
+        except UsageError as error:
+            found[version.path] = replace(version, seal_fault=error.message)
+        else:
+            fault = faults[0] if faults else ""
+            found[version.path] = replace(version, fingerprint="" if fault else seal.fingerprint, seal_fault=fault)
+    return found
+
+
+def _half_done(store: Store, location: str, state: Sequence[str] | None) -> Iterator[str]:
+    """Yield what a command that was killed left to be finished; nothing is changed by looking."""
+    journals = [p for p in state if p.endswith(f"/{JOURNAL}")] if state is not None else _local_journals(store)
+    if journals:
+        yield (
+            f"{location}: a command was interrupted while it put a version in its place, or is doing so now;"
+            f" if none is running: edl-ckpt recover {location}"
+        )
+
+
+def _local_journals(store: Store) -> list[str]:
+    stages = store.names(STAGE_DIR)
+    return [name for name, path in stages.items() if os.path.exists(f"{path}/{JOURNAL}")]
 
 
 def _single(location: str, version: int, entry: Entry) -> Version:

@@ -12,6 +12,13 @@ from dataclasses import dataclass
 STATE_DIR = ".edl-ckpt-0"
 """The one place beside checkpoints that ElasticDL's own scan tolerates (`core/README.md`, section State)."""
 
+STAGE_DIR = f"{STATE_DIR}/stage-0"
+"""What is being written, each in a directory of its own."""
+JOURNAL = "journal.json"
+"""In such a directory: what is about to change in several steps, to be finished or undone by whoever comes after."""
+PROGRESS = "progress.json"
+"""In such a directory: how far an interrupted copy came, so that the same copy goes on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:

@@ -11,12 +11,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NoReturn
 
-from edl_ckpt.core.errors import EdlCkptError, UsageError
+from edl_ckpt.core.errors import AuthError, EdlCkptError, UnavailableError, UsageError
 from edl_ckpt.core.layout import STATE_DIR
+from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.store import Store
 
 META_DIR: Final = f"{STATE_DIR}/meta-0"
@@ -25,6 +27,7 @@ VERSION_SCHEMA: Final = "edl-ckpt/meta/1"
 LOCATION_SCHEMA: Final = "edl-ckpt/location/1"
 MODES: Final = ("max", "min")
 _VERSION_FILE = re.compile(r"(0|[1-9][0-9]{0,17})\.json", re.ASCII)
+_SEAL_FILE = re.compile(r"(0|[1-9][0-9]{0,17})\.seal\.json", re.ASCII)
 _AGREED_MODES: Final = {"loss": "min", "mse": "min", "error": "min", "auc": "max", "accuracy": "max"}
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _MAX_NAME: Final = 200
@@ -49,6 +52,8 @@ class LocationMetadata:
     modes: Mapping[str, str] = field(default_factory=dict)
     policy: Mapping[str, Any] | None = None
     problems: tuple[str, ...] = ()
+    sealed: frozenset[int] = frozenset()
+    """The versions that have a seal (`seal.py`)."""
 
 
 def version_file(version: int) -> str:
@@ -60,18 +65,21 @@ def version_file(version: int) -> str:
     return f"{META_DIR}/{version}.json"
 
 
-def read_metadata(store: Store) -> LocationMetadata:
-    """Return all that is kept in a location; damaged files are in `problems`, foreign ones are passed over."""
+def read_metadata(store: Store, names: Iterable[str] | None = None) -> LocationMetadata:
+    """Return all that is kept in a location; damaged files are in `problems`, foreign ones are passed over.
+
+    `names` are those of the files in META_DIR, where a listing has told them already.
+    """
     versions: dict[int, VersionMetadata] = {}
     modes: Mapping[str, str] = {}
     policy: Mapping[str, Any] | None = None
     problems: list[str] = []
-    for name, path in sorted(store.names(META_DIR).items()):
+    held = sorted(store.names(META_DIR) if names is None else names)
+    wanted = [name for name in held if name == LOCATION_FILE or _VERSION_FILE.fullmatch(name)]
+    for name, read in zip(wanted, read_documents(store, wanted), strict=True):
         match = _VERSION_FILE.fullmatch(name)
-        if match is None and name != LOCATION_FILE:
-            continue
         try:
-            document = read_document(store, f"{META_DIR}/{name}")
+            document = read()
             if document is None:  # deleted since the listing
                 continue
             if match:
@@ -79,10 +87,33 @@ def read_metadata(store: Store) -> LocationMetadata:
             else:
                 modes, policy = parse_location(document)
         except EdlCkptError as error:
-            problems.append(f"{path}: {error.message}")
+            problems.append(f"{store.location}/{META_DIR}/{name}: {error.message}")
             if match:
                 versions[int(match[1])] = VersionMetadata(fault=error.message)
-    return LocationMetadata(versions, modes, policy, tuple(problems))
+    sealed = frozenset(int(match[1]) for match in map(_SEAL_FILE.fullmatch, held) if match)
+    return LocationMetadata(versions, modes, policy, tuple(problems), sealed)
+
+
+def read_documents(store: Store, names: Sequence[str]) -> Iterator[Callable[[], dict[str, Any] | None]]:
+    """Yield, for each file of META_DIR, what returns its document, or raises what kept it from being read.
+
+    On a remote store several are read at a time: a thousand requests take a while.
+    """
+
+    def read(name: str) -> Callable[[], dict[str, Any] | None]:
+        try:
+            document = read_document(store, f"{META_DIR}/{name}")
+        except (AuthError, UnavailableError):
+            raise  # says nothing of the file
+        except EdlCkptError as error:
+            return partial(_raise, error)
+        return lambda: document
+
+    yield from run_parallel(read, names, REMOTE_WORKERS if store.is_remote else 1)
+
+
+def _raise(error: EdlCkptError) -> NoReturn:
+    raise error
 
 
 def read_document(store: Store, relative: str) -> dict[str, Any] | None:

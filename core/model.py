@@ -58,6 +58,10 @@ class Version:
     note: str = ""
     metadata_fault: str = ""
     """Why what is kept beside the version (metrics, tags, note) cannot be read; '' when it can."""
+    fingerprint: str = ""
+    """Of its seal, when it has one that is of these files; '' otherwise."""
+    seal_fault: str = ""
+    """Why its seal cannot be of these files; '' when it is, or when there is none."""
 
     @property
     def ref(self) -> str:

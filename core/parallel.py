@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
-from typing import TypeVar
+from typing import Final, TypeVar
 
 _M_TRIM_THRESHOLD = -1  # glibc's malloc.h
 _M_MMAP_THRESHOLD = -3
@@ -16,9 +17,31 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
-def default_workers() -> int:
-    """Return the number of cores this process may use, at most 16."""
-    return min(len(os.sched_getaffinity(0)), 16)
+REMOTE_WORKERS: Final = 8
+"""Threads at work on storage that is far away: they wait more than they work."""
+_stoppers: list[weakref.WeakMethod[Callable[[bool], None]]] = []
+
+
+def default_workers(*, remote: bool = False) -> int:
+    """Return the number of cores this process may use, at most 16; more where each waits for a network."""
+    return max(min(len(os.sched_getaffinity(0)), 16), REMOTE_WORKERS if remote else 1)
+
+
+def on_stop(stop: Callable[[bool], None]) -> None:
+    """Have a bound method called with True when a signal ends parallel work, and with False when all of it has ended.
+
+    What waits for a network is to be given up then: a user who interrupts waits two seconds at most.
+    """
+    _stoppers.append(weakref.WeakMethod(stop))
+
+
+def _stop_all(*, stopped: bool) -> None:
+    for reference in list(_stoppers):
+        stop = reference()
+        if stop is None:
+            _stoppers.remove(reference)
+        else:
+            stop(stopped)
 
 
 def keep_freed_memory() -> None:
@@ -53,5 +76,9 @@ def run_parallel(function: Callable[[Task], Result], tasks: Iterable[Task], work
         while under_way:
             yield under_way.popleft().result()
             under_way.extend(pool.submit(function, task) for task in islice(waiting, 1))
+    except (KeyboardInterrupt, SystemExit):
+        _stop_all(stopped=True)
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+        _stop_all(stopped=False)

@@ -400,11 +400,15 @@ def locked(
     *,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     warn: Callable[[str], None] = lambda _text: None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> Iterator[None]:
     """Hold the locks of several locations, taken in the order of their names: two prunes cannot meet halfway."""
     with ExitStack() as stack:
         for location in sorted(set(locations)):
-            stack.enter_context(LocationLock(location, "prune", wait_seconds=wait_seconds, warn=warn))
+            lock = LocationLock(
+                location, "prune", wait_seconds=wait_seconds, warn=warn, storage_options=storage_options
+            )
+            stack.enter_context(lock)
         yield
 
 

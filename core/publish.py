@@ -3,28 +3,35 @@
 ElasticDL's scan looks at every name in checkpoint_dir; the only place it tolerates is a directory whose children end
 in -0 (`core/README.md`, section State). So everything is staged in `.edl-ckpt-0/stage-0/<id>/`, and what is replaced
 or deleted goes to `.edl-ckpt-0/trash-0/<id>/` by one rename before its bytes are removed. A crash at any instant
-leaves the old state or the new one.
+leaves the old state or the new one: what takes several steps is written into a journal first, which `settle_stage`
+finishes or finds undone, here or in whatever command comes next (`recover.py`).
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import functools
+import json
 import os
-import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from edl_ckpt.core.errors import NoSpaceError, RefusedError
-from edl_ckpt.core.layout import STATE_DIR
+from edl_ckpt.core.layout import JOURNAL, PROGRESS, STAGE_DIR, STATE_DIR
+from edl_ckpt.core.owner import NO_LOCKS, OWNER_FILE, Signature, is_abandoned, is_dead, new_id, owner_in
 from edl_ckpt.core.parallel import run_parallel
+from edl_ckpt.core.seal import seal_file
 from edl_ckpt.core.store import storage_errors
+
+JOURNAL_SCHEMA: Final = "edl-ckpt/journal/1"
+_SEAL: Final = "seal.json"
 
 _RENAME_NOREPLACE: Final = 1
 _RENAME_EXCHANGE: Final = 2
@@ -32,6 +39,8 @@ _AT_FDCWD: Final = -100
 _SPARE_BYTES: Final = 1 << 20
 _FLUSHERS: Final = 4
 _FLUSH_BYTES: Final = 64 << 20
+_SILENT_OUTPUT_SECONDS: Final = 24 * 3600.0
+"""An export on another host shows no sign of life; after a day what it left is taken for a leftover."""
 
 
 class StagedFile:
@@ -83,26 +92,27 @@ class StagedFile:
                 os.close(fd)
 
 
-def new_id() -> str:
-    """Return a name for a new directory in our state: when, which process, and chance."""
-    return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{os.getpid()}-{secrets.token_hex(4)}"
-
-
 class Staging:
-    """A private directory in `.edl-ckpt-0/stage-0/` of a local checkpoint_dir, gone when the block ends."""
+    """A private directory in `.edl-ckpt-0/stage-0/` of a local checkpoint_dir, gone when the block ends.
 
-    def __init__(self, checkpoint_dir: str) -> None:
+    Its owner's file is locked meanwhile, so that nobody takes it for a leftover; entering removes those of dead runs.
+    """
+
+    def __init__(self, checkpoint_dir: str, purpose: str) -> None:
         self.checkpoint_dir = checkpoint_dir
         self.id = new_id()
+        self.path = os.path.join(checkpoint_dir, STAGE_DIR, self.id)
         self._state = os.path.join(checkpoint_dir, STATE_DIR)
-        self.path = os.path.join(self._state, "stage-0", self.id)
-        self._trash = os.path.join(self._state, "trash-0", self.id)
+        self._purpose = purpose
+        self._hold = Hold()
 
     def __enter__(self) -> Self:
         with storage_errors(self.checkpoint_dir):
             os.makedirs(self.checkpoint_dir, exist_ok=True)
         try:
             make_inside(self.path)
+            self._hold.take(self.path, self._purpose)
+            sweep_stages(self.checkpoint_dir)
         except BaseException:  # a signal may end us right here
             self._leave()
             raise
@@ -114,12 +124,13 @@ class Staging:
         self._leave()
 
     def _leave(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
-        for path in (os.path.dirname(self.path), os.path.dirname(self._trash), self._state):
-            try:
-                os.rmdir(path)
-            except OSError:
-                continue  # others are at work in it, or it holds something to keep
+        """Remove the directory; but what a journal in it says must be done comes first, or it stays for `recover`."""
+        try:
+            settle_stage(self.checkpoint_dir, self.path)
+        finally:
+            if not os.path.lexists(os.path.join(self.path, JOURNAL)):
+                remove_stage(self.path)
+            self._hold.release()
 
     def check_space(self, size_bytes: int) -> None:
         """Raise NoSpaceError when the filesystem has no room for this many bytes more."""
@@ -132,42 +143,180 @@ class Staging:
             os.mkdir(path)
         return path
 
-    def publish(self, staged: str, target: str) -> None:
-        """Make a staged directory visible under a name that must be free; RefusedError when it is taken."""
+    def publish(self, staged: str, version: int, seal: bytes) -> None:
+        """Make a staged version visible under a name that must be free, RefusedError when it is taken; seal it last."""
+        target = os.path.join(self.checkpoint_dir, os.path.basename(staged))
         flush_directory(staged)
+        self._stage_seal(seal)
+        forget_seal(self.checkpoint_dir, version)  # of a version that had this number once
         rename_new(staged, target)
-        with storage_errors(target):
-            flush_directory(os.path.dirname(target) or ".")
+        flush_directory(self.checkpoint_dir)
+        _place_seal(self.checkpoint_dir, self.path, version)
 
-    def exchange(self, staged: str, target: str) -> str:
-        """Put a staged directory in the place of an existing one; return where the old one is now, in the trash.
+    def replace(
+        self, staged: str, target: str, version: int, seal: bytes, *, keep_old: bool, old_names: Sequence[str]
+    ) -> None:
+        """Put a staged version in the place of an existing one, with its seal; the old one goes to the trash.
 
-        One atomic exchange where the kernel has it, else two renames, of which the first is undone when the
-        second fails.
+        One atomic exchange where the kernel has it, else two renames. There the old one is removed for good, unless
+        `keep_old` is said or it holds more than `old_names`: what came meanwhile is somebody else's.
         """
         flush_directory(staged)
-        make_inside(self._trash)
-        old = os.path.join(self._trash, os.path.basename(target))
+        self._stage_seal(seal)
+        with storage_errors(staged):
+            held = os.stat(staged)
+        journal = {
+            "schema": JOURNAL_SCHEMA,
+            "version": version,
+            "target": os.path.basename(target),
+            "inode": [held.st_dev, held.st_ino],
+            "keep_old": keep_old,
+            "old_names": sorted(old_names),
+        }
+        write_new(os.path.join(self.path, JOURNAL), json.dumps(journal).encode())
+        flush_directory(self.path)
         with storage_errors(target):
             try:
                 _rename(staged, target, _RENAME_EXCHANGE)
-                os.rename(staged, old)
             except OSError as error:
                 if error.errno not in {errno.EINVAL, errno.ENOSYS}:
                     raise
-                os.rename(target, old)
-                try:
-                    os.rename(staged, target)
-                except BaseException:
-                    os.rename(old, target)
-                    raise
-            flush_directory(os.path.dirname(target) or ".")
-            flush_directory(self._trash)
-        return old
+                os.rename(target, _old_path(self.path, journal))
+                os.rename(staged, target)
+        settle_stage(self.checkpoint_dir, self.path)
 
-    def drop_trash(self) -> None:
-        """Remove what this staging put into the trash."""
-        shutil.rmtree(self._trash, ignore_errors=True)
+    def _stage_seal(self, seal: bytes) -> None:
+        write_new(os.path.join(self.path, _SEAL), seal)
+
+
+class Hold:
+    """The owner's file of a staging directory, locked and signed while we are at work in it."""
+
+    def __init__(self) -> None:
+        self._fd = -1
+        self._signature: Signature | None = None
+
+    def take(self, directory: str, purpose: str) -> None:
+        """Lock the file; whoever looks whether we are dead holds it for a moment only."""
+        path = os.path.join(directory, OWNER_FILE)
+        with storage_errors(path):
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX)
+            except OSError as error:
+                if error.errno not in NO_LOCKS:
+                    raise
+        self._signature = Signature(self._fd, path, purpose)
+
+    def release(self) -> None:
+        """Give it back."""
+        if self._signature is not None:
+            self._signature.end()
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+def sweep_stages(checkpoint_dir: str, *, spare: Collection[str] = (JOURNAL, PROGRESS)) -> list[str]:
+    """Remove what dead runs were staging, unless it holds a file that says how to go on; return what was removed."""
+    top = os.path.join(checkpoint_dir, STAGE_DIR)
+    try:
+        names = sorted(os.listdir(top))
+    except OSError:
+        return []
+    removed: list[str] = []
+    for name in names:
+        path = os.path.join(top, name)
+        if is_abandoned(path) and not any(os.path.lexists(os.path.join(path, file)) for file in spare):
+            remove_stage(path)
+            removed.append(path)
+    return removed
+
+
+def remove_stage(path: str) -> None:
+    """Remove a staging directory, its owner's file last, and the directories above it that are empty then."""
+    with suppress(OSError):
+        for name in os.listdir(path):
+            if name != OWNER_FILE:
+                inner = os.path.join(path, name)
+                shutil.rmtree(inner, ignore_errors=True)
+                with suppress(OSError):
+                    os.unlink(inner)
+    shutil.rmtree(path, ignore_errors=True)
+    state = os.path.dirname(os.path.dirname(path))
+    for directory in (os.path.dirname(path), os.path.join(state, "trash-0"), state):
+        with suppress(OSError):  # others are at work in it, or it holds something to keep
+            os.rmdir(directory)
+
+
+def settle_stage(checkpoint_dir: str, stage: str) -> str | None:
+    """Finish what the journal of a staging directory began, or find it undone; return what was done, None for nothing.
+
+    Which it is, the disk tells: the staged directory is known by its inode. Every step may be done again.
+    """
+    path = os.path.join(stage, JOURNAL)
+    try:
+        with open(path, encoding="utf-8") as file:
+            journal = json.load(file)
+        target = os.path.join(checkpoint_dir, os.path.basename(str(journal["target"])))
+        version, keep_old = int(journal["version"]), bool(journal["keep_old"])
+        inode, old_names = tuple(journal["inode"]), set(journal["old_names"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError):  # cut short: nothing was done yet when it was written
+        with storage_errors(path):
+            os.unlink(path)
+        return None
+    staged = os.path.join(stage, os.path.basename(target))
+    old = _old_path(stage, journal)
+    with storage_errors(target):
+        if not os.path.lexists(target) and os.path.isdir(staged):  # between two renames
+            os.rename(staged, target)
+        now = os.stat(target) if os.path.lexists(target) else None
+        if now is None or (now.st_dev, now.st_ino) != inode:
+            os.unlink(path)
+            return f"version {version} is the old one, whole: what was to replace it is dropped"
+        flush_directory(checkpoint_dir)
+        if os.path.lexists(staged):
+            os.rename(staged, old)
+    _place_seal(checkpoint_dir, stage, version)
+    with storage_errors(old):
+        if os.path.isdir(old):
+            if keep_old or not old_names.issuperset(os.listdir(old)):
+                _keep(old, checkpoint_dir, os.path.basename(stage))
+            else:
+                shutil.rmtree(old)
+        os.unlink(path)
+    return f"version {version} is the new one, whole: what was left to do for it is done"
+
+
+def _old_path(stage: str, journal: Mapping[str, Any]) -> str:
+    """Return where a version that is being replaced waits to be removed or kept."""
+    return os.path.join(stage, f"old-{os.path.basename(str(journal['target']))}")
+
+
+def _keep(old: str, checkpoint_dir: str, name: str) -> None:
+    """Put a replaced version into the trash, under its own name."""
+    trash = os.path.join(checkpoint_dir, STATE_DIR, "trash-0", name)
+    make_inside(trash, exist_ok=True)
+    os.rename(old, os.path.join(trash, os.path.basename(old).removeprefix("old-")))
+    flush_directory(trash)
+
+
+def _place_seal(checkpoint_dir: str, stage: str, version: int) -> None:
+    staged, target = os.path.join(stage, _SEAL), os.path.join(checkpoint_dir, seal_file(version))
+    if os.path.lexists(staged):
+        with storage_errors(target):
+            make_inside(os.path.dirname(target), exist_ok=True)
+            os.replace(staged, target)
+        flush_directory(os.path.dirname(target))
+
+
+def forget_seal(checkpoint_dir: str, version: int) -> None:
+    """Remove the seal of a version, when it has one."""
+    path = os.path.join(checkpoint_dir, seal_file(version))
+    with storage_errors(path), suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def check_space(path: str, size_bytes: int, *, shown: str | None = None) -> None:
@@ -202,6 +351,7 @@ class StagedOutput:
             os.stat(self._folder)
         if os.path.lexists(self.target) and not self._force:
             raise RefusedError("exists already; nothing was changed", path=self.target, hint="--force replaces it")
+        _sweep_outputs(self._folder)
         if self._is_directory:
             with storage_errors(self.path):
                 os.mkdir(self.path)
@@ -243,6 +393,17 @@ class StagedOutput:
             os.rename(self.path, self.target)
 
 
+def _sweep_outputs(folder: str) -> None:
+    """Remove what dead runs left beside targets in a folder: hidden names that end as ours do."""
+    for name in os.listdir(folder):
+        owner = owner_in(name) if name.startswith(".") and ".edl-ckpt" in name else {}
+        path = os.path.join(folder, name)
+        with suppress(OSError):
+            if owner and is_dead(owner, time.time() - os.lstat(path).st_mtime - _SILENT_OUTPUT_SECONDS):
+                shutil.rmtree(path, ignore_errors=True)
+                os.unlink(path)
+
+
 def rename_new(old: str, new: str) -> None:
     """Rename to a name that must be free; RefusedError when it is taken."""
     with storage_errors(new):
@@ -272,12 +433,12 @@ def write_new(path: str, data: bytes) -> None:
         file.close()
 
 
-def make_inside(path: str) -> None:
+def make_inside(path: str, *, exist_ok: bool = False) -> None:
     """Make a directory below the state directory, though another process removes the empty ones above it."""
     with storage_errors(path):
         for attempt in range(20):
             try:
-                os.makedirs(path)
+                os.makedirs(path, exist_ok=exist_ok)
             except FileNotFoundError:
                 if attempt == 19:
                     raise
@@ -378,6 +539,12 @@ class Flusher:
     def all_written(self) -> None:
         """Say that nothing more will be written: the last flush begins."""
         self._written.set()
+
+    def wait(self) -> None:
+        """Wait until every byte is on the disk; an error of the disk is raised."""
+        self._end(stop=False)
+        if self._error is not None:
+            raise self._error
 
     def __enter__(self) -> Self:
         try:

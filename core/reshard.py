@@ -12,7 +12,7 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -20,21 +20,14 @@ import numpy as np
 
 from edl_ckpt.core import bulk, placement
 from edl_ckpt.core.catalog import list_versions
-from edl_ckpt.core.errors import (
-    EdlCkptError,
-    LockedError,
-    NotFoundError,
-    RefusedError,
-    UnsupportedError,
-    UsageError,
-)
-from edl_ckpt.core.fingerprint import ContentSketch, Fingerprint, fingerprint_checkpoint, fingerprint_of
+from edl_ckpt.core.errors import LockedError, NotFoundError, RefusedError, UsageError
+from edl_ckpt.core.fingerprint import ContentSketch, Fingerprint, fingerprint_of
 from edl_ckpt.core.layout import DESIGN, SINGLE_FILE, Layout
 from edl_ckpt.core.lock import LOCK_WAIT_SECONDS, LocationLock
-from edl_ckpt.core.model import Extent, ShardFile, State, Version
+from edl_ckpt.core.model import Extent, Version
+from edl_ckpt.core.output import OUTPUT_MEMORY_BYTES, Sink, open_memory, open_output, prove_version
 from edl_ckpt.core.parallel import default_workers, run_parallel
 from edl_ckpt.core.progress import SILENT, Progress
-from edl_ckpt.core.publish import Flusher, StagedFile, Staging
 from edl_ckpt.core.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.scan import (
     PIECE_BYTES,
@@ -48,7 +41,8 @@ from edl_ckpt.core.scan import (
     read_piece,
     row_batches,
 )
-from edl_ckpt.core.store import is_local, local_path
+from edl_ckpt.core.seal import Seal
+from edl_ckpt.core.store import is_local, local_path, open_remote
 from edl_ckpt.core.writer import (
     EMPTY_DTYPE,
     DensePart,
@@ -64,6 +58,8 @@ LARGE_SHARD_BYTES: Final = 1 << 31
 _BYTES_PER_ID_BYTE: Final = 24
 """Memory for each byte of a piece of ids: the bytes, what they decode to, owners, lengths, and copies by owner."""
 _MAX_PIECES: Final = 4096
+REMOTE_BATCH_BYTES: Final = 8 << 20
+"""Bytes of values of one request to remote storage: what a round trip costs is spread over them."""
 _MAPPED_BATCH_BYTES: Final = 16 << 20
 """What the proof maps at a time: it is not copied, and each end of a mapping interrupts all cores."""
 
@@ -113,6 +109,8 @@ class ReshardPlan:
     proof_batch_bytes: int
     """Bytes of what was written that the proof maps at a time."""
     bytes_read: int
+    spool: bool
+    """True when remote shards are written to the local disk first: their open parts would take too much memory."""
     storage_options: Mapping[str, str]
     layouts: tuple[ShardLayout, ...]
     routes: tuple[_Route, ...]
@@ -168,16 +166,27 @@ def plan_reshard(
         raise UsageError(f"the number of parameter servers must be 1 to {placement.MAX_PS_NUM}, got {ps_num}")
     chosen = _target_layout(version, layout, output)
     where = version.location if output is None else output
-    directory = _target_directory(version, chosen, where, number, in_place=output is None)
+    directory = _target_directory(version, chosen, where, number, storage_options, in_place=output is None)
     with open_checkpoint(version, storage_options=storage_options) as checkpoint:
-        workers = default_workers() if workers is None else workers
-        piece_bytes, batch_bytes, workers = _memory_shares(checkpoint, max_memory_bytes, workers)
+        remote = not is_local(version.location)
+        workers = default_workers(remote=remote or not is_local(where)) if workers is None else workers
+        for_batches = max_memory_bytes if is_local(where) or max_memory_bytes is None else max_memory_bytes // 2
+        piece_bytes, batch_bytes, workers = _memory_shares(
+            checkpoint, for_batches, workers, REMOTE_BATCH_BYTES if remote else VALUE_BATCH_BYTES
+        )
         pieces = list(id_pieces(checkpoint, piece_bytes))
         progress.start("reading ids", sum(p.end - p.start for p in pieces))
         routes = _route(checkpoint, pieces, ps_num, workers, progress)
         layouts, routes = _lay_out(checkpoint, routes, ps_num, number)
         bytes_read = checkpoint.bytes_read
         targets = _targets(layouts, routes, ps_num, chosen, directory)
+        warnings = list(_warnings(checkpoint, targets, ps_num))
+    spool = _must_spool(where, [t.size_bytes for t in targets], max_memory_bytes, storage_options)
+    if spool:
+        warnings.append(
+            f"the open parts of {ps_num} uploads would take {spool} bytes of memory: the shards are spooled to the"
+            " local disk first ($TMPDIR); a larger --max-memory avoids that"
+        )
     return ReshardPlan(
         ref=version.ref,
         source=version,
@@ -190,7 +199,8 @@ def plan_reshard(
         rows=sum(t.rows for t in targets),
         size_bytes=sum(t.size_bytes for t in targets),
         targets=targets,
-        warnings=tuple(_warnings(checkpoint, targets, ps_num)),
+        warnings=tuple(warnings),
+        spool=bool(spool),
         workers=workers,
         batch_bytes=batch_bytes,
         piece_bytes=piece_bytes,
@@ -228,12 +238,18 @@ def _target_layout(version: Version, layout: str | None, output: str | None) -> 
     return DESIGN
 
 
-def _target_directory(version: Version, layout: Layout, output: str, number: int | None, *, in_place: bool) -> str:
+def _target_directory(
+    version: Version,
+    layout: Layout,
+    output: str,
+    number: int | None,
+    storage_options: Mapping[str, str] | None,
+    *,
+    in_place: bool,
+) -> str:
     """Return the directory the new shards will be in, having looked that nothing is in the way."""
-    if not is_local(output):
-        raise UnsupportedError("only local directories can be written to", path=output)
     wanted = version.version if number is None else number
-    directory = os.path.join(local_path(output), layout.version_dir(wanted))
+    directory = os.path.join(local_path(output) if is_local(output) else output.rstrip("/"), layout.version_dir(wanted))
     if in_place:
         if version.extra:
             raise RefusedError(
@@ -242,18 +258,34 @@ def _target_directory(version: Version, layout: Layout, output: str, number: int
                 hint="move it away, or try: --output LOCATION",
             )
         return version.path
-    try:
-        taken = any(v.version == wanted for v in list_versions(output).versions)
-    except NotFoundError:
-        if os.path.lexists(local_path(output)):
-            raise NotFoundError("not a directory", path=output) from None
-        taken = False
-    if taken or os.path.lexists(directory):
-        raise RefusedError(f"version {wanted} exists there already", path=output, hint="nothing was changed")
+    check_free(output, wanted, directory, storage_options)
     return directory
 
 
-def _memory_shares(checkpoint: Checkpoint, limit: int | None, workers: int) -> tuple[int, int, int]:
+def check_free(location: str, number: int, directory: str, storage_options: Mapping[str, str] | None = None) -> None:
+    """Raise RefusedError when a location has a version of this number already, or anything where it is to be."""
+    local = is_local(location)
+    try:
+        taken = any(v.version == number for v in list_versions(location, storage_options=storage_options).versions)
+    except NotFoundError:
+        if local and os.path.lexists(local_path(location)):
+            raise NotFoundError("not a directory", path=location) from None
+        taken = False
+    if taken or (local and os.path.lexists(directory)):
+        raise RefusedError(f"version {number} exists there already", path=location, hint="nothing was changed")
+
+
+def _must_spool(
+    location: str, sizes: Sequence[int], limit: int | None, storage_options: Mapping[str, str] | None
+) -> int:
+    """Return the memory that open parts would take when that is too much, 0 when it is not."""
+    if is_local(location):
+        return 0
+    need = open_memory(open_remote(location, storage_options), sizes)
+    return need if need > (OUTPUT_MEMORY_BYTES if limit is None else limit // 2) else 0
+
+
+def _memory_shares(checkpoint: Checkpoint, limit: int | None, workers: int, wanted_batch: int) -> tuple[int, int, int]:
     """Return (bytes of a piece of ids, of a batch of values, workers) that keep within a limit.
 
     A worker holds a piece of ids, decoded, and two batches: values as read and as ordered by owner. Fewer workers
@@ -263,7 +295,7 @@ def _memory_shares(checkpoint: Checkpoint, limit: int | None, workers: int) -> t
         raise UsageError(f"workers must be at least 1, got {workers}")
     total_ids = sum(run.end - run.start for s in checkpoint.shards for t in s.tables for run in t.ids)
     widest = max((t.row_bytes for s in checkpoint.shards for t in s.tables), default=0)
-    piece, batch = max(PIECE_BYTES // 2, total_ids // _MAX_PIECES), max(VALUE_BATCH_BYTES, widest)
+    piece, batch = max(PIECE_BYTES // 2, total_ids // _MAX_PIECES), max(wanted_batch, widest)
     if limit is None:
         return piece, batch, workers
     least_piece, least_batch = 4096, max(bulk.CHUNK_BYTES, widest)
@@ -384,7 +416,7 @@ def execute_reshard(
     wait_seconds: float = LOCK_WAIT_SECONDS,
     warn: Callable[[str], None] = lambda _text: None,
 ) -> ReshardResult:
-    """Write what a plan says, prove it, and publish it by one rename.
+    """Write what a plan says, prove it, publish it by one rename, and seal it; on remote storage as `output.py` says.
 
     The fingerprint of what was read must equal that of what is read back, else EdlCkptError and nothing is
     published. `keep_old` leaves the old shards of an in-place reshard in the trash. In place the location is locked
@@ -393,26 +425,47 @@ def execute_reshard(
     """
     begin = time.perf_counter()
     layout = plan.source.layout if plan.in_place else _layout_named(plan.layout, plan.source.layout)
-    lock = LocationLock(plan.output, "reshard", wait_seconds=wait_seconds, warn=warn)
+    options = plan.storage_options
+    lock = LocationLock(plan.output, "reshard", wait_seconds=wait_seconds, warn=warn, storage_options=options)
+    output = open_output(
+        plan.output,
+        layout,
+        plan.version,
+        purpose="reshard",
+        replaces=plan.source if plan.in_place else None,
+        keep_old=keep_old,
+        spool=plan.spool,
+        storage_options=options,
+    )
+    _allow_open_files(plan.to_ps + plan.from_ps)
     with (
         lock if plan.in_place else nullcontext(),
-        open_checkpoint(plan.source, storage_options=plan.storage_options) as checkpoint,
-        Staging(local_path(plan.output)) as staging,
+        open_checkpoint(plan.source, storage_options=options) as checkpoint,
+        output,
     ):
         _check_unchanged(checkpoint)
-        staging.check_space(plan.size_bytes)
-        name = layout.version_dir(plan.version)
-        directory = staging.directory(name)
-        written, fingerprint = _write(plan, checkpoint, directory, progress)
-        _check_unchanged(checkpoint)
-        target = os.path.dirname(plan.targets[0].path)
-        if plan.in_place:
-            old = staging.exchange(directory, target)
-            ours = {os.path.basename(shard.path) for shard in plan.source.shards}
-            if not keep_old and ours.issuperset(os.listdir(old)):  # what came meanwhile is somebody else's: kept
-                staging.drop_trash()
-        else:
-            staging.publish(directory, target)
+        files = output.create([held.size_bytes for held in plan.layouts])
+        for file, held in zip(files, plan.layouts, strict=True):
+            for offset, data in held.between:
+                file.write(offset, data)
+        read = _stream(plan, checkpoint, files, progress)
+
+        def prove(written: Version, staged: bool) -> Seal:  # noqa: FBT001 - as `Prove` has it
+            seal = prove_version(
+                written,
+                read,
+                staged=staged,
+                workers=plan.workers,
+                batch_bytes=plan.proof_batch_bytes,
+                piece_bytes=min(plan.piece_bytes, PIECE_BYTES),
+                storage_options=options,
+                progress=progress,
+            )
+            _check_unchanged(checkpoint)
+            return seal
+
+        output.publish(prove)
+        written = sum(file.bytes_written for file in files)
         bytes_read = plan.bytes_read + checkpoint.bytes_read
     return ReshardResult(
         ref=plan.ref,
@@ -426,7 +479,7 @@ def execute_reshard(
         rows=plan.rows,
         seconds=time.perf_counter() - begin,
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        fingerprint=fingerprint.text,
+        fingerprint=read.text,
         shards=plan.targets,
     )
 
@@ -443,32 +496,6 @@ def _check_unchanged(checkpoint: Checkpoint) -> None:
             raise LockedError("the shard has changed since the plan was made", path=shard.file.path)
 
 
-def _write(plan: ReshardPlan, checkpoint: Checkpoint, directory: str, progress: Progress) -> tuple[int, Fingerprint]:
-    """Write all target files, flush them, and compare them with the source; return (bytes written, fingerprint)."""
-    with ExitStack() as stack:
-        files: list[StagedFile] = []
-        _allow_open_files(plan.to_ps + plan.from_ps)
-        for target, layout in zip(plan.targets, plan.layouts, strict=True):
-            file = StagedFile(os.path.join(directory, os.path.basename(target.path)), layout.size_bytes)
-            stack.callback(file.close)
-            files.append(file)
-            for offset, data in layout.between:
-                file.write(offset, data)
-        with Flusher(files) as flusher:
-            read = _stream(plan, checkpoint, files, progress)
-            flusher.all_written()
-            progress.start("proving", plan.size_bytes)
-            proof = _read_back(plan, directory, progress)
-        if proof.text != read.text:
-            names = ", ".join(map(repr, proof.differing(read)[:5]))
-            raise EdlCkptError(
-                f"what was written is not what was read ({names}); nothing was published",
-                path=directory,
-                hint="suspect the memory or the disk of this machine",
-            )
-        return sum(file.bytes_written for file in files), read
-
-
 def _allow_open_files(count: int) -> None:
     """Raise the soft limit of open files towards the hard one when a plan needs more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -476,7 +503,7 @@ def _allow_open_files(count: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(count + 64, hard), hard))
 
 
-def _stream(plan: ReshardPlan, checkpoint: Checkpoint, files: Sequence[StagedFile], progress: Progress) -> Fingerprint:
+def _stream(plan: ReshardPlan, checkpoint: Checkpoint, files: Sequence[Sink], progress: Progress) -> Fingerprint:
     """Pass two: read every value once, order by owner, write at its offset; return the source's fingerprint."""
     sketch = ContentSketch()
     progress.start("resharding", sum(v.size_bytes for v in _sources(checkpoint)))
@@ -488,7 +515,12 @@ def _stream(plan: ReshardPlan, checkpoint: Checkpoint, files: Sequence[StagedFil
         else:
             _move_rows(plan, checkpoint, task, files, sketch, progress)
 
-    tasks: list[_Route | DensePiece] = [*dense_pieces(checkpoint, plan.batch_bytes), *plan.routes]
+    def place(piece: DensePiece) -> tuple[int, int]:  # each target from front to back: fewer of its parts are open
+        owner = placement.variable_owner(piece.entry.name, plan.to_ps)
+        return owner, plan.layouts[owner].dense_at[piece.entry.name] + piece.start
+
+    dense = sorted(dense_pieces(checkpoint, plan.batch_bytes), key=place)
+    tasks: list[_Route | DensePiece] = [*dense, *plan.routes]
     for _ in run_parallel(move, tasks, plan.workers):
         pass
     return fingerprint_of(checkpoint, sketch)
@@ -504,7 +536,7 @@ def _move_dense(
     plan: ReshardPlan,
     checkpoint: Checkpoint,
     piece: DensePiece,
-    files: Sequence[StagedFile],
+    files: Sequence[Sink],
     sketch: ContentSketch,
 ) -> None:
     data = read_dense(checkpoint, piece)
@@ -517,7 +549,7 @@ def _move_rows(
     plan: ReshardPlan,
     checkpoint: Checkpoint,
     route: _Route,
-    files: Sequence[StagedFile],
+    files: Sequence[Sink],
     sketch: ContentSketch,
     progress: Progress,
 ) -> None:
@@ -543,27 +575,3 @@ def _move_rows(
                 write_groups(files, grouped.reshape(-1), sizes, at)
             at += sizes
         progress.advance(values.nbytes)
-
-
-def _read_back(plan: ReshardPlan, directory: str, progress: Progress) -> Fingerprint:
-    """Return the fingerprint of what can be read from the staged files."""
-    shards = tuple(
-        ShardFile(t.ps_id, plan.to_ps, os.path.join(directory, os.path.basename(t.path)), t.size_bytes, 0.0)
-        for t in plan.targets
-    )
-    staged = replace(
-        plan.source,
-        location=plan.output,
-        path=directory,
-        state=State.COMPLETE,
-        ps_num=plan.to_ps,
-        shards=shards,
-    )
-    with open_checkpoint(staged, staged=True) as written:
-        return fingerprint_checkpoint(
-            written,
-            workers=plan.workers,
-            batch_bytes=plan.proof_batch_bytes,
-            piece_bytes=min(plan.piece_bytes, PIECE_BYTES),
-            progress=progress,
-        )

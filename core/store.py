@@ -9,11 +9,11 @@ from __future__ import annotations
 import errno
 import os
 import stat as stat_module
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Final, NamedTuple, Protocol, Self, runtime_checkable
 
 from edl_ckpt.core.errors import (
     AuthError,
@@ -22,10 +22,10 @@ from edl_ckpt.core.errors import (
     NoSpaceError,
     NotFoundError,
     UnavailableError,
-    UnsupportedError,
 )
+from edl_ckpt.core.layout import STATE_DIR, parse_version_dir
 
-SMALL_BYTES: Final = 1 << 24
+SMALL_BYTES: Final = 1 << 26
 """More than any file of our own state holds: what is larger is not one, and never read whole."""
 
 
@@ -74,13 +74,27 @@ class RangeReader(Protocol):
     ) -> None: ...
 
 
+class Scan(NamedTuple):
+    """What a location holds: its entries, those of each version directory, and what there is of our own state.
+
+    `state` has the paths below the location, None where the listing did not tell them.
+    """
+
+    top: list[Entry]
+    children: dict[str, list[Entry]]
+    state: tuple[str, ...] | None
+
+
 class Store(Protocol):
-    """A filesystem that holds locations; `root` is the location's path on it."""
+    """A filesystem that holds a location; `root` is the location's path on it."""
 
     root: str
+    location: str
+    is_remote: bool
+    """True where a request takes long, and nothing is renamed."""
 
-    def scan(self, path: str) -> tuple[list[Entry], dict[str, list[Entry]]]:
-        """Return the entries of a directory, and those of each version directory in it by name."""
+    def scan(self, path: str) -> Scan:
+        """Return what is in a directory and in each version directory in it."""
         ...
 
     def open(self, path: str) -> RangeReader:
@@ -93,6 +107,92 @@ class Store(Protocol):
 
     def read_small(self, relative: str) -> bytes | None:
         """Return the whole of a small file below the location, None when there is none."""
+        ...
+
+    def write_small(self, relative: str, data: bytes) -> None:
+        """Put a small file in its place: its old content or the new is seen, never a mixture."""
+        ...
+
+    def remove(self, relative: str) -> None:
+        """Remove a file; one that is gone already is no error."""
+        ...
+
+
+class NewObject(Protocol):
+    """A file of known size on a remote store, written at any offset from several threads, seen when it is completed."""
+
+    path: str
+    size_bytes: int
+    bytes_written: int
+
+    def begin(self) -> str:
+        """Begin; return what names the unfinished object to the store, '' where it has no name."""
+        ...
+
+    def write(self, offset: int, data: memoryview | bytes) -> None:
+        """Write all of `data` at `offset`; every byte is to be written once."""
+        ...
+
+    def finish(self) -> None:
+        """Make sure that every byte was written and is safe."""
+        ...
+
+    def complete(self, *, replace: bool = False) -> None:
+        """Make it visible, whole; RefusedError when the name is taken, unless what is there is to be replaced."""
+        ...
+
+    def abort(self) -> None:
+        """Drop it; what was completed stays."""
+        ...
+
+
+class RemoteStore(Store, Protocol):
+    """A store without rename: files appear one by one, each whole."""
+
+    part_bytes: int
+    """Memory that each open stretch of an object takes; 0 where objects are spooled to the local disk."""
+
+    def new_object(self, relative: str, size_bytes: int) -> NewObject:
+        """Begin a file of a known size below the location."""
+        ...
+
+    def stat(self, relative: str) -> ObjectStat | None:
+        """Return what is known of a file, None when there is none."""
+        ...
+
+    def remove_many(self, relatives: Sequence[str]) -> None:
+        """Remove files; those that are gone already are no error."""
+        ...
+
+    def tree(self, relative: str) -> list[str]:
+        """Return all files below a directory, as paths below the location."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStat:
+    """A remote file: its size, the tag of its generation, its age by the store's clock, and who wrote it, if told."""
+
+    size_bytes: int
+    etag: str
+    age_seconds: float
+    write_id: str | None = None
+
+
+@runtime_checkable
+class ConditionalStore(Protocol):
+    """A store that writes an object only if it still is, or still is not, there."""
+
+    def write_if(self, relative: str, data: bytes, *, etag: str) -> str:
+        """Write where the object has this ETag, '' for none; return the new one, '' when it has another."""
+        ...
+
+    def stat(self, relative: str) -> ObjectStat | None:
+        """Return what is known of a file, None when there is none."""
+        ...
+
+    def remove(self, relative: str) -> None:
+        """Remove a file; one that is gone already is no error."""
         ...
 
 
@@ -116,10 +216,39 @@ def local_path(location: str) -> str:
 
 
 def open_store(location: str, storage_options: Mapping[str, str] | None = None) -> Store:
-    """Return the store of a location; `storage_options` go to fsspec and are an error on a local path's reader."""
+    """Return the store of a location; `storage_options` go to S3 or fsspec, and mean nothing on a local path."""
     if is_local(location):
         return LocalStore(local_path(location))
-    return FsspecStore(location, dict(storage_options or {}))
+    return open_remote(location, storage_options)
+
+
+def open_remote(location: str, storage_options: Mapping[str, str] | None = None) -> RemoteStore:
+    """Return the store of a location that is not local."""
+    if location.startswith(("s3://", "s3a://")):
+        from edl_ckpt.core.s3 import S3Store
+
+        return S3Store(location, storage_options or {})
+    from edl_ckpt.core.remote import FsspecStore
+
+    return FsspecStore(location, storage_options or {})
+
+
+def scan_of(location: str, found: Iterable[tuple[str, int, float, bool]]) -> Scan:
+    """Return a scan from one listing of everything: (path below the location, bytes, modified, is a directory)."""
+    top: dict[str, Entry] = {}
+    children: dict[str, list[Entry]] = {}
+    state: list[str] = []
+    for relative, size, modified, is_dir in found:
+        first, *rest = relative.split("/")
+        if not rest:
+            top.setdefault(first, Entry(first, f"{location}/{first}", is_dir, size, modified))
+            continue
+        top[first] = Entry(first, f"{location}/{first}", is_dir=True, size_bytes=0, modified=0.0)
+        if first == STATE_DIR:
+            state.append(relative)
+        elif len(rest) == 1 and rest[0]:
+            children.setdefault(first, []).append(Entry(rest[0], f"{location}/{relative}", is_dir, size, modified))
+    return Scan(list(top.values()), children, tuple(state))
 
 
 @contextmanager
@@ -240,13 +369,14 @@ class StagedReader(LocalReader):
 class LocalStore:
     """Directories and files of the local disk."""
 
+    is_remote = False
+
     def __init__(self, root: str) -> None:
         self.root = root
+        self.location = root
 
-    def scan(self, path: str) -> tuple[list[Entry], dict[str, list[Entry]]]:
-        """Return the entries of a directory, and those of each version directory in it by name."""
-        from edl_ckpt.core.layout import parse_version_dir
-
+    def scan(self, path: str) -> Scan:
+        """Return what is in a directory and in each version directory in it."""
         top = self._entries(path)
         children: dict[str, list[Entry]] = {}
         for entry in top:
@@ -255,7 +385,8 @@ class LocalStore:
                     children[entry.name] = self._entries(entry.path)
                 except NotFoundError:
                     continue  # deleted between the two listings: savers and pruners do that
-        return [e for e in top if not (parse_version_dir(e.name) and e.is_dir) or e.name in children], children
+        kept = [e for e in top if not (parse_version_dir(e.name) and e.is_dir) or e.name in children]
+        return Scan(kept, children, None)
 
     def _entries(self, path: str) -> list[Entry]:
         entries: list[Entry] = []
@@ -296,140 +427,18 @@ class LocalStore:
         except NotFoundError:
             return None
 
-
-class FsspecReader:
-    """A file of any fsspec filesystem, read by ranges without its caches."""
-
-    def __init__(self, fs: Any, path: str, shown: str) -> None:
-        self.path = shown
-        self.bytes_read = 0
-        self._fs = fs
-        self._path = path
-        with storage_errors(shown):
-            self.size_bytes = int(fs.info(path)["size"])
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Return exactly `size` bytes at `offset`."""
-        if size == 0:
-            return b""
-        with storage_errors(self.path):
-            data: bytes = self._fs.cat_file(self._path, start=offset, end=offset + size)
-        if len(data) != size:
-            raise LockedError(
-                f"the file became shorter while it was read ({self.size_bytes} bytes before)",
-                path=self.path,
-                offset=offset + len(data),
-            )
-        self.bytes_read += size
-        return data
-
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill the whole buffer from `offset` on."""
-        buffer[:] = self.read(offset, len(buffer))
-
-    def view(self, offset: int, size: int) -> memoryview | None:  # noqa: ARG002 - of the protocol
-        """Return None: what comes over a network is a copy."""
-        return None
-
-    def close(self) -> None:
-        """Release nothing: every read is a request of its own."""
-
-    def check_unchanged(self) -> None:
-        """Raise LockedError when the file's size is not what it was when it was opened."""
-        with storage_errors(self.path):
-            size = int(self._fs.info(self._path)["size"])
-        if size != self.size_bytes:
-            raise LockedError("the file changed while it was read; somebody is writing it", path=self.path)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class FsspecStore:
-    """Any filesystem fsspec can open; object stores are listed with one request per thousand names."""
-
-    def __init__(self, location: str, storage_options: dict[str, str]) -> None:
-        import fsspec
-
-        options: dict[str, Any] = dict(storage_options)
-        if location.startswith(("s3://", "s3a://")):
-            options |= {"use_listings_cache": False, "skip_instance_cache": True}
-        try:
-            with storage_errors(location):
-                self._fs, self.root = fsspec.core.url_to_fs(location, **options)
-        except ImportError as error:
-            raise UnsupportedError(
-                f"{error}", path=location, hint="for s3:// install the extra: pip install 'edl-ckpt[s3]'"
-            ) from error
-        except ValueError as error:
-            raise UnsupportedError(f"no such kind of storage: {error}", path=location) from error
-        self._url = location.rstrip("/")
-
-    def scan(self, path: str) -> tuple[list[Entry], dict[str, list[Entry]]]:
-        """Return the entries of a directory, and those of each version directory in it by name."""
-        with storage_errors(self._url):
-            found: dict[str, dict[str, Any]] = self._fs.find(path, maxdepth=None, withdirs=True, detail=True)
-            if not found and not self._fs.exists(path):
-                raise NotFoundError("no such location", path=self._url)
-        top: dict[str, Entry] = {}
-        children: dict[str, list[Entry]] = {}
-        prefix = path.rstrip("/") + "/"
-        for full, info in found.items():
-            parts = full.removeprefix(prefix).rstrip("/").split("/")
-            if not full.startswith(prefix) or not parts[0]:
-                continue
-            if len(parts) == 1:
-                top.setdefault(parts[0], self._entry(parts[0], parts[0], info))
-            else:
-                top[parts[0]] = Entry(parts[0], f"{self._url}/{parts[0]}", is_dir=True, size_bytes=0, modified=0.0)
-                if len(parts) == 2:
-                    children.setdefault(parts[0], []).append(self._entry(parts[1], "/".join(parts), info))
-        return list(top.values()), children
-
-    def _entry(self, name: str, relative: str, info: dict[str, Any]) -> Entry:
-        stamp = info.get("LastModified") or info.get("mtime") or info.get("created") or info.get("modified") or 0.0
-        modified = stamp.timestamp() if hasattr(stamp, "timestamp") else float(stamp)
-        is_dir = info.get("type") == "directory"
-        return Entry(name, f"{self._url}/{relative}", is_dir, int(info.get("size") or 0), modified)
-
-    def names(self, relative: str) -> dict[str, str]:
-        """Return the files of a directory below the location, their paths by their names; {} when there is none."""
-        try:
-            with storage_errors(f"{self._url}/{relative}"):
-                found: list[str] = self._fs.ls(f"{self.root.rstrip('/')}/{relative}", detail=False)
-        except NotFoundError:
-            return {}
-        names = (path.rstrip("/").rpartition("/")[2] for path in found)
-        return {name: f"{self._url}/{relative}/{name}" for name in names}
-
-    def read_small(self, relative: str) -> bytes | None:
-        """Return the whole of a small file below the location, None when there is none."""
-        try:
-            with storage_errors(f"{self._url}/{relative}"):
-                data: bytes = self._fs.cat_file(f"{self.root.rstrip('/')}/{relative}", start=0, end=SMALL_BYTES)
-        except NotFoundError:
-            return None
-        return data
-
     def write_small(self, relative: str, data: bytes) -> None:
-        """Write a small file below the location in one request: its old content or the new is seen, never a mixture."""
-        with storage_errors(f"{self._url}/{relative}"):
-            self._fs.pipe_file(f"{self.root.rstrip('/')}/{relative}", data)
+        """Put a small file in its place: staged, flushed, then one rename."""
+        from edl_ckpt.core.publish import Staging, replace_file
+
+        with Staging(self.root, "metadata") as staging:
+            replace_file(staging, os.path.join(self.root, relative), data)
 
     def remove(self, relative: str) -> None:
-        """Remove a file below the location; one that is gone already is no error."""
-        try:
-            with storage_errors(f"{self._url}/{relative}"):
-                self._fs.rm_file(f"{self.root.rstrip('/')}/{relative}")
-        except NotFoundError:
-            return
-
-    def open(self, path: str) -> RangeReader:
-        """Open a file for ranged reads."""
-        inner = self.root.rstrip("/") + path.removeprefix(self._url) if path.startswith(self._url) else path
-        return FsspecReader(self._fs, inner, path)
+        """Remove a file, and the directories of our state that are empty then; one that is gone is no error."""
+        path = os.path.join(self.root, relative)
+        with storage_errors(path), suppress(FileNotFoundError):
+            os.unlink(path)
+        with suppress(OSError):  # not empty
+            os.rmdir(os.path.dirname(path))
+            os.rmdir(os.path.join(self.root, STATE_DIR))

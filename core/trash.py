@@ -23,8 +23,10 @@ from edl_ckpt.core.layout import STATE_DIR
 from edl_ckpt.core.lock import LOCK_WAIT_SECONDS, LocationLock
 from edl_ckpt.core.metadata import META_DIR, version_file
 from edl_ckpt.core.model import Version
-from edl_ckpt.core.publish import flush_directory, make_inside, new_id, rename_new, write_new
-from edl_ckpt.core.store import FsspecStore, is_local, local_path, open_store, storage_errors
+from edl_ckpt.core.owner import new_id
+from edl_ckpt.core.publish import flush_directory, make_inside, rename_new, write_new
+from edl_ckpt.core.seal import seal_file
+from edl_ckpt.core.store import RemoteStore, is_local, local_path, open_remote, storage_errors
 
 RECORD_SCHEMA: Final = "edl-ckpt/trash/1"
 _RECORD: Final = "record.json"
@@ -65,11 +67,10 @@ def delete_versions(
     """
     if not versions:
         return Removal(())
-    store = open_store(location, storage_options)
-    if isinstance(store, FsspecStore):
+    if not is_local(location):
         if keep:
             raise UnsupportedError("this storage has no rename, so no trash", path=location)
-        return _remove_one_by_one(store, location, versions)
+        return _remove_in_order(open_remote(location, storage_options), versions)
     state = os.path.join(local_path(location), STATE_DIR)
     trash = os.path.join(state, "trash-0", new_id())
     make_inside(trash)
@@ -79,10 +80,8 @@ def delete_versions(
     deleted = tuple(v for v in versions if _move(v.path, os.path.join(trash, os.path.basename(v.path))))
     _flush_moves(local_path(location), trash)
     for version in deleted:
-        _move(
-            os.path.join(local_path(location), version_file(version.version)),
-            os.path.join(trash, _META, f"{version.version}.json"),
-        )
+        for file in (version_file(version.version), seal_file(version.version)):
+            _move(os.path.join(local_path(location), file), os.path.join(trash, _META, os.path.basename(file)))
     problems = () if keep and deleted else _drop(trash)
     _tidy(state)
     return Removal(deleted, tuple(problems))
@@ -195,10 +194,10 @@ def forget_gone(location: str, present: Iterable[int]) -> None:
     if not is_local(location):
         return
     directory = os.path.join(local_path(location), META_DIR)
-    kept = {f"{version}.json" for version in present} | {"location.json"}
+    kept = {f"{version}{ending}" for version in present for ending in (".json", ".seal.json")} | {"location.json"}
     for name in _names(directory):
         number, _, ending = name.partition(".")
-        if name not in kept and ending == "json" and number.isascii() and number.isdigit():
+        if name not in kept and ending in {"json", "seal.json"} and number.isascii() and number.isdigit():
             with storage_errors(directory), suppress(FileNotFoundError):
                 os.unlink(os.path.join(directory, name))
     with suppress(OSError):  # not empty, or not there
@@ -286,7 +285,7 @@ def _files(path: str) -> Iterator[str]:
         yield from (os.path.join(top, name) for name in names)
 
 
-def _remove_one_by_one(store: FsspecStore, location: str, versions: Sequence[Version]) -> Removal:
+def _remove_in_order(store: RemoteStore, versions: Sequence[Version]) -> Removal:
     """Delete files where nothing can be renamed: one of each ps_num first, so that no rest is taken for a whole."""
     deleted: list[Version] = []
     problems: list[str] = []
@@ -296,9 +295,10 @@ def _remove_one_by_one(store: FsspecStore, location: str, versions: Sequence[Ver
         rest = [shard.path for shard in version.shards if shard.path not in first]
         extra = [f"{version.path}/{name}" for name in version.extra]
         try:
-            for path in (*first, *rest, *extra):
-                store.remove(path.removeprefix(location.rstrip("/") + "/"))
-            store.remove(version_file(version.version))
+            for path in first:
+                store.remove(path.removeprefix(store.location + "/"))
+            store.remove_many([path.removeprefix(store.location + "/") for path in (*rest, *extra)])
+            store.remove_many([version_file(version.version), seal_file(version.version)])
         except EdlCkptError as error:
             problems.append(str(error))
         else:

@@ -6,10 +6,9 @@ and which bytes stand between them. `save_checkpoint` writes a new version from 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +18,10 @@ from edl_ckpt.core.catalog import list_versions, pick
 from edl_ckpt.core.errors import UnsupportedError, UsageError
 from edl_ckpt.core.layout import WRITABLE, Layout
 from edl_ckpt.core.model import DTYPES, DType, TableInfo, Version
-from edl_ckpt.core.publish import StagedFile, Staging, flush_all
-from edl_ckpt.core.store import is_local, local_path
 from edl_ckpt.proto import tensor_pb2
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.output import Sink
 
 EMPTY_DTYPE: Final = DTYPES["float32"]
 """What the vectors of a table without rows are said to be: [0, dim] float32 loads in both of ElasticDL's readers."""
@@ -155,34 +155,40 @@ def save_checkpoint(
     variables: Mapping[str, npt.NDArray[np.generic]],
     tables: Mapping[str, Table],
     layout: str = "design",
+    storage_options: Mapping[str, str] | None = None,
 ) -> Version:
     """Write a new version from arrays, placed for `ps_num` servers, and return it.
 
-    Staged, flushed and published by one rename. Raises RefusedError when the version exists, UsageError for arrays
-    that are no table, UnsupportedError for a dtype that no checkpoint can hold or a location that is not local.
+    Staged, flushed, published by one rename (on remote storage as `output.py` says), and sealed. Raises RefusedError
+    when the version exists, UsageError for arrays that are no table, UnsupportedError for a dtype that no checkpoint
+    can hold.
     """
-    if not is_local(location):
-        raise UnsupportedError("only local directories can be written to", path=location)
+    from edl_ckpt.core.fingerprint import fingerprint_checkpoint
+    from edl_ckpt.core.output import open_output
+    from edl_ckpt.core.reader import open_checkpoint
+    from edl_ckpt.core.seal import Seal, make_seal
+
     if not 1 <= ps_num <= placement.MAX_PS_NUM:
         raise UsageError(f"ps_num must be 1 to {placement.MAX_PS_NUM}, got {ps_num}")
     chosen = writable_layout(layout)
     dense = {name: np.asarray(value) for name, value in variables.items()}
     for name, table in tables.items():
         _check_table(name, table)
-    with Staging(local_path(location)) as staging:
-        directory = staging.directory(chosen.version_dir(version))
-        files = [
-            _write_shard(os.path.join(directory, chosen.shard_file(i, ps_num)), version, i, ps_num, dense, tables)
-            for i in range(ps_num)
-        ]
-        flush_all(files)
-        for file in files:
-            file.close()
-        staging.publish(directory, os.path.join(staging.checkpoint_dir, chosen.version_dir(version)))
-    return pick(list_versions(location), version)
+    held = [_part_of(version, i, ps_num, dense, tables) for i in range(ps_num)]
+
+    def seal(written: Version, staged: bool) -> Seal:  # noqa: FBT001 - as `Prove` has it
+        with open_checkpoint(written, staged=staged, storage_options=storage_options) as checkpoint:
+            return make_seal(checkpoint, fingerprint_checkpoint(checkpoint).text, workers=1)
+
+    output = open_output(location, chosen, version, purpose="save", storage_options=storage_options)
+    with output:
+        for file, part in zip(output.create([part.layout.size_bytes for part in held]), held, strict=True):
+            part.write(file)
+        output.publish(seal)
+    return pick(list_versions(location, storage_options=storage_options), version)
 
 
-def write_groups(files: Sequence[StagedFile], data: bulk.U8, sizes: bulk.I64, offsets: bulk.I64) -> None:
+def write_groups(files: Sequence[Sink], data: bulk.U8, sizes: bulk.I64, offsets: bulk.I64) -> None:
     """Write consecutive stretches of `data`, one for each target, at each target's offset."""
     start = 0
     view = data.data
@@ -206,15 +212,33 @@ def _check_table(name: str, table: Table) -> None:
         raise UsageError(f"table {name!r}: expected rows [n, dim], got shape {list(table.rows.shape)}")
 
 
-def _write_shard(
-    path: str,
+@dataclass(frozen=True, slots=True)
+class _ShardPart:
+    """What one server holds of the given variables and tables, and where it lies in the shard."""
+
+    layout: ShardLayout
+    dense: Mapping[str, npt.NDArray[np.generic]]
+    rows: Mapping[str, tuple[bulk.U8, npt.NDArray[np.generic]]]
+    """Of each table, the ids as varints and the vectors."""
+
+    def write(self, file: Sink) -> None:
+        for offset, data in self.layout.between:
+            file.write(offset, data)
+        for name, value in self.dense.items():
+            file.write(self.layout.dense_at[name], little_endian(value))
+        for name, (ids, vectors) in self.rows.items():
+            file.write(self.layout.ids_at[name], ids.data)
+            file.write(self.layout.values_at[name], little_endian(vectors))
+
+
+def _part_of(
     version: int,
     ps_id: int,
     ps_num: int,
     variables: Mapping[str, npt.NDArray[np.generic]],
     tables: Mapping[str, Table],
-) -> StagedFile:
-    """Write what one server holds of the given variables and tables."""
+) -> _ShardPart:
+    """Return what one server holds of the given variables and tables."""
     mine = {n: v for n, v in sorted(variables.items()) if placement.variable_owner(n, ps_num) == ps_id}
     rows: dict[str, tuple[bulk.U8, npt.NDArray[np.generic]]] = {}
     infos, parts = [], []
@@ -225,16 +249,7 @@ def _write_shard(
         dtype = _dtype_of(name, table.rows)
         parts.append(TablePart(name, dtype, table.rows.shape[1], int(held.sum()), len(rows[name][0])))
     dense = [DensePart(n, _dtype_of(n, v), v.shape, v.nbytes) for n, v in mine.items()]
-    layout = lay_out_shard(version, infos, dense, parts)
-    file = StagedFile(path, layout.size_bytes)
-    for offset, data in layout.between:
-        file.write(offset, data)
-    for name, value in mine.items():
-        file.write(layout.dense_at[name], little_endian(value))
-    for name, (ids, vectors) in rows.items():
-        file.write(layout.ids_at[name], ids.data)
-        file.write(layout.values_at[name], little_endian(vectors))
-    return file
+    return _ShardPart(lay_out_shard(version, infos, dense, parts), mine, rows)
 
 
 def little_endian(values: npt.NDArray[np.generic]) -> bytes:

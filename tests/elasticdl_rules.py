@@ -26,6 +26,18 @@ def latest_valid(checkpoint_dir: Path, order: Order = sorted) -> str | None:
     return None
 
 
+def leftovers(location: Path) -> list[str]:
+    """Return what of our own state lies in a location besides what is known of its versions."""
+    state = location / ".edl-ckpt-0"
+    return sorted(str(p.relative_to(state)) for p in state.rglob("*") if p.relative_to(state).parts[0] != "meta-0")
+
+
+def visible(location: Path) -> set[str]:
+    """Return the names in a location, without our own state, of which there are no leftovers."""
+    assert leftovers(location) == []
+    return {p.name for p in location.iterdir()} - {".edl-ckpt-0"}
+
+
 def answer(checkpoint_dir: Path) -> tuple[str | None, str]:
     """Return what the scan says over several listing orders, crash included, to compare before and after."""
     said = []

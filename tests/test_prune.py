@@ -242,7 +242,7 @@ def test_store_without_rename() -> None:
     """On storage without rename versions are deleted, a trash is refused, and the first removal makes one invalid."""
     import fsspec
 
-    from edl_ckpt.core.store import FsspecStore
+    from edl_ckpt.core.remote import FsspecStore
 
     fs = fsspec.filesystem("memory")
     for source in (GOLDEN / "multi").rglob("*.ckpt"):

@@ -52,6 +52,7 @@ def import_command(
         ps,
         names=read_map(names) if names else None,
         layout=layout,
+        storage_options=out.storage_options,
         progress=out.progress(),
     )
     out.show(lambda: render_import.document(result), lambda: render_import.human(result))
@@ -65,9 +66,17 @@ def _checkpoint(source: str, number: int, out: Output) -> Version | None:
 
     if os.path.isfile(source) and source.endswith((".ckpt", ".chkpt")) and not split_version_dir(source):
         return as_checkpoint_file(source, number)
-    if "@" in source or "://" in source or split_version_dir(source):
+    if "@" in source or split_version_dir(source) or _is_remote_location(source, out):
         return resolve_ref(source, out)
     return resolve_ref(source, out) if os.path.isdir(source) and list_versions(source).versions else None
+
+
+def _is_remote_location(source: str, out: Output) -> bool:
+    """Say whether a URL is a checkpoint_dir, and not a file, or a directory of files, of another tool."""
+    from edl_ckpt.core.layout import parse_version_dir
+    from edl_ckpt.core.store import is_local, open_store
+
+    return not is_local(source) and any(map(parse_version_dir, open_store(source, out.storage_options).names("")))
 
 
 def _import_checkpoint(

@@ -8,7 +8,7 @@ import typer
 
 from edl_ckpt.cli import options as o
 from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import parse_duration, shown
+from edl_ckpt.cli.text import shown
 from edl_ckpt.core.errors import UsageError
 
 _Format = Annotated[
@@ -24,11 +24,10 @@ def metrics_set_command(
 ) -> None:
     """Record metrics of a version, in the place of older values; with --mode remember which end is the better one."""
     from edl_ckpt.core.annotate import remember_modes, set_metrics
-    from edl_ckpt.core.lock import LocationLock
 
     ref, metrics = _split_pairs(words)
     version = o.resolve_ref(ref, out)
-    with LocationLock(version.location, "metrics set", wait_seconds=parse_duration(lock_wait), warn=out.warn):
+    with o.locked(out, version.location, "metrics set", lock_wait):
         set_metrics(version, metrics, storage_options=out.storage_options)
         if mode is not None:
             modes = dict.fromkeys(metrics, o.check_mode(mode))
@@ -65,12 +64,11 @@ def metrics_import_command(
 
     from edl_ckpt.cli import render_metrics
     from edl_ckpt.core.catalog import list_versions
-    from edl_ckpt.core.lock import LocationLock
     from edl_ckpt.core.metric_sources import execute_import, match_series, read_series
 
     where = location or o.default_location()
     series = read_series(source, kind)
-    lock = LocationLock(where, "metrics import", wait_seconds=parse_duration(lock_wait), warn=out.warn)
+    lock = o.locked(out, where, "metrics import", lock_wait)
     with nullcontext() if dry_run else lock:
         versions = list_versions(where, storage_options=out.storage_options).versions
         plan = match_series(series, where, versions, nearest=nearest)
@@ -91,13 +89,12 @@ def metrics_remove_command(
 ) -> None:
     """Forget metrics of a version."""
     from edl_ckpt.core.annotate import remove_metrics
-    from edl_ckpt.core.lock import LocationLock
 
     ref, names = (words[0], words[1:]) if o.is_ref(words[0]) else (None, words)
     if not names:
         raise UsageError("which metric? [REF] NAME...")
     version = o.resolve_ref(ref, out)
-    with LocationLock(version.location, "metrics remove", wait_seconds=parse_duration(lock_wait), warn=out.warn):
+    with o.locked(out, version.location, "metrics remove", lock_wait):
         remove_metrics(version, names, storage_options=out.storage_options)
     _show(out, version.location, version.version)
 
@@ -109,13 +106,12 @@ def metrics_mode_command(
 ) -> None:
     """Remember which end of a metric is the better one, for `best` and for pruning."""
     from edl_ckpt.core.annotate import remember_modes
-    from edl_ckpt.core.lock import LocationLock
 
     if len(words) not in {2, 3}:
         raise UsageError("expected [LOCATION] NAME max|min")
     *place, name, mode = words
     where = place[0] if place else o.default_location()
-    with LocationLock(where, "metrics mode", wait_seconds=parse_duration(lock_wait), warn=out.warn):
+    with o.locked(out, where, "metrics mode", lock_wait):
         remember_modes(where, {name: o.check_mode(mode)}, storage_options=out.storage_options)
     _show(out, where, None)
 

@@ -8,7 +8,7 @@ import typer
 
 from edl_ckpt.cli import options as o
 from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import parse_duration, shown
+from edl_ckpt.cli.text import shown
 from edl_ckpt.core.errors import UsageError
 
 
@@ -19,12 +19,11 @@ def note_command(
 ) -> None:
     """Write a version's note, in the place of an older one."""
     from edl_ckpt.core.annotate import set_note
-    from edl_ckpt.core.lock import LocationLock
 
     if len(words) > 2 or (len(words) == 1 and o.is_ref(words[0])):
         raise UsageError("expected [REF] TEXT; a text of several words stands in quotes")
     version = o.resolve_ref(words[0] if len(words) == 2 else None, out)
-    with LocationLock(version.location, "note", wait_seconds=parse_duration(lock_wait), warn=out.warn):
+    with o.locked(out, version.location, "note", lock_wait):
         set_note(version, words[-1], storage_options=out.storage_options)
     document = {"schema": "edl-ckpt/note/1", "ref": version.ref, "note": words[-1]}
     out.show(lambda: document, lambda: [f"{shown(version.ref)}: {shown(words[-1]) or 'no note any more'}"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edl_ckpt.cli import options as o
 from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import parse_duration, shown
+from edl_ckpt.cli.text import shown
 from edl_ckpt.core.errors import UsageError
 
 
@@ -45,10 +45,9 @@ def policy_clear_command(out: Output, location: o.Location = None, lock_wait: o.
 def _store(out: Output, location: str | None, policy: dict[str, object] | None, lock_wait: str) -> None:
     from edl_ckpt.core.annotate import store_policy
     from edl_ckpt.core.catalog import list_versions
-    from edl_ckpt.core.lock import LocationLock
 
     where = location or o.default_location()
     list_versions(where, storage_options=out.storage_options)  # a wrong path must not get a policy
-    with LocationLock(where, "policy", wait_seconds=parse_duration(lock_wait), warn=out.warn):
+    with o.locked(out, where, "policy", lock_wait):
         store_policy(where, policy, storage_options=out.storage_options)
     policy_show_command(out, location)

@@ -73,7 +73,7 @@ def prune_command(
     asks = not (yes or dry_run) and sys.stdin.isatty() and sys.stderr.isatty()
     # In a script nothing of ours may come between plan and execution; while somebody thinks, anything may.
     hold_early = not (asks or dry_run or apply)
-    with locked(places if hold_early else (), wait_seconds=wait, warn=out.warn):
+    with locked(places if hold_early else (), wait_seconds=wait, warn=out.warn, storage_options=storage):
         if apply:
             plan = _read_plan(apply)
             places = list(plan.locations)
@@ -91,7 +91,7 @@ def prune_command(
             return
         if asks:
             _confirm(out, plan, places, trash=trash, purge=purge)
-        with locked(() if hold_early else places, wait_seconds=wait, warn=out.warn):
+        with locked(() if hold_early else places, wait_seconds=wait, warn=out.warn, storage_options=storage):
             result = execute_prune(plan, now, trash=trash, storage_options=storage, progress=out.progress())
             purged = purge_all(places, older_than_seconds=age, now=now) if purge else None
     out.show(

@@ -8,7 +8,7 @@ import typer
 
 from edl_ckpt.cli import options as o
 from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import parse_duration, shown
+from edl_ckpt.cli.text import shown
 from edl_ckpt.core.errors import UsageError
 
 _Words = Annotated[list[str], typer.Argument(metavar="[REF] TAG", help="The version and the tag.")]
@@ -23,12 +23,11 @@ def tag_add_command(
     """Give a version a tag: `@TAG` names it, and it is not deleted."""
     from edl_ckpt.core.annotate import add_tag, remove_tag
     from edl_ckpt.core.catalog import list_versions
-    from edl_ckpt.core.lock import LocationLock
 
     ref, tag = _split(words)
     version = o.resolve_ref(ref, out)
     storage = out.storage_options
-    with LocationLock(version.location, "tag add", wait_seconds=parse_duration(lock_wait), warn=out.warn):
+    with o.locked(out, version.location, "tag add", lock_wait):
         add_tag(version, tag, storage_options=storage)
         for other in list_versions(version.location, storage_options=storage).versions if move else ():
             if tag in other.tags and other.version != version.version:
@@ -39,11 +38,10 @@ def tag_add_command(
 def tag_remove_command(out: Output, words: _Words, lock_wait: o.LockWait = "10s") -> None:
     """Take a tag from a version."""
     from edl_ckpt.core.annotate import remove_tag
-    from edl_ckpt.core.lock import LocationLock
 
     ref, tag = _split(words)
     version = o.resolve_ref(ref, out)
-    with LocationLock(version.location, "tag remove", wait_seconds=parse_duration(lock_wait), warn=out.warn):
+    with o.locked(out, version.location, "tag remove", lock_wait):
         remove_tag(version, tag, storage_options=out.storage_options)
     _show(out, version.location)
 

@@ -9,27 +9,31 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Final, Self
 
 from edl_ckpt.core.catalog import list_versions
-from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UnsupportedError, UsageError
+from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.export.arrays import NpyDirectory, Npz, Safetensors, ShardedSafetensors
 from edl_ckpt.core.export.content import Exported, Selection, estimated_bytes
 from edl_ckpt.core.export.frameworks import Parquet, TensorFlow, Torch
 from edl_ckpt.core.export.interface import ExportContent, ExportFormat
 from edl_ckpt.core.export.text import Projector, csv_file, json_lines, word2vec
 from edl_ckpt.core.fingerprint import fingerprint_checkpoint, fingerprint_of
+from edl_ckpt.core.layout import parse_version_dir
 from edl_ckpt.core.metadata import json_number
 from edl_ckpt.core.model import Version
+from edl_ckpt.core.output import put_files
 from edl_ckpt.core.parallel import default_workers
 from edl_ckpt.core.partition import PART_BYTES
 from edl_ckpt.core.progress import SILENT, Progress
 from edl_ckpt.core.publish import StagedOutput, check_space
 from edl_ckpt.core.reader import open_checkpoint
-from edl_ckpt.core.store import is_local, local_path
+from edl_ckpt.core.store import is_local, local_path, open_remote
 
 __all__ = ["FORMATS", "ExportResult", "ExportedFile", "Selection", "export_version", "guess_format"]
 
@@ -113,23 +117,37 @@ def export_version(
     storage_options: Mapping[str, str] | None = None,
     progress: Progress = SILENT,
 ) -> ExportResult:
-    """Write a version in another format to a local path, which must be free unless `force` is said.
+    """Write a version in another format to a path or URL, which must be free unless `force` is said.
 
-    Memory is a few times `part_bytes`. Raises RefusedError for a target that exists or that would lie among
+    Memory is a few times `part_bytes`; what goes to a URL is written to the local disk first. Raises RefusedError for a target that exists or that would lie among
     checkpoints, where ElasticDL's scan would meet it; NoSpaceError before anything is written; UsageError for a
     selection that the format cannot hold; and what reading raises.
     """
     begin = time.perf_counter()
-    if not is_local(output):
-        raise UnsupportedError("only local paths can be exported to", path=output)
     chosen, wish = format_name or guess_format(output), selection or Selection()
     if chosen not in FORMATS:
         raise UsageError(f"no format {chosen!r}; expected one of {', '.join(FORMATS)}")
     if limit is not None and chosen not in _LIMITED:
         raise UsageError(f"--limit is for {', '.join(sorted(_LIMITED))}")
-    target = os.path.normpath(local_path(output))
+    if not is_local(output) and (chosen != CHECKPOINT or _is_shard_file(output)):
+        with _RemoteTarget(output, storage_options, force=force) as remote:
+            result = export_version(
+                version,
+                remote.path,
+                format_name=chosen,
+                selection=wish,
+                limit=limit,
+                max_shard_bytes=max_shard_bytes,
+                part_bytes=part_bytes,
+                storage_options=storage_options,
+                progress=progress,
+            )
+            return replace(result, output=output, files=remote.publish(), seconds=time.perf_counter() - begin)
+    target = os.path.normpath(local_path(output)) if is_local(output) else output.rstrip("/")
     if chosen == CHECKPOINT:
-        return _export_checkpoint(version, target, wish, force=force, begin=begin, progress=progress)
+        return _export_checkpoint(
+            version, target, wish, force=force, begin=begin, storage_options=storage_options, progress=progress
+        )
     _check_place(target)
     form: ExportFormat = _MAKERS[chosen](limit)
     if chosen == "safetensors" and max_shard_bytes is not None and version.size_bytes > max_shard_bytes:
@@ -195,6 +213,51 @@ def _check_place(target: str) -> None:
             )
 
 
+class _RemoteTarget:
+    """A remote file or directory that is written to the local disk first, then uploaded and made visible at once."""
+
+    def __init__(self, url: str, storage_options: Mapping[str, str] | None, *, force: bool) -> None:
+        self._url = url.rstrip("/")
+        folder, _, self._name = self._url.rpartition("/")
+        self._store = open_remote(folder, storage_options)
+        self._force = force
+        self._check()
+        self._directory = tempfile.TemporaryDirectory(prefix="edl-ckpt-")
+        self.path = os.path.join(self._directory.name, self._name)
+
+    def _check(self) -> None:
+        """Raise RefusedError for a target that exists, or that ElasticDL's scan would meet."""
+        beside = self._store.names("")
+        if parse_version_dir(self._store.location.rpartition("/")[2]) or any(map(parse_version_dir, beside)):
+            raise RefusedError(
+                "lies among checkpoints: ElasticDL's scan would meet it and fail",
+                path=self._url,
+                hint="export elsewhere",
+            )
+        if self._name in beside and not self._force:
+            raise RefusedError("exists already; nothing was changed", path=self._url, hint="--force replaces it")
+
+    def publish(self) -> tuple[ExportedFile, ...]:
+        """Upload all files, complete them back to back, and return them under their remote names."""
+        made = {os.path.relpath(f.path, self._directory.name): f for f in _files(self.path)}
+        old = self._store.tree(self._name) if self._force else []
+        put_files(self._store, {relative: file.path for relative, file in made.items()}, replace=self._force)
+        self._store.remove_many([relative for relative in old if relative not in made])
+        return tuple(ExportedFile(f"{self._store.location}/{n}", f.size_bytes) for n, f in sorted(made.items()))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._directory.cleanup()
+
+
+def _is_shard_file(output: str) -> bool:
+    return os.path.splitext(output)[1] in {".ckpt", ".chkpt"}
+
+
 def _files(target: str) -> tuple[ExportedFile, ...]:
     if not os.path.isdir(target):
         return (ExportedFile(target, os.stat(target).st_size),)
@@ -203,24 +266,35 @@ def _files(target: str) -> tuple[ExportedFile, ...]:
 
 
 def _export_checkpoint(
-    version: Version, target: str, wish: Selection, *, force: bool, begin: float, progress: Progress
+    version: Version,
+    target: str,
+    wish: Selection,
+    *,
+    force: bool,
+    begin: float,
+    storage_options: Mapping[str, str] | None,
+    progress: Progress,
 ) -> ExportResult:
     """Write one merged v4 shard: a file of that name, or a checkpoint_dir that ElasticDL finds."""
     from edl_ckpt.core.reshard import execute_reshard, plan_reshard
 
     if not wish.is_lossless:
         raise UsageError("a checkpoint is exported whole: no --table, --variable, --dtype or --dense-rows")
-    if os.path.splitext(target)[1] in {".ckpt", ".chkpt"}:
+    if _is_shard_file(target):
         _check_place(target)
         with StagedOutput(target, is_directory=False, force=force) as staged:
             inner = staged.path + ".d"
             staged.also(inner)
-            plan = plan_reshard(version, 1, output=inner, layout="elasticdl", progress=progress)
+            plan = plan_reshard(
+                version, 1, output=inner, layout="elasticdl", storage_options=storage_options, progress=progress
+            )
             result = execute_reshard(plan, progress=progress)
             os.rename(result.shards[0].path, staged.path)
             staged.publish()
     else:
-        plan = plan_reshard(version, 1, output=target, layout="elasticdl", progress=progress)
+        plan = plan_reshard(
+            version, 1, output=target, layout="elasticdl", storage_options=storage_options, progress=progress
+        )
         result = execute_reshard(plan, progress=progress)
     files = (
         _files(target)

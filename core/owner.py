@@ -1,0 +1,142 @@
+"""Who is at work on something: a small file under the kernel's file lock that says which process, where, since when.
+
+The lock ends with its process, so a file that nobody locks was left by one that was killed: on this host that is known
+at once; from another host, where the file system may not pass locks on, only when its owner has not touched it for ten
+minutes. `lock.py` holds a location this way, `publish.py` what it is staging.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import secrets
+import threading
+import time
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from edl_ckpt.core.store import storage_errors
+
+OWNER_FILE: Final = "owner.json"
+STALE_SECONDS: Final = 600.0
+"""How long an owner on another host may be silent before it is taken for dead."""
+NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+"""What a file system without locks answers."""
+_TOUCH_SECONDS: Final = 60.0
+_ID = re.compile(r"\d{8}T\d{6}-(?P<host>[^-]*)-(?P<pid>\d+)-[0-9a-f]{8}")
+
+
+class Signature:
+    """Our words in an owner's file, which is touched every minute until `end`."""
+
+    def __init__(self, fd: int, path: str, purpose: str) -> None:
+        self._fd = fd
+        self._done = threading.Event()
+        with storage_errors(path):
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, json.dumps(describe(purpose)).encode(), 0)
+        threading.Thread(target=self._touch, name="edl-ckpt-owner", daemon=True).start()
+
+    def _touch(self) -> None:
+        while not self._done.wait(_TOUCH_SECONDS):
+            try:
+                os.utime(self._fd)
+            except OSError:
+                return
+
+    def end(self) -> None:
+        """Touch the file no more; its descriptor is the caller's to close."""
+        self._done.set()
+
+
+def describe(purpose: str) -> dict[str, Any]:
+    """Return who we are, as an owner's file has it."""
+    return {
+        "pid": os.getpid(),
+        "host": os.uname().nodename,
+        "since": datetime.now(UTC).isoformat(timespec="seconds"),
+        "purpose": purpose,
+    }
+
+
+def told(owner: dict[str, Any]) -> str:
+    """Return an owner in words."""
+    if not owner:
+        return "another edl-ckpt"
+    return f"process {owner.get('pid')} on {owner.get('host')} since {owner.get('since')} ({owner.get('purpose')})"
+
+
+def read_owner(path: str) -> dict[str, Any]:
+    """Return what an owner's file says, {} when there is none or it is damaged."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            owner = json.loads(file.read(4096))
+    except (OSError, ValueError):
+        return {}
+    return owner if isinstance(owner, dict) else {}
+
+
+def is_here(owner: dict[str, Any]) -> bool:
+    """Say whether an owner is, or was, on this host."""
+    return owner.get("host") == os.uname().nodename
+
+
+def is_dead(owner: dict[str, Any], silent_seconds: float) -> bool:
+    """Say whether an owner whose file cannot be locked is dead: by its process here, by its silence elsewhere."""
+    if is_here(owner) and isinstance(owner.get("pid"), int):
+        return not _is_alive(owner["pid"])
+    return silent_seconds > STALE_SECONDS
+
+
+def new_id() -> str:
+    """Return a name for something of ours: when, which host and process, and chance."""
+    moment = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    return f"{moment}-{_host_in_id()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _host_in_id() -> str:
+    return re.sub(r"[^A-Za-z0-9.]", "_", os.uname().nodename)[:64]
+
+
+def owner_in(name: str) -> dict[str, Any]:
+    """Return what a name that holds a `new_id` says of its owner, {} when it holds none."""
+    match = _ID.search(name)
+    if match is None:
+        return {}
+    here = match["host"] == _host_in_id()
+    return {"pid": int(match["pid"]), "host": os.uname().nodename if here else match["host"]}
+
+
+def is_abandoned(directory: str) -> bool:
+    """Say whether the owner of a directory named by `new_id` is dead; False for what we cannot know."""
+    path = os.path.join(directory, OWNER_FILE)
+    try:
+        silent = time.time() - os.stat(directory).st_mtime
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:  # killed before it could say more, or just beginning
+        return os.path.isdir(directory) and is_dead(owner_in(os.path.basename(directory)), silent)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in NO_LOCKS and is_dead(read_owner(path), time.time() - os.fstat(fd).st_mtime)
+    else:
+        owner = read_owner(path) or owner_in(os.path.basename(directory))
+        # Whoever made the directory locks the file a moment later: until it has signed, its process tells.
+        return (is_here(owner) and os.fstat(fd).st_size > 0) or is_dead(owner, time.time() - os.fstat(fd).st_mtime)
+    finally:
+        os.close(fd)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -1,0 +1,162 @@
+"""What commands that were killed left half-done: finished where that was begun, removed where it was not.
+
+Everything of ours that takes several steps has a journal (`publish.py`, `output.py`); everything that is being written
+has an owner. Whoever takes a location's lock settles first, so that a crash is over with the next command; `edl-ckpt
+recover` does only that. What a living process is at work on is never touched.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from edl_ckpt.core.errors import EdlCkptError
+from edl_ckpt.core.layout import JOURNAL, PROGRESS, STAGE_DIR, parse_shard_file
+from edl_ckpt.core.lock import LOCK_WAIT_SECONDS, LocationLock
+from edl_ckpt.core.metadata import read_document
+from edl_ckpt.core.output import settle_remote
+from edl_ckpt.core.owner import is_abandoned, is_dead
+from edl_ckpt.core.publish import remove_stage, settle_stage, sweep_stages
+from edl_ckpt.core.store import RemoteStore, is_local, local_path, open_remote
+
+OLD_UPLOAD_SECONDS: Final = 24 * 3600.0
+"""An upload that nobody wrote down, of a file named as ours are, is dropped when it is a day old."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What was finished or removed, and what is kept so that it can go on, in words."""
+
+    location: str
+    done: tuple[str, ...]
+    kept: tuple[str, ...]
+
+
+def recover(
+    location: str,
+    *,
+    drop_copies: bool = False,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    storage_options: Mapping[str, str] | None = None,
+) -> Recovery:
+    """Settle all that killed commands left in a location; with `drop_copies` interrupted copies too.
+
+    Raises LockedError while another command is at work there.
+    """
+    done: list[str] = []
+
+    def note(text: str) -> None:
+        done.append(text.removeprefix(f"{location}: "))
+
+    with LocationLock(location, "recover", wait_seconds=wait_seconds, warn=note, storage_options=storage_options):
+        from edl_ckpt.core.trash import sweep
+
+        done += sweep(location)
+        if is_local(location):
+            kept = _local_copies(local_path(location), done, drop=drop_copies)
+        else:
+            store = open_remote(location, storage_options)
+            kept = _remote_copies(store, done, drop=drop_copies)
+            done += _old_uploads(store, kept)
+    return Recovery(location, tuple(done), tuple(kept))
+
+
+def settle(location: str, storage_options: Mapping[str, str] | None = None) -> list[str]:
+    """Finish or undo what journals of dead commands say; return what was done. The caller holds the location's lock."""
+    if not is_local(location):
+        return _settle_remote(open_remote(location, storage_options))
+    root = local_path(location)
+    top = os.path.join(root, STAGE_DIR)
+    done: list[str] = []
+    for name in _names(top):
+        stage = os.path.join(top, name)
+        if os.path.lexists(os.path.join(stage, JOURNAL)) and is_abandoned(stage):
+            settled = settle_stage(root, stage)
+            remove_stage(stage)
+            done += [settled] if settled else []
+    for path in sweep_stages(root):
+        done.append(f"removed {os.path.basename(path)}, which a killed command was writing")
+    return done
+
+
+def _settle_remote(store: RemoteStore) -> list[str]:
+    done: list[str] = []
+    for relative in store.tree(STAGE_DIR):
+        stage, _, name = relative.rpartition("/")
+        if name != JOURNAL:
+            continue
+        journal = _document(store, relative)
+        if journal is None or "directory" not in journal:
+            store.remove(relative)
+            continue
+        found = store.stat(relative)
+        if found is not None and is_dead(journal.get("owner", {}), found.age_seconds - OLD_UPLOAD_SECONDS):
+            done.append(settle_remote(store, stage, journal))
+    return done
+
+
+def _document(store: RemoteStore, relative: str) -> dict[str, Any] | None:
+    try:
+        return read_document(store, relative)
+    except EdlCkptError:
+        return {}
+
+
+def _local_copies(root: str, done: list[str], *, drop: bool) -> list[str]:
+    """Return the interrupted copies that wait to go on, or drop them."""
+    kept: list[str] = []
+    top = os.path.join(root, STAGE_DIR)
+    for name in _names(top):
+        stage = os.path.join(top, name)
+        if os.path.lexists(os.path.join(stage, PROGRESS)) and is_abandoned(stage):
+            if drop:
+                remove_stage(stage)
+            (done if drop else kept).append(_copy_in_words(name, dropped=drop))
+    return kept
+
+
+def _remote_copies(store: RemoteStore, done: list[str], *, drop: bool) -> list[str]:
+    kept: list[str] = []
+    for relative in store.tree(STAGE_DIR):
+        stage, _, name = relative.rpartition("/")
+        if name != PROGRESS:
+            continue
+        progress = _document(store, relative) or {}
+        if drop:
+            abort = getattr(store, "abort_upload", None)
+            for shard in progress.get("shards", {}).values():
+                if abort is not None:
+                    abort(shard["path"], shard["upload_id"])
+            store.remove(relative)
+        (done if drop else kept).append(_copy_in_words(stage.rpartition("/")[2], dropped=drop))
+    return kept
+
+
+def _copy_in_words(stage: str, *, dropped: bool) -> str:
+    version = stage.removeprefix("copy-")
+    if dropped:
+        return f"dropped the interrupted copy of version {version}"
+    return f"an interrupted copy of version {version}: the same `edl-ckpt copy` goes on; --drop-copies removes it"
+
+
+def _old_uploads(store: RemoteStore, kept: list[str]) -> list[str]:
+    """Abort uploads of shards that no journal knows: of a run that was killed before it could write one."""
+    done: list[str] = []
+    uploads = getattr(store, "open_uploads", None)
+    if uploads is None or kept:
+        return done
+    for upload in uploads():
+        ours = parse_shard_file(upload.relative.rpartition("/")[2]) is not None
+        if ours and upload.age_seconds > OLD_UPLOAD_SECONDS:
+            store.abort_upload(upload.relative, upload.upload_id)  # type: ignore[attr-defined]
+            done.append(f"dropped an upload of {upload.relative} that was left")
+    return done
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except OSError:
+        return []
