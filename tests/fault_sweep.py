@@ -84,8 +84,15 @@ FAULTS: Mapping[str, tuple[str, ...]] = {
     "rmdir": (KILL, EIO),
 }
 """What is tried at each call; `openat` only where it creates."""
-HARMLESS = {EINTR, EOPNOTSUPP, EINVAL}
-REMOVALS = {"unlink", "unlinkat", "rmdir"}
+ENDS: Mapping[str, set[int]] = {
+    ENOSPC: {0, NoSpaceError.exit_code},
+    EIO: {0, EdlCkptError.exit_code},
+    EINTR: {0},
+    EOPNOTSUPP: {0},
+    EINVAL: {0},
+}
+"""The exit codes that a fault may lead to; 0 where it met what the result does not depend on."""
+REMOVALS = {"unlink", "unlinkat", "rmdir", UNLINK}
 OF_FILES = {"write", "pwrite64", "fallocate", "ftruncate", "fsync", "fdatasync"}
 """Calls that name their file by its number."""
 
@@ -115,7 +122,8 @@ class Command:
 
     `new` has all items that are not what they were: a version as `Held` says it, a document without its schema, the
     word "file" of an exported file, None of what is gone. `sample` is what the ordinary suite tries, as (calls, k,
-    fault). `always` is injected all the time: a file system that lacks something.
+    fault). `always` is injected all the time: a file system that lacks something. `one_step` says that all of it
+    changes at once. `then` is run after each fault; empty, it is the same command, which must bring the new state.
     """
 
     name: str
@@ -124,6 +132,8 @@ class Command:
     new: Mapping[str, Any]
     sample: tuple[tuple[str, int, str], ...] = ((RENAME, 1, KILL), ("fsync", 1, EIO))
     always: str = ""
+    one_step: bool = True
+    then: tuple[str, ...] = ()
     sweeps: bool = SWEEPS_LEFTOVERS
 
 
@@ -208,6 +218,7 @@ _THREE = "3 shards in place"
 _TRASHED = "2 shards in the trash"
 _LOSS = {"metrics": {"loss": 0.25}}
 _BOTH = {"metrics": {"loss": 0.25, "auc": 0.5}}
+_AWAY = {"place": "in the trash"}
 _NO_EXCHANGE = "renameat2:error=EINVAL"
 
 COMMANDS = (
@@ -239,13 +250,16 @@ COMMANDS = (
         ("prune", "run", "--keep", "1", "--yes"),
         {"run@10": None, "run@20": None, "run 20.json": None},
         ((RENAME, 2, KILL), ("unlinkat", 3, EIO)),
+        one_step=False,
+        sweeps=True,
     ),
     Command(
         "prune --trash",
         prepare_run,
         ("prune", "run", "--keep", "1", "--yes", "--trash"),
-        {"run@10": _TRASHED, "run@20": _TRASHED, "run 20.json": _LOSS},
+        {"run@10": _TRASHED, "run@20": _TRASHED, "run 20.json": _LOSS | _AWAY},
         ((RENAME, 2, EIO), ("fsync", 1, EIO)),
+        one_step=False,
     ),
     Command(
         "undo",
@@ -253,6 +267,7 @@ COMMANDS = (
         ("undo", "run"),
         {"run@10": _TWO, "run@20": _TWO, "run 20.json": _LOSS},
         ((RENAME, 1, KILL), ("fsync", 1, EIO)),
+        one_step=False,
     ),
     Command(
         "export",
@@ -273,7 +288,7 @@ COMMANDS = (
         prepare_target,
         (*_EXPORT, "--force"),
         {"out/model.safetensors": "file"},
-        (("?rename,?renameat", 1, EIO), ("?rename,?renameat", 2, EIO)),
+        (("?rename,?renameat", 1, KILL), ("?rename,?renameat", 1, EIO)),
         always=_NO_EXCHANGE,
     ),
     Command(
@@ -289,6 +304,7 @@ COMMANDS = (
         ("metrics", "set", "run@30", "auc=0.5", "--mode", "max"),
         {"run 30.json": _BOTH, "run location.json": {"modes": {"auc": "max"}}},
         ((RENAME, 2, KILL), ("fallocate", 1, ENOSPC)),
+        one_step=False,
     ),
     Command(
         "tag add",
@@ -346,7 +362,7 @@ def _document(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
     except ValueError:
-        return "damaged"
+        return {"damaged": path.name}
 
 
 def _digest(paths: Iterable[Path]) -> str:
@@ -356,35 +372,53 @@ def _digest(paths: Iterable[Path]) -> str:
 def described(item: Any) -> Any:
     """Return an item as the rows of `COMMANDS` say it."""
     if isinstance(item, tuple):
-        return {key: value for key, value in item[1].items() if key not in {"schema", "version"}}
+        where, document = item
+        away = {} if where == "in place" else {"place": where}
+        return {key: value for key, value in document.items() if key not in {"schema", "version"}} | away
     if isinstance(item, Held):
         return str(item)
     return "file" if re.fullmatch("[0-9a-f]{64}", str(item)) else item
 
 
 def leftovers(work: Path) -> list[str]:
-    """Return what is there and that no command is documented to keep."""
-    found = [str(path.relative_to(work)) for path in (work / EXPORTS).glob(".*")]
+    """Return what is there and that no command is documented to keep; of a directory only its name."""
+    found = [*(work / EXPORTS).glob(".*")]
     for location in LOCATIONS:
         top = work / location / STATE_DIR
-        if not top.is_dir():
-            continue
         kept = {
-            Path(e.path).name
+            Path(e.path)
             for e in list_trash(str(work / location))
-            if e.keep and (Path(e.path) / "record.json").is_file()
+            if e.keep and _record(Path(e.path)) and _holds(Path(e.path))
         }
-        rest = [top / "meta-0"] if any(top.glob("meta-0/*.json")) else []
-        rest += [top / "trash-0" / name for name in kept]
-        rest += [top / "trash-0"] if kept else []
-        rest += [top] if rest else []
-        inside = [path for path in top.rglob("*") if not (path.parent.name == "meta-0" and path.suffix == ".json")]
         found += [
-            str(path.relative_to(work))
-            for path in (top, *inside)
-            if path not in rest and not any(path.is_relative_to(held) for held in rest if held.name in kept)
+            path
+            for room in (top.iterdir() if top.is_dir() else ())
+            for path in (_inside(room) if room.name in {"stage-0", "trash-0", "meta-0"} else [room])
+            if path not in kept and not (room.name == "meta-0" and path.suffix == ".json")
         ]
-    return sorted(found)
+        found += [top] if top.is_dir() and not any(top.iterdir()) else []
+    return sorted(str(path.relative_to(work)) for path in found)
+
+
+def _inside(room: Path) -> list[Path]:
+    return [*room.iterdir()] or [room]
+
+
+def _record(entry: Path) -> dict[str, Any]:
+    path = entry / "record.json"
+    return dict(_document(path)) if path.is_file() else {}
+
+
+def _holds(entry: Path) -> bool:
+    """Say whether anything of value is in an entry of the trash."""
+    return any(path.is_file() and path.name != "record.json" for path in entry.rglob("*"))
+
+
+def _is_for_prune(path: Path) -> bool:
+    """Say whether a leftover is what the next prune is documented to finish: of a deletion for good, or empty."""
+    if "trash-0" not in {path.name, path.parent.name} or not path.is_dir():
+        return False
+    return path.name.startswith("drop-") or not _holds(path) or _record(path).get("keep") is False
 
 
 # A command, here and under strace
@@ -553,7 +587,8 @@ def disturb(trial: Trial, point: Point) -> Outcome:
             *_inject(trial.command.always),
             *_inject(f"{point.calls}:{point.fault}:when={point.k}"),
         )
-        hit = [call for call in parse(log, work) if call.k == point.k]
+        names = point.calls.replace("?", "").split(",")
+        hit = [call for call in parse(log, work) if call.k == point.k and call.name in names]
         fired = any(call.concerns(work) for call in hit)
         problems = [*_judge_end(point, done, fired=fired, astray=bool(hit) and not fired)]
         problems += _judge_state(trial, point, done.returncode, work)
@@ -574,50 +609,58 @@ def exit_codes() -> set[int]:
 
 def _judge_end(point: Point, done: subprocess.CompletedProcess[str], *, fired: bool, astray: bool) -> Iterator[str]:
     """Yield what is wrong with how a process ended; a fault that went astray, into the interpreter, tells nothing."""
-    code = done.returncode
-    killed = point.fault == KILL and code == -signal.SIGKILL
-    if not killed and not astray and code not in {0, *exit_codes()}:
+    code = -done.returncode if done.returncode < 0 else done.returncode
+    if point.fault == KILL:
+        wanted = {int(signal.SIGKILL)} if fired or astray else {0}
+    else:
+        wanted = ENDS.get(point.fault, {0, *exit_codes()})
+    if astray:
+        return
+    if code not in wanted:
         yield f"ended with {code}: {done.stderr[-2000:]}"
-    elif any(word in done.stderr for word in ("Traceback", "Exception ignored")) and not astray:
+    elif any(word in done.stderr for word in ("Traceback", "Exception ignored")):
         yield f"a traceback: {done.stderr[-2000:]}"
-    if fired and point.fault in HARMLESS and code != 0:
-        yield f"did not go on, but ended with {code}: {done.stderr[-2000:]}"
-    if fired and point.fault == KILL and not killed:
-        yield f"was to be killed, and ended with {code}"
 
 
 def _judge_state(trial: Trial, point: Point, code: int, work: Path) -> Iterator[str]:
-    """Yield what is neither old nor new; what a success did not change, and what a full disk let through."""
+    """Yield what is neither old nor new, what a success did not change, and what a full disk let through."""
     found = snapshot(work)
-    for name in sorted({*found, *trial.old, *trial.new}):
-        item = found.get(name)
-        if item not in (trial.old.get(name), trial.new.get(name)):
-            yield f"{name} is {described(item)}: neither the old one nor the new"
+    yield from _neither(trial, found)
     if code == 0 and found != trial.new:
         yield f"success, but {_difference(found, trial.new)}"
-    if code == NoSpaceError.exit_code and found != trial.old:
+    if code == NoSpaceError.exit_code and trial.command.one_step and found != trial.old:
         yield f"no space, but {_difference(found, trial.old)}"
-    rest = leftovers(work)
-    before = leftovers(trial.template)
-    if code >= 0 and rest != before and point.calls not in {*REMOVALS, UNLINK}:
-        yield f"it ended by itself and left {rest}"
+    rest = [name for name in leftovers(work) if not _is_for_prune(work / name)] if code >= 0 else []
+    if rest and point.calls not in REMOVALS:
+        yield f"it ended by itself and left {', '.join(rest)}"
+
+
+def _neither(trial: Trial, found: State) -> Iterator[str]:
+    for name in sorted({*found, *trial.old, *trial.new}):
+        if found.get(name) not in (trial.old.get(name), trial.new.get(name)):
+            yield f"{name} is {described(found.get(name))}: neither the old one nor the new"
+    if trial.command.one_step and found not in (trial.old, trial.new):
+        yield f"some of it is old and some new: {_difference(found, trial.new)}"
 
 
 def _judge_next(trial: Trial, work: Path) -> Iterator[str]:
-    """Yield what is wrong when the same command is run again, and another one that takes the lock."""
-    code, told = run_here(work, trial.command.argv)
+    """Yield what is wrong when the next command is run, and another one that takes the lock."""
+    command = trial.command
+    code, told = run_here(work, command.then or command.argv)
     if code not in {0, RefusedError.exit_code, NotFoundError.exit_code} or "Traceback" in told:
-        yield f"again: ended with {code}: {told[-2000:]}"
+        yield f"the next command ended with {code}: {told[-2000:]}"
     found = snapshot(work)
-    if found != trial.new:
-        yield f"again: ended with {code}, and {_difference(found, trial.new)}"
+    if command.then:
+        yield from (f"after the next command {problem}" for problem in _neither(trial, found))
+    elif found != trial.new:
+        yield f"the same again ended with {code}, and {_difference(found, trial.new)}"
     for location in LOCATIONS:
         if f"{location}@30" in found:
             code, told = run_here(work, ("tag", "add", f"{location}@30", "later"))
             if code:
-                yield f"tag add {location}@30: ended with {code}: {told[-2000:]}"
-    if trial.command.sweeps and leftovers(work):
-        yield f"left after the next command: {leftovers(work)}"
+                yield f"tag add {location}@30 ended with {code}: {told[-2000:]}"
+    if command.sweeps and leftovers(work):
+        yield f"left after the next command: {', '.join(leftovers(work))}"
 
 
 def _difference(found: State, wanted: State) -> str:
