@@ -3,7 +3,7 @@
 A command is a row of `COMMANDS`. What there is before and after it, undisturbed, is a `State`: versions with their
 fingerprints, documents, exported files, what ElasticDL's scan finds. Whatever call was disturbed, each item of the
 state must be the old one or the new one, whole; the process must say so by its exit code; and the same command again
-must bring the new state.
+must bring the new state. A new command is a new row, nothing else.
 
 What is injected at the k-th call of a name:
 
@@ -52,7 +52,7 @@ from edl_ckpt.core.writer import Table
 from program import PROGRAM
 
 SWEEPS_LEFTOVERS = False
-"""Whether a later command removes what a killed one left; a row of `COMMANDS` may say otherwise."""
+"""Whether a later command removes what a killed one left; a row of `COMMANDS` may say otherwise with `sweeps`."""
 
 KILL = "signal=KILL"
 ENOSPC, EIO = "error=ENOSPC", "error=EIO"
@@ -61,7 +61,6 @@ EINTR, EOPNOTSUPP, EINVAL = "error=EINTR", "error=EOPNOTSUPP", "error=EINVAL"
 RENAME = "?rename,?renameat,?renameat2"
 MKDIR = "?mkdir,mkdirat"
 UNLINK = "?unlink,unlinkat,?rmdir"
-CREATE = "openat"
 """Sets of calls, for samples: the machine decides which one of a set a program makes."""
 
 FAULTS: Mapping[str, tuple[str, ...]] = {
@@ -638,7 +637,7 @@ def _judge_state(trial: Trial, point: Point, code: int, work: Path) -> Iterator[
 def _neither(trial: Trial, found: State) -> Iterator[str]:
     for name in sorted({*found, *trial.old, *trial.new}):
         if found.get(name) not in (trial.old.get(name), trial.new.get(name)):
-            yield f"{name} is {described(found.get(name))}: neither the old one nor the new"
+            yield f"{name} is {_shown(found.get(name))}: neither the old one nor the new"
     if trial.command.one_step and found not in (trial.old, trial.new):
         yield f"some of it is old and some new: {_difference(found, trial.new)}"
 
@@ -665,4 +664,11 @@ def _judge_next(trial: Trial, work: Path) -> Iterator[str]:
 
 def _difference(found: State, wanted: State) -> str:
     names = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
-    return "; ".join(f"{n} is {described(found.get(n))}, not {described(wanted.get(n))}" for n in names)
+    return "; ".join(f"{n} is {_shown(found.get(n))}, not {_shown(wanted.get(n))}" for n in names)
+
+
+def _shown(item: Any) -> str:
+    """Return an item in words that tell it from others of its kind."""
+    if isinstance(item, Held):
+        return f"{item} ({item.fingerprint[:16]}, bytes {item.digest[:8]})"
+    return f"file {item[:8]}" if described(item) == "file" else str(described(item))
