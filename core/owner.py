@@ -98,7 +98,7 @@ def new_id() -> str:
 
 
 def _host_in_id() -> str:
-    return re.sub(r"[^A-Za-z0-9.]", "_", os.uname().nodename)[:64]
+    return re.sub(r"[^A-Za-z0-9]", "_", os.uname().nodename)[:64]
 
 
 def owner_in(name: str) -> dict[str, Any]:

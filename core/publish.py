@@ -39,6 +39,9 @@ _AT_FDCWD: Final = -100
 _SPARE_BYTES: Final = 1 << 20
 _FLUSHERS: Final = 4
 _FLUSH_BYTES: Final = 64 << 20
+_OLD: Final = ".old"
+_NAME_PART: Final = 100
+"""How much of a target's name is in that of what is staged beside it: a name has 255 bytes at most."""
 _SILENT_OUTPUT_SECONDS: Final = 24 * 3600.0
 """An export on another host shows no sign of life; after a day what it left is taken for a leftover."""
 
@@ -342,7 +345,7 @@ class StagedOutput:
         self._force = force
         self._is_directory = is_directory
         folder, name = os.path.split(target)
-        self.path = os.path.join(folder, f".{name[:100]}.{new_id()}.edl-ckpt")
+        self.path = os.path.join(folder, f".{name[:_NAME_PART]}.{new_id()}.edl-ckpt")
         self._folder = folder or "."
         self._others: list[str] = []
 
@@ -387,10 +390,17 @@ class StagedOutput:
         except OSError as error:
             if error.errno not in {errno.EINVAL, errno.ENOSYS}:
                 raise
-            old = f"{self.path}.old"
-            self.also(old)
+            if not self._is_directory and not os.path.isdir(self.target):
+                os.replace(self.path, self.target)
+                return
+            old = f"{self.path}{_OLD}"
             os.rename(self.target, old)
-            os.rename(self.path, self.target)
+            try:
+                os.rename(self.path, self.target)
+            except BaseException:
+                os.rename(old, self.target)
+                raise
+            self.also(old)
 
 
 def _sweep_outputs(folder: str) -> None:
@@ -399,9 +409,15 @@ def _sweep_outputs(folder: str) -> None:
         owner = owner_in(name) if name.startswith(".") and ".edl-ckpt" in name else {}
         path = os.path.join(folder, name)
         with suppress(OSError):
-            if owner and is_dead(owner, time.time() - os.lstat(path).st_mtime - _SILENT_OUTPUT_SECONDS):
-                shutil.rmtree(path, ignore_errors=True)
-                os.unlink(path)
+            if not owner or not is_dead(owner, time.time() - os.lstat(path).st_mtime - _SILENT_OUTPUT_SECONDS):
+                continue
+            target = os.path.join(folder, name[1:].rsplit(".", 3)[0])
+            if name.endswith(_OLD) and not os.path.lexists(target):  # killed between two renames
+                if len(os.path.basename(target)) < _NAME_PART:
+                    os.rename(path, target)
+                continue
+            shutil.rmtree(path, ignore_errors=True)
+            os.unlink(path)
 
 
 def rename_new(old: str, new: str) -> None:

@@ -77,11 +77,16 @@ def delete_versions(
     record = {"schema": RECORD_SCHEMA, "time": time.time(), "keep": keep, "versions": [v.version for v in versions]}
     write_new(os.path.join(trash, _RECORD), json.dumps(record).encode())
     flush_directory(trash)
+    root = local_path(location)
+    known = [file for v in versions for file in (version_file(v.version), seal_file(v.version))]
+    if keep:  # first: once a version is gone, the next prune forgets what was known of it
+        _copy_known(root, known, os.path.join(trash, _META))
     deleted = tuple(v for v in versions if _move(v.path, os.path.join(trash, os.path.basename(v.path))))
-    _flush_moves(local_path(location), trash)
+    _flush_moves(root, trash)
     for version in deleted:
         for file in (version_file(version.version), seal_file(version.version)):
-            _move(os.path.join(local_path(location), file), os.path.join(trash, _META, os.path.basename(file)))
+            with storage_errors(root), suppress(FileNotFoundError):
+                os.unlink(os.path.join(root, file))
     problems = () if keep and deleted else _drop(trash)
     _tidy(state)
     return Removal(deleted, tuple(problems))
@@ -204,16 +209,27 @@ def forget_gone(location: str, present: Iterable[int]) -> None:
         os.rmdir(directory)
 
 
+def _copy_known(root: str, files: Iterable[str], target: str) -> None:
+    """Copy what is known of versions, as far as anything is, into a directory of the trash."""
+    for file in files:
+        path = os.path.join(root, file)
+        with storage_errors(path), suppress(FileNotFoundError), open(path, "rb") as source:
+            data = source.read()
+            os.makedirs(target, exist_ok=True)
+            write_new(os.path.join(target, os.path.basename(file)), data)
+    if os.path.isdir(target):
+        flush_directory(target)
+
+
 def _move(source: str, target: str) -> bool:
     """Rename into the trash; False when another process was faster."""
     with storage_errors(source):
         try:
             os.rename(source, target)
         except FileNotFoundError:
-            if not os.path.lexists(source):
-                return False
-            os.mkdir(os.path.dirname(target))  # `meta` is made when there is something for it
-            os.rename(source, target)
+            if os.path.lexists(source):
+                raise
+            return False
     return True
 
 

@@ -20,7 +20,7 @@ from edl_ckpt.core import (
     resolve,
     verify_version,
 )
-from edl_ckpt.core.errors import LockedError, NotFoundError, UnsupportedError
+from edl_ckpt.core.errors import LockedError, NotFoundError
 from edl_ckpt.core.store import open_store
 from oracle import GOLDEN
 
@@ -102,12 +102,6 @@ class TestMemory(Contract):
         self.location = "memory://bucket/run"
         yield
         memory.rm("/bucket", recursive=True)
-
-    def test_no_writing(self) -> None:
-        """Writing to what is not a local directory is refused before anything is read."""
-        version = resolve(parse_ref(self.location))
-        with pytest.raises(UnsupportedError, match="only local"):
-            plan_reshard(version, 3)
 
 
 def test_listing_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,9 +119,9 @@ def export_version(
 ) -> ExportResult:
     """Write a version in another format to a path or URL, which must be free unless `force` is said.
 
-    Memory is a few times `part_bytes`; what goes to a URL is written to the local disk first. Raises RefusedError for a target that exists or that would lie among
-    checkpoints, where ElasticDL's scan would meet it; NoSpaceError before anything is written; UsageError for a
-    selection that the format cannot hold; and what reading raises.
+    Memory is a few times `part_bytes`; what goes to a URL is written to the local disk first. Raises RefusedError for a
+    target that exists or that would lie among checkpoints, where ElasticDL's scan would meet it; NoSpaceError before
+    anything is written; UsageError for a selection that the format cannot hold; and what reading raises.
     """
     begin = time.perf_counter()
     chosen, wish = format_name or guess_format(output), selection or Selection()

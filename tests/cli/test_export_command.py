@@ -45,7 +45,7 @@ def test_document(tmp_path: Path) -> None:
         (["m.npz", "--table", "none*"], 10),
         (["nowhere/m.npz"], 10),
         (["m.csv"], 2),
-        (["s3://bucket/m.npz"], 15),
+        (["nosuch://bucket/m.npz"], 15),
         (["m.npz", "--table", "emb_neg", "--dense-rows", "auto"], 2),
     ],
 )
