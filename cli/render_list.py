@@ -65,8 +65,9 @@ def _version(version: Version) -> dict[str, Any]:
         "modified": timestamp(version.modified),
         "metrics": dict(version.metrics),
         "tags": list(version.tags),
-        "fingerprint": None,
+        "fingerprint": version.fingerprint or None,
         "note": version.note,
+        "sealed": bool(version.fingerprint),
     }
 
 
@@ -74,7 +75,7 @@ def rows(listings: Sequence[Listing]) -> list[list[Any]]:
     """Return a header and one row for each version; metrics are the last columns."""
     names = names_of([v for listing in listings for v in listing.versions])
     header = ["location", "version", "state", "ps_num", "shards", "missing", "size_bytes", "modified", "path"]
-    header += ["tags", "note", *names]
+    header += ["tags", "note", "fingerprint", *names]
     body = [
         [
             listing.location,
@@ -88,6 +89,7 @@ def rows(listings: Sequence[Listing]) -> list[list[Any]]:
             v.path,
             " ".join(v.tags),
             v.note,
+            v.fingerprint,
             *(v.metrics.get(name) for name in names),
         ]
         for listing in listings
@@ -151,6 +153,8 @@ def note(version: Version, newest: int | None) -> str:
         parts.append("latest")
     if version.tags:
         parts.append("tag " + text.shown(", ".join(version.tags)))
+    if version.fingerprint or version.seal_fault:
+        parts.append("sealed" if version.fingerprint else "not what was sealed")
     if version.missing:
         parts.append("lacks shard " + _some(list(map(str, version.missing))))
     if version.state is State.MIXED:
@@ -169,6 +173,9 @@ def _some(names: list[str]) -> str:
 def warnings(listing: Listing) -> Iterator[str]:
     """Yield what in a location disturbs ElasticDL's own scan, and what of our own state cannot be read."""
     yield from listing.problems
+    for version in listing.versions:
+        if version.seal_fault:
+            yield f"{version.ref}: is not what was sealed: {version.seal_fault}"
     crash = [f.name for f in listing.foreign if f.elasticdl_version is None]
     if crash:
         yield f"{listing.location}: ElasticDL's scan for the latest version crashes on {_some(crash)}"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _CHECKED = {
     "quick": "names and headers were read; ids and values were not",
     "default": "names, headers and every id were read; values were not",
-    "deep": "every id and every value was read; no checksums are recorded, so nobody can vouch for the values",
+    "deep": "every id and every value was read",
 }
 
 
@@ -48,6 +48,7 @@ def _result(result: VerifyResult) -> dict[str, Any]:
         "findings": [asdict(f) for f in result.findings],
         "fingerprint": result.fingerprint,
         "bytes_read": result.bytes_read,
+        "sealed": result.sealed,
     }
 
 
@@ -63,10 +64,21 @@ def human(results: Sequence[VerifyResult]) -> Iterator[RenderableType]:
         if result.fingerprint:
             yield Padding(Text(f"fingerprint {result.fingerprint}"), (0, 0, 0, 2))
     if results:
-        yield Text(_CHECKED[results[0].level] + ".", "dim")
+        yield Text(_CHECKED[results[0].level] + _vouched(results) + ".", "dim")
         seen = {f.hint for r in results for f in r.findings if f.hint}
         for hint in sorted(seen):
             yield Text(f"hint: {hint}", "dim")
+
+
+def _vouched(results: Sequence[VerifyResult]) -> str:
+    """Return whether the values are known to be what they were: reading them shows only that they can be read."""
+    unsealed = [r.ref for r in results if not r.sealed]
+    if results[0].level == "deep" and not unsealed:
+        return " and compared with what was sealed"
+    if results[0].level != "deep":
+        return "" if unsealed else "; --deep compares every byte with what was sealed"
+    which = "not sealed" if len(unsealed) == len(results) else f"{len(unsealed)} of {len(results)} are not sealed"
+    return f"; {which}: nobody recorded what the values should be, so nobody can vouch for them (--seal records it)"
 
 
 def _verdict(result: VerifyResult) -> RenderableType:

@@ -18,14 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core import bulk, placement
+from edl_ckpt.core.catalog import list_versions
 from edl_ckpt.core.consistency import BLOCKING, WARNINGS, cross_check
-from edl_ckpt.core.errors import CorruptError, EdlCkptError, NotFoundError, UsageError
+from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError, NotFoundError, UsageError
 from edl_ckpt.core.fingerprint import ContentSketch, fingerprint_of
 from edl_ckpt.core.generations import Draft, draft_shard, index_shards
 from edl_ckpt.core.model import DenseEntry, DType, Problem, ShardFile, ShardIndex, State, TableEntry, Version
 from edl_ckpt.core.parallel import default_workers, run_parallel
 from edl_ckpt.core.progress import SILENT, Progress
-from edl_ckpt.core.reader import Checkpoint
+from edl_ckpt.core.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.reshard import LARGE_SHARD_BYTES
 from edl_ckpt.core.scan import (
     VALUE_BATCH_BYTES,
@@ -38,7 +39,17 @@ from edl_ckpt.core.scan import (
     read_piece,
     row_batches,
 )
-from edl_ckpt.core.store import RangeReader, open_store
+from edl_ckpt.core.seal import (
+    Seal,
+    check_chunks,
+    differing_sizes,
+    file_name,
+    make_seal,
+    read_seal,
+    seal_bytes,
+    seal_file,
+)
+from edl_ckpt.core.store import RangeReader, is_local, open_store
 from edl_ckpt.core.wire import Cursor
 
 LEVELS: Final = ("quick", "default", "deep")
@@ -73,6 +84,8 @@ class VerifyResult:
     findings: tuple[Finding, ...]
     fingerprint: str | None
     bytes_read: int
+    sealed: bool = False
+    """True when there is a record of what the bytes must be, and at the level `deep` they were compared with it."""
 
     @property
     def ok(self) -> bool:
@@ -90,6 +103,8 @@ _HINTS: Final = {
     "negative-id": "Go servers drop negative ids that ps_num does not divide",
     "empty-file": "the save was cut short, or the disk lost it; restore another version",
     "truncated": "the save was cut short; restore another version",
+    "checksum-mismatch": "restore another version; if a job wrote this one anew: verify --seal --force",
+    "fingerprint-mismatch": "restore another version; if a job wrote this one anew: verify --seal --force",
 }
 
 
@@ -142,22 +157,29 @@ def verify_version(
     workers: int | None = None,
     storage_options: Mapping[str, str] | None = None,
     progress: Progress = SILENT,
+    use_seal: bool = True,
 ) -> VerifyResult:
     """Check a version at one of LEVELS and return all findings, errors before warnings.
 
-    Raises UsageError for another level, LockedError when a shard changes meanwhile, and what storage raises; a
-    damaged checkpoint raises nothing.
+    A sealed version is compared with its seal: names and sizes at each level, every byte at `deep`; without `use_seal`
+    it is taken for unsealed. Raises UsageError for another level, LockedError when a shard changes meanwhile, and what
+    storage raises; a damaged checkpoint raises nothing.
     """
     if level not in LEVELS:
         raise UsageError(f"no level {level!r}; expected {', '.join(LEVELS)}")
     report = _Report()
     _check_listing(version, report)
     with ExitStack() as stack:
-        checkpoint, whole = _open_what_can_be(version, storage_options, report, stack)
+        readers: dict[str, RangeReader] = {}
+        checkpoint, whole = _open_what_can_be(version, storage_options, report, stack, readers)
         _check_headers(version, checkpoint, report)
         fingerprint = None
+        workers = default_workers(remote=not is_local(version.location)) if workers is None else workers
+        seal = _find_seal(version, storage_options, report) if use_seal else None
+        if seal is not None and level == "deep":
+            _check_chunks(seal, version, readers, report, workers, progress)
         if level != "quick":
-            scan = _Scan(checkpoint, version, report, default_workers() if workers is None else workers, progress)
+            scan = _Scan(checkpoint, version, report, workers, progress)
             sound = scan.check_ids()
             if level == "deep":
                 text = scan.check_values()
@@ -165,6 +187,12 @@ def verify_version(
                     whole and sound and not any(f.severity == "error" and f.code in BLOCKING for f in report.findings)
                 )
                 fingerprint = text if certain and version.state is not State.MIXED else None
+                if seal is not None and fingerprint is not None and fingerprint != seal.fingerprint:
+                    report.add(
+                        "fingerprint-mismatch",
+                        f"the content was {seal.fingerprint} when it was sealed",
+                        path=version.path,
+                    )
         for shard in checkpoint.shards:
             checkpoint.reader(shard).check_unchanged()
         bytes_read = checkpoint.bytes_read
@@ -173,7 +201,63 @@ def verify_version(
         report.findings,
         key=lambda f: (order[f.severity], f.shard is None, f.shard or 0, f.offset or 0, f.code, f.subject),
     )
-    return VerifyResult(version.ref, level, tuple(findings), fingerprint, bytes_read)
+    return VerifyResult(version.ref, level, tuple(findings), fingerprint, bytes_read, seal is not None)
+
+
+def seal_version(
+    version: Version,
+    fingerprint: str,
+    *,
+    workers: int | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    progress: Progress = SILENT,
+) -> None:
+    """Record what the bytes of a version are, in the place of an older record; the caller has verified it and locks.
+
+    `fingerprint` is what that found. Raises LockedError when a shard has changed since then.
+    """
+    with open_checkpoint(version, storage_options=storage_options) as checkpoint:
+        workers = default_workers(remote=not is_local(version.location)) if workers is None else workers
+        seal = make_seal(checkpoint, fingerprint, workers=workers, progress=progress)
+        checkpoint.check_unchanged()
+    now = list_versions(version.location, storage_options=storage_options).versions
+    if all(v.path != version.path or v.shards != version.shards for v in now):
+        raise LockedError("the version changed while it was sealed; somebody is writing it", path=version.path)
+    open_store(version.location, storage_options).write_small(seal_file(version.version), seal_bytes(seal))
+
+
+def _find_seal(version: Version, storage_options: Mapping[str, str] | None, report: _Report) -> Seal | None:
+    """Return the version's seal, with a finding for each shard that is not of the size that was sealed."""
+    try:
+        seal = read_seal(open_store(version.location, storage_options), version.version)
+    except UsageError as error:
+        report.add("checksum-mismatch", f"its seal cannot be read: {error.message}", path=version.path)
+        return None
+    for fault in differing_sizes(seal, version) if seal is not None else ():
+        report.add("checksum-mismatch", fault, path=version.path, subject=fault.partition(" ")[0])
+    return seal
+
+
+def _check_chunks(
+    seal: Seal,
+    version: Version,
+    readers: Mapping[str, RangeReader],
+    report: _Report,
+    workers: int,
+    progress: Progress,
+) -> None:
+    """Compare every byte with what was sealed; a finding names shard, chunk, offset and what it lies in."""
+    shards = {file_name(shard.path): shard for shard in version.shards}
+    progress.start("comparing with the seal", version.size_bytes)
+    for name, chunk in check_chunks(seal, readers, workers=workers, progress=progress):
+        what = f"{chunk.kind} {chunk.name!r}" if chunk.kind else "the header"
+        report.add(
+            "checksum-mismatch",
+            f"chunk {chunk.number} of {what}, bytes {chunk.start} to {chunk.end}, is not what was sealed",
+            shard=shards[name],
+            subject=chunk.name,
+            offset=chunk.start,
+        )
 
 
 def _check_listing(version: Version, report: _Report) -> None:
@@ -200,9 +284,16 @@ def _check_listing(version: Version, report: _Report) -> None:
 
 
 def _open_what_can_be(
-    version: Version, storage_options: Mapping[str, str] | None, report: _Report, stack: ExitStack
+    version: Version,
+    storage_options: Mapping[str, str] | None,
+    report: _Report,
+    stack: ExitStack,
+    opened: dict[str, RangeReader],
 ) -> tuple[Checkpoint, bool]:
-    """Open every shard that can be indexed, with a finding for each that cannot; return whether all could."""
+    """Open every shard that can be indexed, with a finding for each that cannot; return whether all could.
+
+    `opened` gets all that could be opened, by file name, whether or not they could be indexed.
+    """
     store = open_store(version.location, storage_options)
     readers: dict[int, RangeReader] = {}
     drafts: list[Draft] = []
@@ -210,6 +301,7 @@ def _open_what_can_be(
         try:
             reader = store.open(file.path)
             stack.callback(reader.close)
+            opened[file_name(file.path)] = reader
             drafts.append(draft_shard(file, Cursor(reader)))
             readers[file.ps_id] = reader
         except CorruptError as error:

@@ -15,7 +15,10 @@ from oracle import GOLDEN
 from s3_fixtures import Bucket, Moto, fresh_bucket, running_moto
 
 settings.register_profile(
-    "suite", max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much]
+    "suite",
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much],
 )
 settings.load_profile("suite")
 

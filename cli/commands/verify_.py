@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edl_ckpt.cli.options import Ref, Workers, default_location
+from edl_ckpt.cli.options import LockWait, Ref, Workers, default_location, locked
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import shown
 
@@ -24,16 +24,23 @@ def verify_command(
     quick: Annotated[bool, typer.Option("--quick", help="Names and headers only.")] = False,
     deep: Annotated[bool, typer.Option("--deep", help="Every value too, and the fingerprint.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="A warning is as bad as an error.")] = False,
+    seal: Annotated[
+        bool, typer.Option("--seal", help="As --deep, and record checksums of what has no errors: later ones compare.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="With --seal: in the place of an older record.")] = False,
     junit: Annotated[str | None, typer.Option(metavar="FILE", help="Write a JUnit report for CI.")] = None,
     workers: Workers = None,
+    lock_wait: LockWait = "10s",
 ) -> None:
     """Check that a version is complete and correct: names, headers and ids; with --deep every value."""
     from edl_ckpt.cli import render_verify
     from edl_ckpt.core.catalog import list_versions, parse_ref, resolve, split_version_dir
     from edl_ckpt.core.errors import UsageError
 
-    if quick and deep:
-        raise UsageError("--quick and --deep exclude each other")
+    if quick and (deep or seal):
+        raise UsageError("--quick and --deep or --seal exclude each other")
+    if force and not seal:
+        raise UsageError("--force is of --seal")
     parsed = parse_ref(ref or "", default_location=default_location())
     if every and (parsed.version != "latest" or split_version_dir(parsed.location)):
         raise UsageError("--all takes a location, not one of its versions", path=ref)
@@ -43,8 +50,10 @@ def verify_command(
         if every
         else (resolve(parsed, storage_options=storage),)
     )
-    level = "quick" if quick else "deep" if deep else "default"
-    results, failed = _verify_each(out, versions, level, workers, go_on=every)
+    level = "quick" if quick else "deep" if deep or seal else "default"
+    results, failed = _verify_each(out, versions, level, workers, go_on=every, anew=force)
+    if seal:
+        results = _seal(out, versions, results, lock_wait)
     if junit:
         render_verify.write_junit(junit, results, strict=strict, failed=failed)
     out.show(
@@ -64,7 +73,7 @@ def verify_command(
 
 
 def _verify_each(
-    out: Output, versions: Iterable[Version], level: str, workers: int | None, *, go_on: bool
+    out: Output, versions: Iterable[Version], level: str, workers: int | None, *, go_on: bool, anew: bool
 ) -> tuple[list[VerifyResult], list[tuple[str, EdlCkptError]]]:
     """Return the results, and the errors of versions that could not be verified when others are to be all the same."""
     from edl_ckpt.core.errors import EdlCkptError
@@ -76,7 +85,14 @@ def _verify_each(
     for version in versions:
         try:
             results.append(
-                verify_version(version, level=level, workers=workers, storage_options=storage, progress=progress)
+                verify_version(
+                    version,
+                    level=level,
+                    workers=workers,
+                    storage_options=storage,
+                    progress=progress,
+                    use_seal=not anew,
+                )
             )
         except EdlCkptError as error:
             if not go_on:
@@ -84,3 +100,28 @@ def _verify_each(
             out.warn(str(error))
             failed.append((version.ref, error))
     return results, failed
+
+
+def _seal(out: Output, versions: Sequence[Version], results: Sequence[VerifyResult], wait: str) -> list[VerifyResult]:
+    """Seal what is whole and has no seal, odd values or not, and return the results as they are then."""
+    from dataclasses import replace
+
+    from edl_ckpt.core.verify import seal_version
+
+    found = {version.ref: version for version in versions}
+    done: list[VerifyResult] = []
+    for result in results:
+        if result.fingerprint is not None and not result.sealed:
+            with locked(out, found[result.ref].location, "verify --seal", wait):
+                seal_version(
+                    found[result.ref],
+                    result.fingerprint,
+                    storage_options=out.storage_options,
+                    progress=out.progress(),
+                )
+            done.append(replace(result, sealed=True))
+            continue
+        if result.fingerprint is None:
+            out.warn(f"{result.ref}: not sealed: nobody can say what its content is")
+        done.append(result)
+    return done
