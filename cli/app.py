@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     import typer
 
 COMMANDS = (
-    *("list", "inspect", "get", "diff", "verify", "reshard", "export", "import", "prune", "undo"),
+    *("list", "inspect", "get", "diff", "verify", "reshard", "copy", "export", "import"),
+    *("prune", "undo", "recover"),
     *("metrics set", "metrics show", "metrics import", "metrics remove", "metrics mode"),
     *("tag add", "tag remove", "tag list", "note"),
     *("policy show", "policy set", "policy clear", "demo"),
@@ -80,6 +81,8 @@ def main(argv: list[str] | None = None) -> NoReturn:
     # Our own threads share the work out; BLAS's would only wait beside them, which costs 0.1 s at every start.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     signal.signal(signal.SIGTERM, _terminate)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell's background job is not to be interrupted
+        signal.signal(signal.SIGINT, _interrupt)
     try:
         run(arguments)
     except KeyboardInterrupt:  # before a command has begun; within one, `with_output` meets it
@@ -136,6 +139,19 @@ def _usage_document(error: BaseException | None) -> None:
 
 
 def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
-    """Unwind as SIGTERM asks: what was staged is removed on the way out; a second one ends at once."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    """Unwind as SIGTERM asks: what was staged is removed on the way out."""
+    _end_at_once()
     raise SystemExit(143)
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
+    """Unwind as SIGINT asks."""
+    _end_at_once()
+    raise KeyboardInterrupt
+
+
+def _end_at_once() -> None:
+    """Have a second signal, of either kind, end the process where it stands; what is left then, `recover` finds."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)

@@ -179,6 +179,7 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
             out.json, out.quiet, out.verbose = common["json"], common["quiet"], common["verbose"]
             out.no_color, out.csv = common["no_color"], values.pop("csv", False)
             out.storage_options = parse_pairs(common["storage_option"] or [])
+            out.start_log()
             for name, bundle in bundles.items():
                 values[name] = bundle(**{field.name: values.pop(field.name) for field in fields(bundle)})
             function(out, **values)

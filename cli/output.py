@@ -147,6 +147,20 @@ class Output:
         if self.verbose:
             self.say(text)
 
+    def start_log(self) -> None:
+        """Let those who asked for more hear what the engine logs: requests that are tried again."""
+        if not self.verbose:
+            return
+        import logging
+
+        class Said(logging.Handler):
+            def emit(handler, record: logging.LogRecord) -> None:  # noqa: N805 - `self` is the output
+                self.say(shown(record.getMessage()))
+
+        log = logging.getLogger("edl_ckpt")
+        log.handlers[:] = [Said()]
+        log.setLevel(logging.INFO)
+
     def progress(self) -> Progress:
         """Return a progress bar on a terminal, else one that does nothing; the next words end it."""
         from edl_ckpt.core.progress import SILENT

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError
@@ -21,6 +22,7 @@ from edl_ckpt.core.metadata import (
     parse_location,
     parse_version,
     read_document,
+    read_metadata,
     version_file,
 )
 from edl_ckpt.core.model import Version
@@ -148,3 +150,44 @@ def _edit(
         return
     text = json.dumps(document, indent=2, sort_keys=False, ensure_ascii=False, allow_nan=False) + "\n"
     store.write_small(relative, text.encode("utf-8", "surrogatepass"))
+
+
+def copy_known(
+    source: Version, target: str, lock: AbstractContextManager[object], *, storage_options: Mapping[str, str] | None
+) -> None:
+    """Bring what is known of a version to its copy in another location, and the modes of its metrics.
+
+    What the copy had of the same names is replaced, the rest stays. The lock of the target is taken only when there is
+    anything to write.
+    """
+    document = read_document(open_store(source.location, storage_options), version_file(source.version)) or {}
+    if not document:
+        return
+    listed = read_metadata(open_store(source.location, storage_options))
+    store = open_store(target, storage_options)
+    held = read_document(store, version_file(source.version)) or {}
+    if _merged(held, document) == held:
+        return
+    modes = {name: mode for name, mode in listed.modes.items() if name in source.metrics}
+    with lock:
+        empty = {"schema": VERSION_SCHEMA, "version": source.version}
+
+        def change(there: Document) -> None:
+            there.update(_merged(there, document))
+
+        _edit(store, target, version_file(source.version), empty, change, parse_version)
+        known = read_metadata(store).modes
+        new = {name: mode for name, mode in modes.items() if known.get(name) != mode}
+        if new:
+            remember_modes(target, new, storage_options=storage_options)
+
+
+def _merged(there: Document, here: Document) -> Document:
+    """Return a document with all that two say; where they differ, what the second says."""
+    merged = there | here
+    for key in ("metrics", "steps"):
+        if key in there and key in here:
+            merged[key] = there[key] | here[key]
+    if "tags" in there and "tags" in here:
+        merged["tags"] = sorted({*there["tags"], *here["tags"]})
+    return merged

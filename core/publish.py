@@ -23,9 +23,19 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
-from edl_ckpt.core.errors import NoSpaceError, RefusedError
+from edl_ckpt.core.errors import LockedError, NoSpaceError, RefusedError
 from edl_ckpt.core.layout import JOURNAL, PROGRESS, STAGE_DIR, STATE_DIR
-from edl_ckpt.core.owner import NO_LOCKS, OWNER_FILE, Signature, is_abandoned, is_dead, new_id, owner_in
+from edl_ckpt.core.owner import (
+    NO_LOCKS,
+    OWNER_FILE,
+    Signature,
+    is_abandoned,
+    is_dead,
+    new_id,
+    owner_in,
+    read_owner,
+    told,
+)
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.seal import seal_file
 from edl_ckpt.core.store import storage_errors
@@ -40,6 +50,7 @@ _SPARE_BYTES: Final = 1 << 20
 _FLUSHERS: Final = 4
 _FLUSH_BYTES: Final = 64 << 20
 _OLD: Final = ".old"
+_HOLD_ATTEMPTS: Final = 50
 _NAME_PART: Final = 100
 """How much of a target's name is in that of what is staged beside it: a name has 255 bytes at most."""
 _SILENT_OUTPUT_SECONDS: Final = 24 * 3600.0
@@ -101,19 +112,22 @@ class Staging:
     Its owner's file is locked meanwhile, so that nobody takes it for a leftover; entering removes those of dead runs.
     """
 
-    def __init__(self, checkpoint_dir: str, purpose: str) -> None:
+    def __init__(self, checkpoint_dir: str, purpose: str, *, name: str = "") -> None:
         self.checkpoint_dir = checkpoint_dir
-        self.id = new_id()
+        self.id = name or new_id()
+        self.keep = False
+        """Set it to leave the directory as it is, for somebody to go on with."""
         self.path = os.path.join(checkpoint_dir, STAGE_DIR, self.id)
         self._state = os.path.join(checkpoint_dir, STATE_DIR)
         self._purpose = purpose
+        self._named = bool(name)
         self._hold = Hold()
 
     def __enter__(self) -> Self:
         with storage_errors(self.checkpoint_dir):
             os.makedirs(self.checkpoint_dir, exist_ok=True)
         try:
-            make_inside(self.path)
+            make_inside(self.path, exist_ok=bool(self._named))
             self._hold.take(self.path, self._purpose)
             sweep_stages(self.checkpoint_dir)
         except BaseException:  # a signal may end us right here
@@ -131,9 +145,19 @@ class Staging:
         try:
             settle_stage(self.checkpoint_dir, self.path)
         finally:
-            if not os.path.lexists(os.path.join(self.path, JOURNAL)):
+            if not self.keep and self._hold.held and not os.path.lexists(os.path.join(self.path, JOURNAL)):
                 remove_stage(self.path)
             self._hold.release()
+
+    def clear(self) -> None:
+        """Remove what is in the directory."""
+        for name in set(os.listdir(self.path)) - {OWNER_FILE}:
+            path = os.path.join(self.path, name)
+            with storage_errors(path):
+                if os.path.isdir(path):
+                    shutil.rmtree(path)
+                else:
+                    os.unlink(path)
 
     def check_space(self, size_bytes: int) -> None:
         """Raise NoSpaceError when the filesystem has no room for this many bytes more."""
@@ -199,16 +223,32 @@ class Hold:
         self._fd = -1
         self._signature: Signature | None = None
 
+    @property
+    def held(self) -> bool:
+        """Return True once the file is ours."""
+        return self._signature is not None
+
     def take(self, directory: str, purpose: str) -> None:
-        """Lock the file; whoever looks whether we are dead holds it for a moment only."""
+        """Lock the file; LockedError when somebody is at work there.
+
+        Whoever only looks whether its owner is dead holds it for a moment.
+        """
         path = os.path.join(directory, OWNER_FILE)
         with storage_errors(path):
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX)
-            except OSError as error:
-                if error.errno not in NO_LOCKS:
-                    raise
+            for attempt in range(_HOLD_ATTEMPTS):
+                try:
+                    fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    if attempt == _HOLD_ATTEMPTS - 1:
+                        raise LockedError(f"at work there: {told(read_owner(path))}", path=directory) from None
+                    time.sleep(0.01)
+                except OSError as error:
+                    if error.errno not in NO_LOCKS:
+                        raise
+                    break
+                else:
+                    break
         self._signature = Signature(self._fd, path, purpose)
 
     def release(self) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from edl_ckpt.core.copying import drop_uploads
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.layout import JOURNAL, PROGRESS, STAGE_DIR, parse_shard_file
 from edl_ckpt.core.lock import LOCK_WAIT_SECONDS, LocationLock
@@ -125,10 +126,7 @@ def _remote_copies(store: RemoteStore, done: list[str], *, drop: bool) -> list[s
             continue
         progress = _document(store, relative) or {}
         if drop:
-            abort = getattr(store, "abort_upload", None)
-            for shard in progress.get("shards", {}).values():
-                if abort is not None:
-                    abort(shard["path"], shard["upload_id"])
+            drop_uploads(store, progress, whole=True)
             store.remove(relative)
         (done if drop else kept).append(_copy_in_words(stage.rpartition("/")[2], dropped=drop))
     return kept

@@ -194,6 +194,7 @@ class Spool:
         self.path = f"{store.location}/{relative}"
         self.size_bytes = size_bytes
         self.bytes_written = 0
+        self.completed = False
         self._store = store
         self._relative = relative
         self._file = SpoolFile(size_bytes)
@@ -215,6 +216,7 @@ class Spool:
     def complete(self, *, replace: bool = False) -> None:
         """Put the file in its place."""
         self._store.put(self._file.path, self._relative, replace=replace)
+        self.completed = True
         self.abort()
 
     def abort(self) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from edl_ckpt.core import bulk, placement
 from edl_ckpt.core.catalog import list_versions
-from edl_ckpt.core.errors import LockedError, NotFoundError, RefusedError, UsageError
+from edl_ckpt.core.errors import CorruptError, LockedError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.fingerprint import ContentSketch, Fingerprint, fingerprint_of
 from edl_ckpt.core.layout import DESIGN, SINGLE_FILE, Layout
 from edl_ckpt.core.lock import LOCK_WAIT_SECONDS, LocationLock
@@ -449,6 +449,13 @@ def execute_reshard(
             for offset, data in held.between:
                 file.write(offset, data)
         read = _stream(plan, checkpoint, files, progress)
+        if plan.source.fingerprint not in {"", read.text}:
+            raise CorruptError(
+                "what was read is not what was sealed; nothing was published",
+                code="fingerprint-mismatch",
+                path=plan.source.path,
+                hint=f"try: edl-ckpt verify {plan.ref} --deep",
+            )
 
         def prove(written: Version, staged: bool) -> Seal:  # noqa: FBT001 - as `Prove` has it
             seal = prove_version(

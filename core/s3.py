@@ -132,7 +132,7 @@ class Connection:
             encrypted = answer.get("ServerSideEncryption", "AES256") != "AES256" or answer.get("SSECustomerAlgorithm")
             if not encrypted and answer["ETag"].strip('"') != digest.hexdigest():
                 raise _DamagedError("what arrived is not what was sent")
-            return answer
+            return {**answer, "verified": not encrypted}
 
         return self._try(write, f"{method} of {path}", path)
 
@@ -478,10 +478,13 @@ class S3Store:
         """Drop an upload and its parts; one that is gone already is no error."""
         _abort(self._connection, self._bucket, self._key(relative), self._shown(relative), upload_id)
 
-    def resume_object(self, relative: str, size_bytes: int, upload_id: str) -> Upload | None:
-        """Return an upload that was begun before and has all its parts, None when it is gone or lacks some."""
+    def resume_object(self, relative: str, size_bytes: int, record: Mapping[str, Any]) -> Upload | None:
+        """Return an upload that was begun before and has all its parts, None when it is gone or lacks some.
+
+        `record` tells its upload_id and its write_id.
+        """
         upload = self.new_object(relative, size_bytes)
-        return upload if upload.adopt(upload_id) else None
+        return upload if upload.adopt(str(record["upload_id"]), str(record["write_id"])) else None
 
 
 def _served_at(answer: Mapping[str, Any]) -> datetime:
@@ -531,6 +534,8 @@ class Upload:
         self.bytes_written = 0
         self.memory_bytes = 0
         self.peak_bytes = 0
+        self.verified = True
+        """False once something was uploaded that S3 did not tell the MD5 of: then it must be read back."""
         self.upload_id = ""
         self._connection = connection
         self._target = {"Bucket": bucket, "Key": key}
@@ -538,7 +543,7 @@ class Upload:
         self._parts: dict[int, _Part] = {}
         self._etags: dict[int, str] = {}
         self._single: bytearray | None = None
-        self._completed = False
+        self.completed = False
         self._lock = threading.Lock()
         self._count = max(-(-size_bytes // self.part_bytes), 1)
 
@@ -597,6 +602,7 @@ class Upload:
                 self.memory_bytes -= len(data)
         with self._lock:
             self._etags[number] = answer["ETag"]
+            self.verified = self.verified and answer["verified"]
 
     def finish(self) -> None:
         """Make sure that every byte was written; EdlCkptError when one was not."""
@@ -604,8 +610,10 @@ class Upload:
         if self._parts or not (whole or self.size_bytes == 0):
             raise EdlCkptError("not every byte of the object was written", path=self.path)
 
-    def adopt(self, upload_id: str) -> bool:
+    def adopt(self, upload_id: str, write_id: str) -> bool:
         """Take over an upload that was begun before; True when all its parts are there."""
+        self.write_id = write_id
+        self.verified = False  # its parts were compared by another process
         etags: dict[int, str] = {}
         more: dict[str, Any] = {}
         while True:
@@ -642,7 +650,7 @@ class Upload:
                 if found is None:
                     raise
                 raise RefusedError("exists already; nothing was changed", path=self.path) from None
-        self._completed = True
+        self.completed = True
         self._single = None
         self.memory_bytes = 0
 
@@ -650,7 +658,8 @@ class Upload:
         if self._count == 1:
             data = self._single or bytearray()
             ours = {_WRITE_ID: self.write_id}
-            self._connection.upload("put_object", self.path, data, **self._target, **condition, Metadata=ours)
+            answer = self._connection.upload("put_object", self.path, data, **self._target, **condition, Metadata=ours)
+            self.verified = answer["verified"]
             return
         parts = [{"PartNumber": number + 1, "ETag": etag} for number, etag in sorted(self._etags.items())]
         self._connection.request(
@@ -680,7 +689,7 @@ class Upload:
         """Drop what was uploaded; what was completed stays."""
         self._parts.clear()
         self._single = None
-        if self.upload_id and not self._completed:
+        if self.upload_id and not self.completed:
             _abort(self._connection, self._target["Bucket"], self._target["Key"], self.path, self.upload_id)
 
     def flush(self) -> None:

@@ -124,6 +124,8 @@ class NewObject(Protocol):
     path: str
     size_bytes: int
     bytes_written: int
+    completed: bool
+    """True once it is visible."""
 
     def begin(self) -> str:
         """Begin; return what names the unfinished object to the store, '' where it has no name."""

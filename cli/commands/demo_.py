@@ -36,6 +36,7 @@ def _walk(directory: str) -> list[list[str]]:
         ["inspect", f"{directory}@300", "--table", "user_embedding", "--stats"],
         ["verify", f"{directory}@300", "--deep"],
         ["verify", f"{directory}@400"],
+        ["verify", f"{directory}@200", "--seal"],
         ["reshard", f"{directory}@300", "--ps", "8", "--dry-run"],
         ["reshard", f"{directory}@300", "--ps", "3"],
         ["metrics", "set", f"{directory}@100", "auc=0.71"],
@@ -66,6 +67,7 @@ def make_checkpoints(directory: str) -> None:
     """Write the demonstration's versions; the last lacks one of its shards."""
     import numpy as np
 
+    from edl_ckpt.core.publish import forget_seal
     from edl_ckpt.core.writer import Table, save_checkpoint
 
     random = np.random.default_rng(7)
@@ -88,4 +90,5 @@ def make_checkpoints(directory: str) -> None:
                 "item_embedding": Table(items, random.standard_normal((len(items), 8), np.float32) * scale, "zeros"),
             },
         )
+        forget_seal(directory, version)  # as a job saves: in place, and without any record of what it saved
     os.remove(saved.shards[-1].path)

@@ -1,0 +1,72 @@
+"""`edl-ckpt copy`: versions to another location, byte for byte and proved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edl_ckpt.cli.options import DryRun, LockWait, Workers, default_location, resolve_ref
+from edl_ckpt.cli.output import Output
+from edl_ckpt.cli.text import parse_duration
+from edl_ckpt.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.model import Version
+
+
+def copy_command(
+    out: Output,
+    words: Annotated[
+        list[str], typer.Argument(metavar="[REF] LOCATION", help="What to copy, and the checkpoint_dir it goes to.")
+    ],
+    every: Annotated[bool, typer.Option("--all", help="Every complete version that is not there yet.")] = False,
+    since: Annotated[int | None, typer.Option(min=0, metavar="VERSION", help="Every one from this number on.")] = None,
+    dry_run: DryRun = False,
+    workers: Workers = None,
+    lock_wait: LockWait = "10s",
+) -> None:
+    """Copy a version, or all, to another location: checked by fingerprint and checksums, with metrics and tags.
+
+    An interrupted copy goes on where it stopped; what is there already with the same content is left as it is.
+    """
+    from edl_ckpt.cli import render_copy
+    from edl_ckpt.core.copying import execute_copy, plan_copy
+
+    if len(words) > 2 or "@" in words[-1].rpartition("/")[2]:
+        raise UsageError("expected [REF] LOCATION: a version keeps its number")
+    source = words[0] if len(words) == 2 else default_location()
+    versions = _versions(source, out, since=since, every=every)
+    plan = plan_copy(versions, words[-1], storage_options=out.storage_options)
+    for warning in plan.warnings:
+        out.warn(warning)
+    if dry_run:
+        out.show(lambda: render_copy.plan_document(plan), lambda: render_copy.plan_human(plan))
+        return
+    result = execute_copy(
+        plan,
+        workers=workers,
+        storage_options=out.storage_options,
+        progress=out.progress(),
+        wait_seconds=parse_duration(lock_wait),
+        warn=out.warn,
+    )
+    out.show(lambda: render_copy.document(result), lambda: render_copy.human(result))
+    for ref, error in result.failed:
+        out.warn(f"{ref}: not copied: {error}")
+    if result.failed:
+        raise max((error for _, error in result.failed), key=lambda error: error.exit_code)
+
+
+def _versions(source: str, out: Output, *, every: bool, since: int | None) -> Sequence[Version]:
+    """Return what is to be copied: one version, or all of a location, or those from a number on."""
+    from edl_ckpt.core.catalog import list_versions, parse_ref
+
+    if not every and since is None:
+        return (resolve_ref(source, out),)
+    ref = parse_ref(source, default_location=default_location())
+    if ref.version != "latest":
+        raise UsageError("--all and --since take a location, not one of its versions", path=source)
+    listed = list_versions(ref.location, storage_options=out.storage_options).versions
+    return [v for v in listed if since is None or v.version >= since]

@@ -1,0 +1,31 @@
+"""`edl-ckpt recover`: what killed commands left half-done, finished or removed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from edl_ckpt.cli.options import Location, LockWait, default_location
+from edl_ckpt.cli.output import Output
+from edl_ckpt.cli.text import parse_duration, shown
+
+
+def recover_command(
+    out: Output,
+    location: Location = None,
+    drop_copies: Annotated[
+        bool, typer.Option("--drop-copies", help="Interrupted copies too, which would go on otherwise.")
+    ] = False,
+    lock_wait: LockWait = "10s",
+) -> None:
+    """Finish or undo what commands that were killed left half-done; every command that writes does so as well."""
+    from edl_ckpt.core.recover import recover
+
+    where = location or default_location()
+    done = recover(
+        where, drop_copies=drop_copies, wait_seconds=parse_duration(lock_wait), storage_options=out.storage_options
+    )
+    document = {"schema": "edl-ckpt/recover/1", "location": where, "done": list(done.done), "kept": list(done.kept)}
+    words = [f"{shown(where)}: {shown(text)}" for text in (*done.done, *(f"kept: {text}" for text in done.kept))]
+    out.show(lambda: document, lambda: words or [f"{shown(where)}: nothing was left to do"])
