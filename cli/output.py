@@ -149,7 +149,7 @@ class Output:
 
     def start_log(self) -> None:
         """Let those who asked for more hear what the engine logs: requests that are tried again."""
-        if not self.verbose:
+        if not self.verbose and "logging" not in sys.modules:
             return
         import logging
 
@@ -158,8 +158,8 @@ class Output:
                 self.say(shown(record.getMessage()))
 
         log = logging.getLogger("edl_ckpt")
-        log.handlers[:] = [Said()]
-        log.setLevel(logging.INFO)
+        log.handlers[:] = [Said()] if self.verbose else []
+        log.setLevel(logging.INFO if self.verbose else logging.WARNING)
 
     def progress(self) -> Progress:
         """Return a progress bar on a terminal, else one that does nothing; the next words end it."""

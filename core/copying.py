@@ -29,7 +29,7 @@ from edl_ckpt.core.layout import PROGRESS, SINGLE_FILE, STAGE_DIR
 from edl_ckpt.core.lock import LOCK_WAIT_SECONDS, LocationLock
 from edl_ckpt.core.model import Listing, State, Version
 from edl_ckpt.core.output import Sink, written_version
-from edl_ckpt.core.owner import describe, is_dead, told
+from edl_ckpt.core.owner import describe, is_dead, is_me, told
 from edl_ckpt.core.parallel import default_workers, run_parallel
 from edl_ckpt.core.progress import SILENT, Progress
 from edl_ckpt.core.publish import StagedFile, Staging, write_new
@@ -563,7 +563,7 @@ class _RemoteTarget:
         except (ValueError, AttributeError, TypeError):
             return {}
         found = self._store.stat(f"{self._stage}/{PROGRESS}") if owner else None
-        if found is not None and not is_dead(owner, found.age_seconds - _OWNER_SILENT_SECONDS) and not _is_me(owner):
+        if found is not None and not is_dead(owner, found.age_seconds - _OWNER_SILENT_SECONDS) and not is_me(owner):
             raise LockedError(f"being copied by {told(owner)}", path=f"{self._store.location}/{self._folder}")
         drop_uploads(self._store, document, whole=not same)  # of other files, or cut short
         return shards if same else {}
@@ -622,7 +622,3 @@ def drop_uploads(store: RemoteStore, progress: Mapping[str, Any], *, whole: bool
         abort(f"{progress['folder']}/{name}", upload_id)
     for record in progress.get("shards", {}).values() if whole else ():
         abort(record["path"], record["upload_id"])
-
-
-def _is_me(owner: Mapping[str, Any]) -> bool:
-    return owner.get("pid") == os.getpid() and owner.get("host") == os.uname().nodename

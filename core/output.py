@@ -29,10 +29,12 @@ from edl_ckpt.core.seal import Seal, file_name, make_seal, seal_bytes, seal_file
 from edl_ckpt.core.store import LocalReader, NewObject, RemoteStore, is_local, local_path, open_remote
 
 OPEN_PARTS: Final = 5
-"""Parts of an object that are open at a time while a table streams into it: values, ids, and the edges between."""
+"""Parts of an object that are open beside those being filled: its ids, and the edges between values and ids."""
 OUTPUT_MEMORY_BYTES: Final = 512 << 20
 """What open parts may take together when nothing else is said; with more, a version is spooled to the local disk."""
 _COMPLETIONS: Final = 16
+ACTIVE: Final[set[str]] = set()
+"""The remote stages that this process is at work in: its other journals are of work that failed."""
 _UPLOAD_BYTES: Final = 8 << 20
 
 Prove = Callable[[Version, bool], Seal]
@@ -97,11 +99,15 @@ def open_output(
     return RemoteOutput(store, layout, number, purpose, replaces, spool=spool)
 
 
-def open_memory(store: RemoteStore, sizes: Sequence[int]) -> int:
-    """Return the most memory that the open parts of objects of these sizes take; 0 for what is spooled anyway."""
-    return (
-        sum(min(size, OPEN_PARTS * max(store.part_bytes, size // 10_000)) for size in sizes) if store.part_bytes else 0
-    )
+def open_memory(store: RemoteStore, sizes: Sequence[int], workers: int) -> int:
+    """Return the most memory that the open parts of objects of these sizes take; 0 for what is spooled anyway.
+
+    Each worker fills a part of its own in each object; besides, some are open at the edges of tables.
+    """
+    if not store.part_bytes:
+        return 0
+    parts = OPEN_PARTS + workers
+    return sum(min(size, parts * max(store.part_bytes, size // 10_000)) for size in sizes)
 
 
 class LocalOutput:
@@ -188,9 +194,10 @@ class RemoteOutput:
         self._objects: list[NewObject] = []
         self._sinks: list[Sink] = []
         self._journal: dict[str, Any] = {}
-        self._proved = False
+        self._decided = False
 
     def __enter__(self) -> Self:
+        ACTIVE.add(self._stage)
         return self
 
     def create(self, sizes: Sequence[int]) -> Sequence[Sink]:
@@ -240,9 +247,9 @@ class RemoteOutput:
         directory = f"{self._store.location}/{self._directory}"
         seal = prove(written_version(self._store.location, directory, self._layout, self._number, sizes), False)
         self._journal["seal"] = json.loads(seal_bytes(seal))
+        self._decided = True  # from here on only what the journal on the storage says is done, by us or by `recover`
         if self._replaces:
             self._write_journal()
-        self._proved = True
         settle_remote(self._store, self._stage, self._journal)
 
     def __exit__(
@@ -251,12 +258,14 @@ class RemoteOutput:
         for sink in self._sinks:
             if isinstance(sink, _Spooled):
                 sink.close()
-        if self._proved or not self._objects:
-            return  # what is left to do is in the journal
+        ACTIVE.discard(self._stage)
+        if self._decided or not self._objects:
+            return
         for _ in run_parallel(self._drop, self._objects, _COMPLETIONS):
             pass
         with suppress(EdlCkptError):
-            settle_remote(self._store, self._stage, self._journal)
+            if self._journal:
+                settle_remote(self._store, self._stage, self._journal)
 
     @staticmethod
     def _drop(item: NewObject) -> None:
@@ -277,9 +286,19 @@ def settle_remote(store: RemoteStore, stage: str, journal: Mapping[str, Any]) ->
     """Finish what the journal of a remote stage began, or undo it; return what was done. Each step may be done again.
 
     What was proved is finished: the old shards go, the seal comes, the markers go last. What was not proved is undone:
-    its uploads are aborted, and of its objects those removed that are known to be its own.
+    its uploads are aborted, and of its objects those removed that are known to be its own. Neither set is touched
+    unless the other one is seen to be whole: then RefusedError, and nothing is done.
     """
     directory, version = str(journal["directory"]), int(journal["version"])
+    other = journal["new"] if journal.get("seal") else dict.fromkeys(journal["old"])
+    for name, size in other.items():
+        found = store.stat(f"{directory}/{name}")
+        if found is None or size not in {None, found.size_bytes}:
+            raise RefusedError(
+                f"{name} is not as the journal says: nothing was changed",
+                path=f"{store.location}/{directory}",
+                hint=f"look at {store.location}/{stage}/{JOURNAL}",
+            )
     if journal.get("seal"):
         store.remove_many([f"{directory}/{name}" for name in journal["old"]])
         store.write_small(seal_file(version), (json.dumps(journal["seal"], ensure_ascii=False) + "\n").encode())

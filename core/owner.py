@@ -15,6 +15,7 @@ import re
 import secrets
 import threading
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -82,6 +83,11 @@ def read_owner(path: str) -> dict[str, Any]:
 def is_here(owner: dict[str, Any]) -> bool:
     """Say whether an owner is, or was, on this host."""
     return owner.get("host") == os.uname().nodename
+
+
+def is_me(owner: Mapping[str, Any]) -> bool:
+    """Say whether an owner is this process."""
+    return owner.get("pid") == os.getpid() and owner.get("host") == os.uname().nodename
 
 
 def is_dead(owner: dict[str, Any], silent_seconds: float) -> bool:

@@ -17,8 +17,8 @@ from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.layout import JOURNAL, PROGRESS, STAGE_DIR, parse_shard_file
 from edl_ckpt.core.lock import LOCK_WAIT_SECONDS, LocationLock
 from edl_ckpt.core.metadata import read_document
-from edl_ckpt.core.output import settle_remote
-from edl_ckpt.core.owner import is_abandoned, is_dead
+from edl_ckpt.core.output import ACTIVE, settle_remote
+from edl_ckpt.core.owner import is_abandoned, is_dead, is_me
 from edl_ckpt.core.publish import remove_stage, settle_stage, sweep_stages
 from edl_ckpt.core.store import RemoteStore, is_local, local_path, open_remote
 
@@ -93,7 +93,9 @@ def _settle_remote(store: RemoteStore) -> list[str]:
             store.remove(relative)
             continue
         found = store.stat(relative)
-        if found is not None and is_dead(journal.get("owner", {}), found.age_seconds - OLD_UPLOAD_SECONDS):
+        owner = journal.get("owner", {})
+        failed = is_me(owner) and stage not in ACTIVE
+        if found is not None and (failed or is_dead(owner, found.age_seconds - OLD_UPLOAD_SECONDS)):
             done.append(settle_remote(store, stage, journal))
     return done
 

@@ -181,7 +181,7 @@ def plan_reshard(
         bytes_read = checkpoint.bytes_read
         targets = _targets(layouts, routes, ps_num, chosen, directory)
         warnings = list(_warnings(checkpoint, targets, ps_num))
-    spool = _must_spool(where, [t.size_bytes for t in targets], max_memory_bytes, storage_options)
+    workers, spool = _remote_workers(where, [t.size_bytes for t in targets], workers, max_memory_bytes, storage_options)
     if spool:
         warnings.append(
             f"the open parts of {ps_num} uploads would take {spool} bytes of memory: the shards are spooled to the"
@@ -275,14 +275,16 @@ def check_free(location: str, number: int, directory: str, storage_options: Mapp
         raise RefusedError(f"version {number} exists there already", path=location, hint="nothing was changed")
 
 
-def _must_spool(
-    location: str, sizes: Sequence[int], limit: int | None, storage_options: Mapping[str, str] | None
-) -> int:
-    """Return the memory that open parts would take when that is too much, 0 when it is not."""
+def _remote_workers(
+    location: str, sizes: Sequence[int], workers: int, limit: int | None, storage_options: Mapping[str, str] | None
+) -> tuple[int, int]:
+    """Return (workers whose open parts keep within the limit, 0), or (workers, what parts would take) to be spooled."""
     if is_local(location):
-        return 0
-    need = open_memory(open_remote(location, storage_options), sizes)
-    return need if need > (OUTPUT_MEMORY_BYTES if limit is None else limit // 2) else 0
+        return workers, 0
+    store = open_remote(location, storage_options)
+    budget = OUTPUT_MEMORY_BYTES if limit is None else limit // 2
+    fewest = next((n for n in range(workers, 0, -1) if open_memory(store, sizes, n) <= budget), 0)
+    return (fewest, 0) if fewest else (workers, open_memory(store, sizes, 1))
 
 
 def _memory_shares(checkpoint: Checkpoint, limit: int | None, workers: int, wanted_batch: int) -> tuple[int, int, int]:
@@ -564,6 +566,14 @@ def _move_rows(
     piece = route.piece
     block = read_piece(checkpoint, piece)
     owner = bulk.owners(block.ids, plan.to_ps)
+    rows, id_bytes = bulk.tally(owner, block.lengths, plan.to_ps)
+    if not (np.array_equal(rows, route.rows) and np.array_equal(id_bytes, route.id_bytes)):
+        raise LockedError(
+            f"table {piece.entry.name!r}: its ids are not what they were a moment ago",
+            path=piece.shard.file.path,
+            offset=piece.start,
+            hint="somebody is writing it, or it is read wrongly; try again",
+        )
     ids = bulk.group_varints(block.data, block.lengths, owner, route.id_bytes)
     write_groups(files, ids, route.id_bytes, route.ids_at)
     at = route.values_at.copy()

@@ -48,6 +48,7 @@ MIN_PART_BYTES: Final = 5 << 20
 MAX_PARTS: Final = 10_000
 CONNECTIONS: Final = 16
 _FIRST_READ_BYTES: Final = 64 << 10
+_SMALL_READ_BYTES: Final = 32 << 10
 _DELETE_AT_ONCE: Final = 1000
 _WRITE_ID: Final = "edl-ckpt-write-id"
 _TEXT_OPTIONS: Final = ("endpoint_url", "key", "secret", "token")
@@ -247,17 +248,19 @@ class S3Reader:
         self.bytes_read = 0
         self._connection = connection
         self._target = {"Bucket": bucket, "Key": key}
+        head = b""
         try:
-            answer = connection.request("get_object", shown, **self._target, Range=f"bytes=0-{_FIRST_READ_BYTES - 1}")
-            self.size_bytes = int(answer.get("ContentRange", f"/{len(answer['Body'])}").rpartition("/")[2])
-            self._head: bytes = answer["Body"]
+            span = f"bytes=0-{_FIRST_READ_BYTES - 1}"
+            answer = connection.request("get_object", shown, **self._target, Range=span)
+            head = answer["Body"]
+            self.size_bytes = int(answer.get("ContentRange", f"/{len(head)}").rpartition("/")[2])
         except EdlCkptError as error:
             if "InvalidRange" not in error.message and "416" not in error.message:
                 raise
             answer = connection.request("head_object", shown, **self._target)  # an object of no bytes has no range
-            self.size_bytes, self._head = int(answer["ContentLength"]), b""
-        if len(self._head) != min(self.size_bytes, _FIRST_READ_BYTES):
-            self._head = b""
+            self.size_bytes = int(answer["ContentLength"])
+        self._head = 0, head if len(head) == min(self.size_bytes, _FIRST_READ_BYTES) else b""
+        self._window = self._head
         self.etag: str = answer["ETag"]
 
     def read(self, offset: int, size: int) -> bytes:
@@ -271,8 +274,17 @@ class S3Reader:
                 offset=self.size_bytes,
             )
         self.bytes_read += size
-        if offset + size <= len(self._head):
-            return self._head[offset : offset + size]
+        for start, held in (self._head, self._window):
+            if start <= offset and offset + size <= start + len(held):
+                return held[offset - start : offset - start + size]
+        if size >= _SMALL_READ_BYTES:
+            return self._get(offset, size)
+        # Tags and lengths are read in small steps that follow each other: one request brings what comes next too.
+        held = self._get(offset, min(_SMALL_READ_BYTES, self.size_bytes - offset))
+        self._window = offset, held
+        return held[:size]
+
+    def _get(self, offset: int, size: int) -> bytes:
         span = f"bytes={offset}-{offset + size - 1}"
         try:
             answer = self._connection.read(self.path, size, **self._target, Range=span, IfMatch=self.etag)

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 PROGRAM = [sys.executable, "-c", "from edl_ckpt.cli.app import main; main()"]
 
 
@@ -31,3 +33,19 @@ def document(*arguments: str | Path, code: int = 0) -> dict[str, Any]:
     assert done.returncode == code, done.stderr
     held: dict[str, Any] = json.loads(done.stdout)
     return held
+
+
+def inside(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 0) -> Any:
+    """Run a command in this process with --json; return its document, or its last line on stderr when it failed.
+
+    For what needs s3fs, whose import takes a second.
+    """
+    from edl_ckpt.cli import app
+
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as end:
+        app.run([*map(str, arguments), "--json"])
+    said = capsys.readouterr()
+    assert (end.value.code or 0) == code, said
+    assert "Traceback" not in said.err
+    return json.loads(said.out) if said.out else json.loads(said.err.splitlines()[-1])
