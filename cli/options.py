@@ -134,10 +134,18 @@ class RuleOptions:
             yield retention.ExperimentBest(self.keep_experiment_best, metric, self.mode)
 
 
-def resolve_ref(ref: str | None, out: Output) -> Version:
-    """Return the version that a reference on the command line names; the newest complete one when there is none."""
+def resolve_ref(ref: str | None, out: Output, *, to_change: bool = False) -> Version:
+    """Return the version that a reference on the command line names; the newest complete one when there is none.
+
+    With `to_change` what a killed command left half-done in the location is finished first.
+    """
     from edl_ckpt.core.catalog import parse_ref, resolve
 
+    if to_change:
+        from edl_ckpt.core.recover import settle_first
+
+        where = parse_ref(ref or "", default_location=default_location()).location
+        settle_first(where, warn=out.warn, storage_options=out.storage_options)
     return resolve(parse_ref(ref or "", default_location=default_location()), storage_options=out.storage_options)
 
 

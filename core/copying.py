@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
@@ -32,7 +32,7 @@ from edl_ckpt.core.output import Sink, written_version
 from edl_ckpt.core.owner import describe, is_dead, is_me, told
 from edl_ckpt.core.parallel import default_workers, run_parallel
 from edl_ckpt.core.progress import SILENT, Progress
-from edl_ckpt.core.publish import StagedFile, Staging, write_new
+from edl_ckpt.core.publish import StagedFile, Staging, write_again
 from edl_ckpt.core.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.seal import (
     Chunk,
@@ -45,12 +45,22 @@ from edl_ckpt.core.seal import (
     differing_sizes,
     file_name,
     is_right_now,
+    make_seal,
     now_text,
     read_seal,
     seal_bytes,
     seal_file,
 )
-from edl_ckpt.core.store import NewObject, RangeReader, RemoteStore, is_local, local_path, open_remote, open_store
+from edl_ckpt.core.store import (
+    NewObject,
+    RangeReader,
+    RemoteStore,
+    is_local,
+    local_path,
+    open_remote,
+    open_store,
+    storage_errors,
+)
 
 PROGRESS_SCHEMA: Final = "edl-ckpt/progress/1"
 _READ_BYTES: Final = 8 << 20
@@ -66,6 +76,8 @@ class CopyEntry:
     skipped: bool = False
     refused: bool = False
     why: str = ""
+    there: Version | None = None
+    """A version that looks the same and is not sealed: sealed, if it is the same, and refused, if it is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +161,8 @@ def _entry(version: Version, target: str, there: Sequence[Version], store: Any) 
     if held.state is not State.COMPLETE or not held.fingerprint:
         if _has_progress(store, version.version):
             return CopyEntry(version, to)
+        if _sizes(held) == _sizes(version) and held.state is State.COMPLETE and not held.seal_fault:
+            return CopyEntry(version, to, why="is there, not sealed: will be compared", there=held)
         what = "it is not sealed there" if held.state is State.COMPLETE else f"it is {held.state} there"
         return CopyEntry(version, to, refused=True, why=f"exists there already, and {what}: look at it")
     if version.fingerprint == held.fingerprint:
@@ -157,6 +171,10 @@ def _entry(version: Version, target: str, there: Sequence[Version], store: Any) 
     if not version.fingerprint and seal is not None and seal.origin == identity(version):
         return CopyEntry(version, to, skipped=True, why="was copied from these very files")
     return CopyEntry(version, to, refused=True, why="exists there already with other content")
+
+
+def _sizes(version: Version) -> dict[str, int]:
+    return {file_name(shard.path): shard.size_bytes for shard in version.shards}
 
 
 def _has_progress(store: Any, number: int) -> bool:
@@ -197,6 +215,8 @@ def execute_copy(
             if entry.skipped:
                 text = entry.version.fingerprint or _fingerprint_there(entry, plan.target, storage_options)
                 done.append(CopiedVersion(entry.version.ref, entry.to, entry.version.size_bytes, text, skipped=True))
+            elif entry.there is not None:
+                done.append(_adopt(entry, entry.there, workers, storage_options, progress))
             else:
                 copied = _Copy(entry.version, plan.target, workers, storage_options, progress).run()
                 moved += copied.size_bytes - copied.resumed_bytes
@@ -210,6 +230,30 @@ def execute_copy(
                 raise
             failed.append((entry.version.ref, error))
     return CopyResult(tuple(done), moved, time.perf_counter() - begin, tuple(failed))
+
+
+def _adopt(
+    entry: CopyEntry,
+    there: Version,
+    workers: int | None,
+    storage_options: Mapping[str, str] | None,
+    progress: Progress,
+) -> CopiedVersion:
+    """Seal a version that is there already, as a copy that was killed at its end left it, if it is the same."""
+    workers = default_workers(remote=True) if workers is None else workers
+    with (
+        open_checkpoint(entry.version, storage_options=storage_options) as source,
+        open_checkpoint(there, storage_options=storage_options) as held,
+    ):
+        progress.start("comparing", 2 * there.size_bytes)
+        texts = [fingerprint_checkpoint(c, workers=workers, progress=progress).text for c in (source, held)]
+        if texts[0] != texts[1]:
+            raise RefusedError("exists there already with other content", path=entry.to, hint="nothing was changed")
+        seal = replace(make_seal(held, texts[0], workers=workers), origin=identity(entry.version))
+        source.check_unchanged()
+        held.check_unchanged()
+    open_store(there.location, storage_options).write_small(seal_file(there.version), seal_bytes(seal))
+    return CopiedVersion(entry.version.ref, entry.to, there.size_bytes, texts[0], skipped=True)
 
 
 def _fingerprint_there(entry: CopyEntry, target: str, storage_options: Mapping[str, str] | None) -> str:
@@ -416,6 +460,8 @@ class _LocalTarget:
         self._lock = threading.Lock()
         self._stack = ExitStack()
         self._published = False
+        self._doubted = False
+        """True while what is staged is being proved: if that fails, it is of no use to a later copy."""
 
     def __enter__(self) -> Self:
         self._stack.enter_context(self._staging)
@@ -427,7 +473,7 @@ class _LocalTarget:
         for file in self._files.values():
             with suppress(EdlCkptError):
                 file.close()
-        self._staging.keep = bool(self._done) and not self._published
+        self._staging.keep = os.path.exists(self._progress) and not self._published and not self._doubted
         self._stack.__exit__(kind, error, trace)
 
     def _path(self, shard: _Shard) -> str:
@@ -447,7 +493,7 @@ class _LocalTarget:
         todo = [shard for shard in shards if shard.name not in self._done]
         self._staging.check_space(sum(shard.size_bytes for shard in todo))
         for shard in todo:
-            with suppress(FileNotFoundError):
+            with storage_errors(self._path(shard)), suppress(FileNotFoundError):
                 os.unlink(self._path(shard))
             self._files[shard.name] = StagedFile(self._path(shard), shard.size_bytes)
         return todo
@@ -472,11 +518,7 @@ class _LocalTarget:
         with self._lock:
             self._done[shard.name] = shard.sums
             document = {"schema": PROGRESS_SCHEMA, "source": identity(self._version), "shards": self._done}
-            new = f"{self._progress}.new"
-            with suppress(FileNotFoundError):
-                os.unlink(new)
-            write_new(new, json.dumps(document).encode())
-            os.replace(new, self._progress)
+            write_again(self._progress, json.dumps(document).encode())
 
     def publish(self, seal: Callable[[Checkpoint | None, bool], Seal]) -> None:
         """Prove what is staged, then rename."""
@@ -485,8 +527,20 @@ class _LocalTarget:
         sizes = [shard.size_bytes for shard in self._version.shards]
         root, number = self._staging.checkpoint_dir, self._version.version
         staged = written_version(root, self._directory, self._version.layout, number, sizes)
-        with open_checkpoint(staged, staged=True) as written:
-            made = seal(written, False)
+        self._doubted = True
+        try:
+            with open_checkpoint(staged, staged=True) as written:
+                made = seal(written, False)
+        except CorruptError as error:
+            raise EdlCkptError(
+                f"what was written is not what was read ({error.message}); nothing was published",
+                path=error.path,
+                offset=error.offset,
+                hint="suspect the memory or the disk of this machine",
+            ) from error
+        self._doubted = False
+        with storage_errors(self._progress), suppress(FileNotFoundError):
+            os.unlink(self._progress)  # from here on there is nothing to go on with
         self._staging.publish(self._directory, number, seal_bytes(made))
         self._published = True
 

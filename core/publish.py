@@ -25,6 +25,7 @@ from typing import Any, Final, Self
 
 from edl_ckpt.core.errors import LockedError, NoSpaceError, RefusedError
 from edl_ckpt.core.layout import JOURNAL, PROGRESS, STAGE_DIR, STATE_DIR
+from edl_ckpt.core.metadata import META_DIR
 from edl_ckpt.core.owner import (
     NO_LOCKS,
     OWNER_FILE,
@@ -42,6 +43,7 @@ from edl_ckpt.core.store import storage_errors
 
 JOURNAL_SCHEMA: Final = "edl-ckpt/journal/1"
 _SEAL: Final = "seal.json"
+_OLD_SEAL: Final = "old-seal.json"
 
 _RENAME_NOREPLACE: Final = 1
 _RENAME_EXCHANGE: Final = 2
@@ -130,8 +132,13 @@ class Staging:
             make_inside(self.path, exist_ok=bool(self._named))
             self._hold.take(self.path, self._purpose)
             sweep_stages(self.checkpoint_dir)
+        except LockedError:  # somebody else's
+            self._hold.release()
+            raise
         except BaseException:  # a signal may end us right here
-            self._leave()
+            if not os.path.lexists(os.path.join(self.path, PROGRESS)):
+                remove_stage(self.path)
+            self._hold.release()
             raise
         return self
 
@@ -145,7 +152,7 @@ class Staging:
         try:
             settle_stage(self.checkpoint_dir, self.path)
         finally:
-            if not self.keep and self._hold.held and not os.path.lexists(os.path.join(self.path, JOURNAL)):
+            if not self.keep and not os.path.lexists(os.path.join(self.path, JOURNAL)):
                 remove_stage(self.path)
             self._hold.release()
 
@@ -175,6 +182,9 @@ class Staging:
         target = os.path.join(self.checkpoint_dir, os.path.basename(staged))
         flush_directory(staged)
         self._stage_seal(seal)
+        make_inside(
+            os.path.join(self.checkpoint_dir, META_DIR), exist_ok=True
+        )  # now: nothing may fail once it is there
         forget_seal(self.checkpoint_dir, version)  # of a version that had this number once
         rename_new(staged, target)
         flush_directory(self.checkpoint_dir)
@@ -203,6 +213,8 @@ class Staging:
         write_new(os.path.join(self.path, JOURNAL), json.dumps(journal).encode())
         flush_directory(self.path)
         with storage_errors(target):
+            with suppress(FileNotFoundError):  # no seal is ever beside files that it is not of
+                os.rename(os.path.join(self.checkpoint_dir, seal_file(version)), os.path.join(self.path, _OLD_SEAL))
             try:
                 _rename(staged, target, _RENAME_EXCHANGE)
             except OSError as error:
@@ -213,7 +225,7 @@ class Staging:
         settle_stage(self.checkpoint_dir, self.path)
 
     def _stage_seal(self, seal: bytes) -> None:
-        write_new(os.path.join(self.path, _SEAL), seal)
+        write_again(os.path.join(self.path, _SEAL), seal)
 
 
 class Hold:
@@ -222,11 +234,6 @@ class Hold:
     def __init__(self) -> None:
         self._fd = -1
         self._signature: Signature | None = None
-
-    @property
-    def held(self) -> bool:
-        """Return True once the file is ours."""
-        return self._signature is not None
 
     def take(self, directory: str, purpose: str) -> None:
         """Lock the file; LockedError when somebody is at work there.
@@ -287,7 +294,7 @@ def remove_stage(path: str) -> None:
                     os.unlink(inner)
     shutil.rmtree(path, ignore_errors=True)
     state = os.path.dirname(os.path.dirname(path))
-    for directory in (os.path.dirname(path), os.path.join(state, "trash-0"), state):
+    for directory in (os.path.dirname(path), *(os.path.join(state, name) for name in ("trash-0", "meta-0")), state):
         with suppress(OSError):  # others are at work in it, or it holds something to keep
             os.rmdir(directory)
 
@@ -317,6 +324,7 @@ def settle_stage(checkpoint_dir: str, stage: str) -> str | None:
             os.rename(staged, target)
         now = os.stat(target) if os.path.lexists(target) else None
         if now is None or (now.st_dev, now.st_ino) != inode:
+            _place_seal(checkpoint_dir, stage, version, _OLD_SEAL)
             os.unlink(path)
             return f"version {version} is the old one, whole: what was to replace it is dropped"
         flush_directory(checkpoint_dir)
@@ -346,8 +354,8 @@ def _keep(old: str, checkpoint_dir: str, name: str) -> None:
     flush_directory(trash)
 
 
-def _place_seal(checkpoint_dir: str, stage: str, version: int) -> None:
-    staged, target = os.path.join(stage, _SEAL), os.path.join(checkpoint_dir, seal_file(version))
+def _place_seal(checkpoint_dir: str, stage: str, version: int, name: str = _SEAL) -> None:
+    staged, target = os.path.join(stage, name), os.path.join(checkpoint_dir, seal_file(version))
     if os.path.lexists(staged):
         with storage_errors(target):
             make_inside(os.path.dirname(target), exist_ok=True)
@@ -392,9 +400,9 @@ class StagedOutput:
     def __enter__(self) -> Self:
         with storage_errors(self._folder):
             os.stat(self._folder)
+        _sweep_outputs(self._folder)
         if os.path.lexists(self.target) and not self._force:
             raise RefusedError("exists already; nothing was changed", path=self.target, hint="--force replaces it")
-        _sweep_outputs(self._folder)
         if self._is_directory:
             with storage_errors(self.path):
                 os.mkdir(self.path)
@@ -487,6 +495,16 @@ def write_new(path: str, data: bytes) -> None:
         file.flush()
     finally:
         file.close()
+
+
+def write_again(path: str, data: bytes) -> None:
+    """Put a small file in the place of an older one, or of none, within a directory that is ours."""
+    new = f"{path}.new"
+    with storage_errors(new), suppress(FileNotFoundError):
+        os.unlink(new)
+    write_new(new, data)
+    with storage_errors(path):
+        os.replace(new, path)
 
 
 def make_inside(path: str, *, exist_ok: bool = False) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from edl_ckpt.core.copying import drop_uploads
 from edl_ckpt.core.errors import EdlCkptError
-from edl_ckpt.core.layout import JOURNAL, PROGRESS, STAGE_DIR, parse_shard_file
+from edl_ckpt.core.layout import JOURNAL, PROGRESS, STAGE_DIR, STATE_DIR, parse_shard_file
 from edl_ckpt.core.lock import LOCK_WAIT_SECONDS, LocationLock
 from edl_ckpt.core.metadata import read_document
 from edl_ckpt.core.output import ACTIVE, settle_remote
@@ -52,9 +52,6 @@ def recover(
         done.append(text.removeprefix(f"{location}: "))
 
     with LocationLock(location, "recover", wait_seconds=wait_seconds, warn=note, storage_options=storage_options):
-        from edl_ckpt.core.trash import sweep
-
-        done += sweep(location)
         if is_local(location):
             kept = _local_copies(local_path(location), done, drop=drop_copies)
         else:
@@ -62,6 +59,19 @@ def recover(
             kept = _remote_copies(store, done, drop=drop_copies)
             done += _old_uploads(store, kept)
     return Recovery(location, tuple(done), tuple(kept))
+
+
+def settle_first(location: str, **lock: Any) -> None:
+    """Settle what a dead command left, before a version is looked for that may be between two places just now.
+
+    Takes the lock, as `LocationLock` with the same settings does, and only where there is a journal.
+    """
+    if is_local(location):
+        top = os.path.join(local_path(location), STAGE_DIR)
+        stages = (os.path.join(top, name) for name in _names(top))
+        if any(os.path.lexists(os.path.join(stage, JOURNAL)) and is_abandoned(stage) for stage in stages):
+            with LocationLock(location, "recover", **lock):
+                return
 
 
 def settle(location: str, storage_options: Mapping[str, str] | None = None) -> list[str]:
@@ -79,6 +89,10 @@ def settle(location: str, storage_options: Mapping[str, str] | None = None) -> l
             done += [settled] if settled else []
     for path in sweep_stages(root):
         done.append(f"removed {os.path.basename(path)}, which a killed command was writing")
+    if os.path.isdir(os.path.join(root, STATE_DIR, "trash-0")):
+        from edl_ckpt.core.trash import sweep
+
+        done += sweep(location)
     return done
 
 

@@ -10,32 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fault_sweep import COMMANDS, EIO, ENOSPC, KILL, Command, Outcome, Point, disturb, find_points, prepare, why_not
+from fault_sweep import COMMANDS, Command, Outcome, Point, disturb, find_points, prepare, why_not
 
-_OLD_STAYS = "after the exchange an error leaves the old shards in the trash for good, as --keep-old does"
-_BETWEEN = "without an exchange there is an instant between two renames in which neither is in place"
-_FORGOTTEN = "what is known of versions in the trash is forgotten by the next prune, so that undo cannot bring it back"
-KNOWN = {
-    ("reshard in place", "fsync", 2, EIO): _OLD_STAYS,
-    ("reshard in place", "fsync", 3, EIO): _OLD_STAYS,
-    ("reshard in place, no exchange", "fsync", 2, EIO): _OLD_STAYS,
-    ("reshard in place, no exchange", "fsync", 3, EIO): _OLD_STAYS,
-    ("reshard in place, no exchange", "rename", 2, KILL): _BETWEEN,
-    ("export --force, no exchange", "rename", 2, KILL): _BETWEEN,
-    ("export --force, no exchange", "rename", 2, EIO): "the old file is removed though the new one did not come",
-    ("prune --trash", "fsync", 3, KILL): _FORGOTTEN,
-    ("prune --trash", "fsync", 3, EIO): _FORGOTTEN,
-    ("prune --trash", "fsync", 4, KILL): _FORGOTTEN,
-    ("prune --trash", "fsync", 4, EIO): _FORGOTTEN,
-    ("prune --trash", "rename", 3, KILL): _FORGOTTEN,
-    ("prune --trash", "rename", 3, EIO): _FORGOTTEN,
-    ("prune --trash", "rename", 4, KILL): _FORGOTTEN,
-    ("prune --trash", "rename", 4, EIO): _FORGOTTEN,
-    ("prune --trash", "rename", 5, KILL): _FORGOTTEN,
-    ("prune --trash", "rename", 5, EIO): _FORGOTTEN,
-    ("prune --trash", "mkdir", 3, KILL): _FORGOTTEN,
-    ("prune --trash", "mkdir", 3, ENOSPC): _FORGOTTEN,
-}
+KNOWN: dict[tuple[str, str, int, str], str] = {}
 """Faults of ours that the sweep found and that are not mended yet; one that is mended must leave this table."""
 
 

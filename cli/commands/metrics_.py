@@ -26,7 +26,7 @@ def metrics_set_command(
     from edl_ckpt.core.annotate import remember_modes, set_metrics
 
     ref, metrics = _split_pairs(words)
-    version = o.resolve_ref(ref, out)
+    version = o.resolve_ref(ref, out, to_change=True)
     with o.locked(out, version.location, "metrics set", lock_wait):
         set_metrics(version, metrics, storage_options=out.storage_options)
         if mode is not None:
@@ -44,7 +44,7 @@ def metrics_show_command(out: Output, ref: o.Ref = None, csv: o.Csv = False) -> 
     if parsed.version == "latest" and not (ref or "").endswith("@latest") and not split:
         _show(out, parsed.location, None)
     else:
-        version = o.resolve_ref(ref, out)
+        version = o.resolve_ref(ref, out, to_change=True)
         _show(out, version.location, version.version)
 
 
@@ -93,7 +93,7 @@ def metrics_remove_command(
     ref, names = (words[0], words[1:]) if o.is_ref(words[0]) else (None, words)
     if not names:
         raise UsageError("which metric? [REF] NAME...")
-    version = o.resolve_ref(ref, out)
+    version = o.resolve_ref(ref, out, to_change=True)
     with o.locked(out, version.location, "metrics remove", lock_wait):
         remove_metrics(version, names, storage_options=out.storage_options)
     _show(out, version.location, version.version)

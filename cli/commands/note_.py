@@ -22,7 +22,7 @@ def note_command(
 
     if len(words) > 2 or (len(words) == 1 and o.is_ref(words[0])):
         raise UsageError("expected [REF] TEXT; a text of several words stands in quotes")
-    version = o.resolve_ref(words[0] if len(words) == 2 else None, out)
+    version = o.resolve_ref(words[0] if len(words) == 2 else None, out, to_change=True)
     with o.locked(out, version.location, "note", lock_wait):
         set_note(version, words[-1], storage_options=out.storage_options)
     document = {"schema": "edl-ckpt/note/1", "ref": version.ref, "note": words[-1]}

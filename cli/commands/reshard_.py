@@ -31,7 +31,7 @@ def reshard_command(
     from edl_ckpt.core.reshard import execute_reshard, plan_reshard
 
     keep_freed_memory()
-    version = resolve_ref(ref, out)
+    version = resolve_ref(ref, out, to_change=output is None)
     plan = plan_reshard(
         version,
         ps,

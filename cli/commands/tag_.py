@@ -25,7 +25,7 @@ def tag_add_command(
     from edl_ckpt.core.catalog import list_versions
 
     ref, tag = _split(words)
-    version = o.resolve_ref(ref, out)
+    version = o.resolve_ref(ref, out, to_change=True)
     storage = out.storage_options
     with o.locked(out, version.location, "tag add", lock_wait):
         add_tag(version, tag, storage_options=storage)
@@ -40,7 +40,7 @@ def tag_remove_command(out: Output, words: _Words, lock_wait: o.LockWait = "10s"
     from edl_ckpt.core.annotate import remove_tag
 
     ref, tag = _split(words)
-    version = o.resolve_ref(ref, out)
+    version = o.resolve_ref(ref, out, to_change=True)
     with o.locked(out, version.location, "tag remove", lock_wait):
         remove_tag(version, tag, storage_options=out.storage_options)
     _show(out, version.location)
