@@ -473,7 +473,8 @@ class _LocalTarget:
         for file in self._files.values():
             with suppress(EdlCkptError):
                 file.close()
-        self._staging.keep = os.path.exists(self._progress) and not self._published and not self._doubted
+        useless = self._published or self._doubted or isinstance(error, CorruptError)
+        self._staging.keep = os.path.exists(self._progress) and not useless
         self._stack.__exit__(kind, error, trace)
 
     def _path(self, shard: _Shard) -> str:
@@ -570,6 +571,8 @@ class _RemoteTarget:
         if self._published:
             return
         with suppress(EdlCkptError):
+            if isinstance(error, CorruptError):  # of the source: no later copy goes on with it
+                self._done.clear()
             for name, item in self._objects.items():
                 if item.completed:  # nobody is to see a part of a version
                     self._done.pop(name, None)

@@ -18,12 +18,12 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
-from edl_ckpt.core.errors import LockedError, NoSpaceError, RefusedError
+from edl_ckpt.core.errors import LockedError, NoSpaceError, NotFoundError, RefusedError
 from edl_ckpt.core.layout import JOURNAL, PROGRESS, STAGE_DIR, STATE_DIR
 from edl_ckpt.core.metadata import META_DIR
 from edl_ckpt.core.owner import (
@@ -129,8 +129,12 @@ class Staging:
         with storage_errors(self.checkpoint_dir):
             os.makedirs(self.checkpoint_dir, exist_ok=True)
         try:
-            make_inside(self.path, exist_ok=bool(self._named))
-            self._hold.take(self.path, self._purpose)
+            try:
+                make_inside(self.path, exist_ok=self._named)
+                self._hold.take(self.path, self._purpose)
+            except NotFoundError:  # empty for an instant, and another process tidied up in it
+                make_inside(self.path, exist_ok=True)
+                self._hold.take(self.path, self._purpose)
             sweep_stages(self.checkpoint_dir)
         except LockedError:  # somebody else's
             self._hold.release()
@@ -267,7 +271,7 @@ class Hold:
             os.close(fd)
 
 
-def sweep_stages(checkpoint_dir: str, *, spare: Collection[str] = (JOURNAL, PROGRESS)) -> list[str]:
+def sweep_stages(checkpoint_dir: str) -> list[str]:
     """Remove what dead runs were staging, unless it holds a file that says how to go on; return what was removed."""
     top = os.path.join(checkpoint_dir, STAGE_DIR)
     try:
@@ -277,9 +281,12 @@ def sweep_stages(checkpoint_dir: str, *, spare: Collection[str] = (JOURNAL, PROG
     removed: list[str] = []
     for name in names:
         path = os.path.join(top, name)
-        if is_abandoned(path) and not any(os.path.lexists(os.path.join(path, file)) for file in spare):
+        if is_abandoned(path) and not any(os.path.lexists(os.path.join(path, file)) for file in (JOURNAL, PROGRESS)):
             remove_stage(path)
             removed.append(path)
+        elif not owner_in(name):  # its name tells no owner: when nothing is in it, nobody misses it
+            with suppress(OSError):
+                os.rmdir(path)
     return removed
 
 

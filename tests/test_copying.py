@@ -1,0 +1,300 @@
+"""Copies: byte for byte, proved, with what is known of a version, going on where they stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import elasticdl_rules
+from edl_ckpt.core import copying as module
+from edl_ckpt.core import list_versions, parse_ref, resolve, save_checkpoint, verify_version
+from edl_ckpt.core.annotate import add_tag, remember_modes, set_metrics, set_note
+from edl_ckpt.core.copying import execute_copy, plan_copy
+from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError, RefusedError, UsageError
+from edl_ckpt.core.model import Version
+from edl_ckpt.core.publish import StagedFile, Staging, forget_seal
+from edl_ckpt.core.recover import recover
+from edl_ckpt.core.s3 import Upload
+from edl_ckpt.core.writer import Table
+from oracle import GOLDEN
+from s3_fixtures import Bucket
+from s3_proxy import Fault, status
+
+
+def at(location: str | Path, version: int | str = "latest") -> Version:
+    return resolve(parse_ref(f"{location}@{version}"))
+
+
+def copy(version: Version, target: str | Path) -> module.CopyResult:
+    return execute_copy(plan_copy([version], str(target)))
+
+
+def content(location: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(location)): p.read_bytes() for p in location.rglob("variables-*")}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A location with three versions of four shards, the last incomplete, with metrics and tags."""
+    ids = np.arange(3000)
+    for number in (10, 20, 30):
+        rows = np.random.default_rng(number).standard_normal((3000, 8)).astype(np.float32)
+        save_checkpoint(str(tmp_path / "run"), number, 4, variables={"w": rows[:4]}, tables={"t": Table(ids, rows)})
+        forget_seal(str(tmp_path / "run"), number)
+    os.unlink(at(tmp_path / "run", 30).shards[3].path)
+    version = at(tmp_path / "run", 20)
+    set_metrics(version, {"f1": 0.5})
+    add_tag(version, "good")
+    set_note(version, "words")
+    remember_modes(str(tmp_path / "run"), {"f1": "max", "other": "min"})
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("place", ["current/ps1", "current/ps4", "legacy/v2", "legacy/v3", "multi"])
+def test_golden(tmp_path: Path, place: str) -> None:
+    """Every generation is copied as it is, byte for byte, and is sealed then; ElasticDL finds it as before."""
+    source = tmp_path / "run"
+    shutil.copytree(GOLDEN / place, source)
+    versions = [v for v in list_versions(str(source), grace_seconds=0).versions if v.state == "complete"]
+    result = execute_copy(plan_copy(versions, str(tmp_path / "out")))
+    assert result.failed == ()
+    assert {k: v for k, v in content(source).items() if k in content(tmp_path / "out")} == content(tmp_path / "out")
+    for version, copied in zip(versions, result.copied, strict=True):
+        check = verify_version(at(tmp_path / "out", version.version), level="deep")
+        assert (check.sealed, check.fingerprint) == (True, copied.fingerprint)
+        assert check.fingerprint == verify_version(version, level="deep").fingerprint
+    assert elasticdl_rules.answer(tmp_path / "out") == elasticdl_rules.answer(source)
+
+
+def test_metadata_goes_along(run: Path, tmp_path: Path) -> None:
+    """Metrics, tags, note and modes arrive; what the copy had besides stays; a second copy brings what is new."""
+    copy(at(run, 20), tmp_path / "out")
+    there = at(tmp_path / "out", 20)
+    assert (there.metrics, there.tags, there.note) == ({"f1": 0.5}, ("good",), "words")
+    assert list_versions(str(tmp_path / "out")).modes == {"f1": "max"}
+    add_tag(there, "theirs")
+    set_metrics(at(run, 20), {"f1": 0.75, "auc": 1.0})
+    again = copy(at(run, 20), tmp_path / "out")
+    assert again.copied[0].skipped
+    there = at(tmp_path / "out", 20)
+    assert (there.metrics, there.tags) == ({"f1": 0.75, "auc": 1.0}, ("good", "theirs"))
+
+
+def test_mirror(run: Path, tmp_path: Path) -> None:
+    """All complete versions go; what is there already is left; another content under a number is refused, and told."""
+    plan = plan_copy(list_versions(str(run)).versions, str(tmp_path / "out"))
+    assert [e.version.version for e in plan.entries] == [10, 20]
+    assert "30" in plan.warnings[0]
+    first = execute_copy(plan)
+    assert [c.skipped for c in first.copied] == [False, False]
+    assert first.bytes_copied == sum(e.version.size_bytes for e in plan.entries)
+    second = execute_copy(plan_copy(list_versions(str(run)).versions, str(tmp_path / "out")))
+    assert [(c.skipped, c.fingerprint) for c in second.copied] == [(True, c.fingerprint) for c in first.copied]
+    assert second.bytes_copied == 0
+    path = Path(at(run, 10).shards[0].path)
+    path.write_bytes(path.read_bytes()[::-1])
+    third = execute_copy(plan_copy(list_versions(str(run)).versions, str(tmp_path / "out")))
+    assert [c.ref for c in third.copied] == [f"{run}@20"]
+    assert [type(error) for _, error in third.failed] == [RefusedError]
+    assert verify_version(at(tmp_path / "out", 10), level="deep").ok
+
+
+def test_refusals(run: Path, tmp_path: Path) -> None:
+    """A copy onto itself is wrong usage; an incomplete version, alone, is error 4; nothing is made."""
+    with pytest.raises(UsageError):
+        plan_copy([at(run, 20)], f"{run}/")
+    with pytest.raises(EdlCkptError) as end:
+        copy(at(run, 30), tmp_path / "out")
+    assert end.value.exit_code == 4
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("whole", [0, 1, 3])
+def test_goes_on(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int) -> None:
+    """What was whole when a copy was interrupted is not read again; what is left of it is gone at the end."""
+    version, out = at(run, 20), tmp_path / "out"
+    with monkeypatch.context() as patched:
+        calls: list[str] = []
+        real = StagedFile.flush
+
+        def flush(self: StagedFile) -> None:
+            if self.path.endswith(".chkpt"):
+                calls.append(self.path)
+                if len(calls) > whole:
+                    raise KeyboardInterrupt
+            real(self)
+
+        patched.setattr(StagedFile, "flush", flush)
+        with pytest.raises(KeyboardInterrupt):
+            execute_copy(plan_copy([version], str(out)), workers=1)
+    assert bool(elasticdl_rules.leftovers(out)) is (whole > 0)
+    assert [v.version for v in list_versions(str(out)).versions] == []
+    if whole:
+        assert recover(str(out)).kept != ()
+    copied = copy(version, out).copied[0]
+    assert copied.resumed_bytes == sum(s.size_bytes for s in version.shards[:whole])
+    assert elasticdl_rules.visible(out) == {"version_20"}
+    assert verify_version(at(out, 20), level="deep").findings == ()
+
+
+@pytest.mark.parametrize("how", ["source", "staged", "dropped"])
+def test_does_not_go_on_with_something_else(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """A changed source is copied anew; staged bytes that went bad are found; a dropped copy begins again."""
+    version, out = at(run, 20), tmp_path / "out"
+    with monkeypatch.context() as patched:
+        patched.setattr(module._LocalTarget, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            copy(version, out)
+    (staged,) = (out / ".edl-ckpt-0/stage-0/copy-20").rglob("variables-2-*")
+    if how == "source":
+        shutil.copy(version.shards[1].path, tmp_path / "kept")
+        os.utime(version.shards[1].path, (1, 1))
+        version = at(run, 20)
+    elif how == "staged":
+        staged.write_bytes(bytes(reversed(staged.read_bytes())))
+        with pytest.raises(EdlCkptError, match="not what was read"):
+            copy(version, out)
+        assert elasticdl_rules.leftovers(out) == []
+    else:
+        assert recover(str(out), drop_copies=True).done != ()
+        assert elasticdl_rules.leftovers(out) == []
+    assert copy(version, out).copied[0].resumed_bytes == 0
+    assert verify_version(at(out, 20), level="deep").findings == ()
+
+
+def test_two_at_once(run: Path, tmp_path: Path) -> None:
+    """A second copy of the same version to the same place is told who is at work there."""
+    os.makedirs(tmp_path / "out")
+    staging = Staging(str(tmp_path / "out"), "copy", name="copy-20")
+    with staging, pytest.raises(LockedError, match=f"process {os.getpid()}"):
+        copy(at(run, 20), tmp_path / "out")
+    copy(at(run, 20), tmp_path / "out")
+
+
+def test_sealed_source_that_went_bad(run: Path, tmp_path: Path) -> None:
+    """A sealed source is compared chunk by chunk: a flipped bit is error 5, with shard, byte, table; nothing goes."""
+    copy(at(run, 20), tmp_path / "sealed")
+    path = Path(at(tmp_path / "sealed", 20).shards[2].path)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptError, match="table 't'") as end:
+        copy(at(tmp_path / "sealed", 20), tmp_path / "out")
+    assert (end.value.code, end.value.path) == ("checksum-mismatch", str(path))
+    assert elasticdl_rules.visible(tmp_path / "out") == set()
+
+
+def test_unsealed_twin_is_compared(run: Path, tmp_path: Path) -> None:
+    """A version that is there and not sealed, as a copy killed at its end leaves it, is compared, and sealed then."""
+    shutil.copytree(run / "version_20", tmp_path / "out/version_20")
+    assert copy(at(run, 20), tmp_path / "out").copied[0].skipped
+    assert at(tmp_path / "out", 20).fingerprint
+    shutil.copytree(run / "version_10", tmp_path / "other/version_20")
+    with pytest.raises(RefusedError):
+        copy(at(run, 20), tmp_path / "other")
+    assert not at(tmp_path / "other", 20).fingerprint
+
+
+@pytest.fixture(scope="session")
+def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two shards, each of two parts of an upload."""
+    location = tmp_path_factory.mktemp("big") / "run"
+    rows = np.random.default_rng(5).standard_normal((200_000, 15)).astype(np.float32)
+    save_checkpoint(str(location), 7, 2, variables={}, tables={"t": Table(np.arange(200_000), rows)})
+    forget_seal(str(location), 7)
+    return location
+
+
+def test_there_and_back(s3: Bucket, big: Path, tmp_path: Path) -> None:
+    """Disk to S3, S3 to S3, S3 to disk: the same bytes, one fingerprint, sealed everywhere, no upload left open."""
+    first = copy(at(big), s3.url).copied[0]
+    reads = s3.proxy.response_bytes("get")
+    assert reads < 1 << 20  # what S3 said it has was compared while it was sent: nothing is read back
+    second = copy(at(s3.url), f"s3://{s3.name}/b").copied[0]
+    third = copy(at(f"s3://{s3.name}/b"), tmp_path / "c").copied[0]
+    assert first.fingerprint == second.fingerprint == third.fingerprint
+    assert content(tmp_path / "c") == content(big)
+    for place in (s3.url, f"s3://{s3.name}/b", str(tmp_path / "c")):
+        check = verify_version(at(place), level="deep")
+        assert (check.sealed, check.findings) == (True, ())
+    assert s3.open_uploads() == []
+    assert not any("stage-0" in key for key in s3.objects())
+
+
+def test_goes_on_in_s3(s3: Bucket, big: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uploads of whole shards stay open when a copy fails, and the next one completes them; or they are dropped."""
+    monkeypatch.setattr("edl_ckpt.core.s3.time.sleep", lambda _seconds: None)
+
+    def interrupt(operation: Any) -> None:
+        s3.proxy.fail(Fault(status(403, "AccessDenied"), operation=operation, key="1-of-2", nth=2, times=None))
+        with pytest.raises(EdlCkptError):
+            execute_copy(plan_copy([at(big)], s3.url), workers=1)
+        s3.proxy.heal()
+        assert not any("variables" in key for key in s3.objects())
+
+    interrupt("upload_part")
+    assert [key for key, _ in s3.open_uploads()] == ["run/version_7/variables-0-of-2.chkpt"]
+    assert recover(s3.url).kept != ()
+    assert s3.open_uploads() != []
+    s3.proxy.reset()
+    copied = copy(at(big), s3.url).copied[0]
+    assert copied.resumed_bytes == at(big).shards[0].size_bytes
+    assert s3.proxy.count("upload_part", key="0-of-2") == 0
+    assert verify_version(at(s3.url), level="deep").findings == ()
+    s3.delete(*s3.objects())
+    interrupt("upload_part")
+    assert recover(s3.url, drop_copies=True).done != ()
+    assert (s3.open_uploads(), s3.objects()) == ([], {})
+
+
+def test_killed_between_completions(s3: Bucket, big: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When only some shards were completed before the end, the next copy completes the rest."""
+    with monkeypatch.context() as patched:
+        real = Upload.complete
+
+        def complete(self: Upload, *, replace: bool = False) -> None:
+            if "1-of-2" in self.path:
+                raise SystemError
+            real(self, replace=replace)
+
+        patched.setattr(Upload, "complete", complete)
+        patched.setattr(module._RemoteTarget, "__exit__", lambda *_: None)
+        with pytest.raises(SystemError):
+            copy(at(big), s3.url)
+    assert [k for k in s3.objects() if "variables" in k] == ["run/version_7/variables-0-of-2.chkpt"]
+    assert copy(at(big), s3.url).copied[0].resumed_bytes == at(big).size_bytes
+    assert verify_version(at(s3.url), level="deep").findings == ()
+    assert s3.open_uploads() == []
+
+
+def test_other_stores(run: Path, tmp_path: Path) -> None:
+    """Any filesystem of fsspec takes and gives copies, read back where it does not tell sums."""
+    import fsspec
+
+    try:
+        first = copy(at(run, 20), "memory://copies/run").copied[0]
+        check = verify_version(at("memory://copies/run"), level="deep")
+        assert (check.sealed, check.fingerprint) == (True, first.fingerprint)
+        copy(at("memory://copies/run"), tmp_path / "back")
+        assert content(tmp_path / "back") == {k: v for k, v in content(run).items() if "version_20" in k}
+    finally:
+        fsspec.filesystem("memory").rm("/copies", recursive=True)
+
+
+def test_progress_that_is_damaged(run: Path, tmp_path: Path) -> None:
+    """Whatever is in the progress of an earlier copy, the copy comes out right."""
+    for data in (b"", b"[]", b"{}", b'{"schema": "edl-ckpt/progress/1"}', json.dumps({"shards": 3}).encode()):
+        stage = tmp_path / "out/.edl-ckpt-0/stage-0/copy-20"
+        stage.mkdir(parents=True)
+        (stage / "progress.json").write_bytes(data)
+        copy(at(run, 20), tmp_path / "out")
+        assert verify_version(at(tmp_path / "out", 20), level="deep").findings == ()
+        shutil.rmtree(tmp_path / "out")

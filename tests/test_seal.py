@@ -1,0 +1,204 @@
+"""Seals: what a version's bytes must be, found out where they are not."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import elasticdl_rules
+from edl_ckpt.core import (
+    execute_reshard,
+    list_versions,
+    open_checkpoint,
+    parse_ref,
+    plan_reshard,
+    resolve,
+    save_checkpoint,
+    verify_version,
+)
+from edl_ckpt.core import seal as module
+from edl_ckpt.core.errors import LockedError, UsageError
+from edl_ckpt.core.model import Version
+from edl_ckpt.core.seal import parse_seal, read_seal, seal_bytes, seal_file
+from edl_ckpt.core.store import open_store
+from edl_ckpt.core.verify import seal_version
+from edl_ckpt.core.writer import Table
+from oracle import GOLDEN
+from program import document, edl
+
+
+def only(location: str | Path) -> Version:
+    (version,) = list_versions(str(location), grace_seconds=0).versions
+    return version
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A sealed version of three shards, with chunks so small that tables have several."""
+    random = np.random.default_rng(1)
+    ids = np.unique(random.integers(0, 2**40, 2000))
+    save_checkpoint(
+        str(tmp_path / "run"),
+        7,
+        3,
+        variables={f"w{i}": random.standard_normal((i, 7)) for i in range(20)},
+        tables={
+            "users": Table(ids, random.standard_normal((len(ids), 8)).astype(np.float32)),
+            "empty": Table(np.zeros(0, np.int64), np.zeros((0, 4), np.float32)),
+            "items": Table(np.arange(500), random.standard_normal((500, 3)).astype(np.float16).astype(np.float32)),
+        },
+    )
+    return tmp_path / "run"
+
+
+def test_a_thousand_flipped_bits(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every single flipped bit in a sealed version is found by a deep verify, in the shard and the thing it lies in."""
+    monkeypatch.setattr(module, "CHUNK_BYTES", 1 << 10)
+    version = only(run)
+    text = verify_version(version, level="deep", use_seal=False).fingerprint
+    assert text is not None
+    seal_version(version, text)
+    version = only(run)
+    places = {}
+    with open_checkpoint(version) as checkpoint:
+        for shard in checkpoint.shards:
+            fields = module.cut(shard, checkpoint.reader(shard))
+            places[shard.file.ps_id] = [(c.start, c.end, c.name) for c in fields]
+            exact = {v.name: v.values for v in shard.variables} | {t.name: t.values for t in shard.tables}
+            for start, end, name in places[shard.file.ps_id]:
+                assert all(
+                    name == n for n, values in exact.items() if values.size_bytes and start <= values.start < end
+                )
+    random = np.random.default_rng(0)
+    sizes = np.array([s.size_bytes for s in version.shards])
+    for flip in random.choice(int(sizes.sum()) * 8, 1000, replace=False).tolist():
+        byte, bit = divmod(flip, 8)
+        number = int(np.searchsorted(np.cumsum(sizes), byte, "right"))
+        offset = byte - int(sizes[:number].sum())
+        path = Path(version.shards[number].path)
+        with path.open("r+b") as file:
+            file.seek(offset)
+            held = file.read(1)[0]
+            file.seek(offset)
+            file.write(bytes([held ^ 1 << bit]))
+        found = verify_version(version, level="deep", workers=1)
+        with path.open("r+b") as file:
+            file.seek(offset)
+            file.write(bytes([held]))
+        (wrong,) = (f for f in found.findings if f.code == "checksum-mismatch")
+        start, end, name = next(p for p in places[number] if p[0] <= offset < p[1])
+        assert (wrong.shard, wrong.path, wrong.subject, wrong.offset) == (number, str(path), name, start)
+        assert end - start <= 1 << 10
+    assert verify_version(version, level="deep").findings == ()
+
+
+def test_round_trip(run: Path) -> None:
+    """A seal written and read is the same; its chunks cover every shard from the first byte to the last."""
+    held = read_seal(open_store(str(run)), 7)
+    assert held is not None
+    assert parse_seal(json.loads(seal_bytes(held))) == held
+    assert held.sizes == {os.path.basename(s.path): s.size_bytes for s in only(run).shards}
+    names = {c.name for s in held.shards for c in s.chunks if c.kind == "table"}
+    assert names == {"users", "items", "empty"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d.pop("shards"),
+        lambda d: d.update(schema="edl-ckpt/seal/2"),
+        lambda d: d.update(checksum="crc32"),
+        lambda d: d["shards"][0].update(size_bytes=1),
+        lambda d: d["shards"][0]["chunks"].pop(),
+        lambda d: d["shards"][0]["chunks"][0].pop(),
+        lambda d: d["shards"][0]["chunks"].append(["", "", 10, 5, ""]),
+        lambda d: d.update(shards=[3]),
+        lambda d: d.update(version=None),
+    ],
+)
+def test_damaged_seal(run: Path, change: Any) -> None:
+    """A seal that is damaged is told of by list and verify; it vouches for nothing, and stops nobody from reading."""
+    path = run / seal_file(7)
+    held = json.loads(path.read_bytes())
+    change(held)
+    path.write_text(json.dumps(held))
+    assert only(run).seal_fault.startswith("damaged")
+    assert not only(run).fingerprint
+    found = verify_version(only(run), level="deep")
+    assert [f.code for f in found.findings] == ["checksum-mismatch"]
+    with pytest.raises(UsageError):
+        read_seal(open_store(str(run)), 7)
+    execute_reshard(plan_reshard(only(run), 2, output=str(run) + "2"))
+
+
+def test_other_files_under_the_number(run: Path, tmp_path: Path) -> None:
+    """A seal of other files than those that are there is told at every level, until the version is sealed anew."""
+    shutil.copytree(run, tmp_path / "copy")
+    execute_reshard(plan_reshard(only(tmp_path / "copy"), 2))
+    shutil.rmtree(run / "version_7")
+    shutil.copytree(tmp_path / "copy/version_7", run / "version_7")
+    for level in ("quick", "default", "deep"):
+        assert {f.code for f in verify_version(only(run), level=level).findings} == {"checksum-mismatch"}
+    done = edl("list", run)
+    assert "not what was sealed" in done.stdout + done.stderr
+    assert edl("verify", run, "--seal").returncode == 3
+    assert edl("verify", run, "--seal", "--force").returncode == 0
+    assert document("verify", run, "--deep")["findings"] == []
+
+
+def test_sealing(tmp_path: Path) -> None:
+    """What jobs wrote is sealed on request, odd values or not; what is not whole is not; the words say who vouches."""
+    shutil.copytree(GOLDEN / "multi", tmp_path / "run")
+    before = elasticdl_rules.answer(tmp_path / "run")
+    said = edl("verify", tmp_path / "run@20", "--deep").stdout
+    assert "nobody can vouch" in said
+    assert "compared" not in said
+    sealed = document("verify", tmp_path / "run@20", "--seal")
+    assert sealed["sealed"] is True
+    assert "compared with what was sealed" in edl("verify", tmp_path / "run@20", "--deep").stdout
+    held = document("list", tmp_path / "run")["locations"][0]["versions"]
+    assert [(v["sealed"], v["fingerprint"]) for v in held] == [
+        (False, None),
+        (True, sealed["fingerprint"]),
+        (False, None),
+    ]
+    assert "sealed" in edl("list", tmp_path / "run").stdout
+    done = edl("verify", tmp_path / "run@100", "--seal")
+    assert (done.returncode, "not sealed" in done.stderr) == (3, True)
+    assert elasticdl_rules.answer(tmp_path / "run") == before
+    shutil.copytree(GOLDEN / "current/ps2", tmp_path / "odd")  # NaN and infinities: findings, and sealed as they are
+    assert edl("verify", tmp_path / "odd", "--seal").returncode == 3
+    assert document("list", tmp_path / "odd")["locations"][0]["versions"][0]["sealed"] is True
+
+
+def test_what_we_write_is_sealed(run: Path, tmp_path: Path) -> None:
+    """Reshard, in place or not, import and export as a checkpoint leave sealed versions; prune takes seals along."""
+    text = only(run).fingerprint
+    assert text.startswith("edl1:")
+    execute_reshard(plan_reshard(only(run), 4))
+    assert only(run).fingerprint == text
+    arrays = tmp_path / "m.safetensors"
+    assert edl("export", run, arrays).returncode == 0
+    assert edl("import", arrays, f"{tmp_path}/in@3", "--ps", "2").returncode == 0
+    assert only(tmp_path / "in").fingerprint == text
+    assert edl("export", run, tmp_path / "one", "--format", "checkpoint").returncode == 0
+    assert only(tmp_path / "one").fingerprint == text
+    assert edl("prune", run, "--delete", "7", "--all", "--yes").returncode == 0
+    assert not (run / ".edl-ckpt-0").exists()
+
+
+def test_changed_while_it_is_sealed(run: Path) -> None:
+    """A version that changes between its verification and its sealing is error 11, and keeps its old seal."""
+    version = only(run)
+    before = (run / seal_file(7)).read_bytes()
+    os.utime(version.shards[1].path, (1, 1))
+    with pytest.raises(LockedError):
+        seal_version(version, version.fingerprint)
+    assert (run / seal_file(7)).read_bytes() == before
+    assert resolve(parse_ref(str(run))).fingerprint == version.fingerprint
