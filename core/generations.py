@@ -324,7 +324,9 @@ def _with_ids(cursor: Cursor, start: int, end: int, number: int | None, ids: lis
                 ids.append(IdRun(found.start, found.end))
         else:
             _expect(cursor, found, VARINT, "an id")
-            ids.extend(cursor.tagged_run(found.offset, end, number << 3, _TAGGED_BLOCK))
+            runs = list(cursor.tagged_run(found.offset, end, number << 3, _TAGGED_BLOCK))
+            # A tag in more bytes than it needs, which protobuf reads, begins no run: its id stands alone.
+            ids.extend(runs or [IdRun(found.start, found.end)])
             at = ids[-1].end
 
 

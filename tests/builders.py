@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from edl_ckpt.core.wire import head, varint
 from edl_ckpt.proto import model_v0_pb2, model_v1_pb2, model_v3_pb2, model_v4_pb2
 from oracle import OLD_NAMES, TF_NAMES, Model, Table, variable_owner
 
@@ -82,6 +83,20 @@ def _v1(model: Model, dense: Any, ps_id: int, ps_num: int, numbers: dict[str, in
         else:
             old.param.add(name=name, dim=(0,), dtype=numbers["float64"])
     return old.SerializeToString()
+
+
+def message(number: int, *parts: bytes) -> bytes:
+    """Return a length-delimited field by hand, for what the protobuf library would not write."""
+    held = b"".join(parts)
+    return head(number, len(held)) + held
+
+
+def table_shard(ids: bytes, rows: int, *, dim: int = 1, version: int = 33) -> bytes:
+    """Return a v4 shard with one table "t" of float32 zeros, whose field of ids is given as it stands in the file."""
+    shape = message(2, message(2, b"\x08" + varint(rows)), message(2, b"\x08" + varint(dim)))
+    slices = message(2, message(1, b"\x08\x01", shape, message(4, bytes(4 * rows * dim))), ids)
+    info = message(2, message(1, b"t"), b"\x10" + varint(dim))
+    return b"\x08" + varint(version) + info + message(4, message(1, b"t"), slices)
 
 
 NAMES = st.one_of(
