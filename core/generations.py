@@ -37,6 +37,7 @@ _TAGGED_BLOCK: Final = 1 << 20
 _TELLING_FIELDS: Final = 16
 _MAX_FIELDS: Final = 1_000_000
 _MAX_UNKNOWN: Final = 10_000
+_MAX_ID_RUNS: Final = 10_000
 """Bounds on what only a hostile or a random file holds, so that neither time nor memory run away."""
 _NOWHERE: Final = Extent(0, 0)
 
@@ -317,6 +318,8 @@ def _with_ids(cursor: Cursor, start: int, end: int, number: int | None, ids: lis
     while at < end:
         found = cursor.field(at, end)
         at = found.end
+        if len(ids) > _MAX_ID_RUNS:
+            raise cursor.corrupt(f"the ids of a table in more than {_MAX_ID_RUNS} pieces", found.offset)
         if found.number != number or number is None:
             yield found
         elif found.wire_type == BYTES:

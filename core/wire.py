@@ -24,6 +24,7 @@ FIXED32: Final = 5
 
 _FIRST_WINDOW: Final = 4 << 10
 _LAST_WINDOW: Final = 256 << 10
+_FIRST_RUN: Final = 16 << 10
 SMALL_BYTES: Final = 1 << 20
 """The largest name, shape or table info believed: a claimed length is never an allocation by itself."""
 
@@ -128,11 +129,13 @@ class Cursor:
         """Yield the runs of unpacked numbers from `offset` on: each `tag` byte, then a varint.
 
         The runs end at the first other tag, or at `end`; none is longer than `block_bytes`. Decoded in bulk: a
-        file of ten million unpacked ids costs no Python step per id.
+        file of ten million unpacked ids costs no Python step per id. The first read is a small one: where other
+        fields stand between the ids, it is one read for each of them.
         """
-        at = offset
+        at, step = offset, min(_FIRST_RUN, block_bytes)
         while at < end:
-            data = np.frombuffer(self.reader.read(at, min(block_bytes, end - at)), np.uint8)
+            data = np.frombuffer(self.reader.read(at, min(step, end - at)), np.uint8)
+            step = min(step * 8, block_bytes)
             try:
                 whole = bulk.complete_prefix(data)
                 values, lengths = bulk.decode_varints(data[:whole])

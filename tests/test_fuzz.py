@@ -8,6 +8,7 @@ import pytest
 
 from builders import table_shard
 from edl_ckpt.core import list_versions, open_checkpoint
+from edl_ckpt.core.errors import CorruptError
 from edl_ckpt.core.model import Version
 from edl_ckpt.proto import tensor_pb2
 
@@ -29,3 +30,14 @@ def test_tag_longer_than_needed(tmp_path: Path, ids: bytes) -> None:
     expected = list(tensor_pb2.IndexedSlicesProto.FromString(ids).ids)
     with open_checkpoint(place(tmp_path, table_shard(ids, len(expected)))) as checkpoint:
         assert [i for rows in checkpoint.table("t") for i in rows.ids.tolist()] == expected
+
+
+def test_ids_in_many_pieces(tmp_path: Path) -> None:
+    """Ids packed and unpacked by turns are read once, not a block for each turn; without end they are refused."""
+    turn = b"\x10\x05\x12\x01\x06"
+    version = place(tmp_path, table_shard(turn * 1000 + b"\x10\x05" * 500_000, 502_000))
+    with open_checkpoint(version) as checkpoint:
+        assert checkpoint.bytes_read < 10 * version.size_bytes
+        assert sum(len(rows.ids) for rows in checkpoint.table("t")) == 502_000
+    with pytest.raises(CorruptError, match="in more than 10000 pieces"):
+        open_checkpoint(place(tmp_path, table_shard(turn * 6000, 12_000)))
