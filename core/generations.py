@@ -39,6 +39,10 @@ _MAX_FIELDS: Final = 1_000_000
 _MAX_UNKNOWN: Final = 10_000
 _MAX_ID_RUNS: Final = 10_000
 """Bounds on what only a hostile or a random file holds, so that neither time nor memory run away."""
+_MAX_DIMENSIONS: Final = 32
+"""Of an array of the numpy that ElasticDL saved from, and of every later one."""
+_MAX_ELEMENTS: Final = 1 << 60
+"""Sizes without the zeros among them: numpy makes no array, not even an empty one, of 2**63 bytes."""
 _NOWHERE: Final = Extent(0, 0)
 
 
@@ -261,6 +265,15 @@ def _shape(cursor: Cursor, found: Field) -> tuple[int, ...]:
         raise cursor.corrupt("a shape that protobuf cannot parse", found.offset) from None
     if any(size < 0 for size in shape):
         raise cursor.corrupt(f"a shape with a negative size: {_short(shape)}", found.offset)
+    return _believable(cursor, shape, found)
+
+
+def _believable(cursor: Cursor, shape: tuple[int, ...], found: Field) -> tuple[int, ...]:
+    """Return a shape that an array can have, whether its values are there or not; else CorruptError."""
+    if len(shape) > _MAX_DIMENSIONS:
+        raise cursor.corrupt(f"a shape of {len(shape)} dimensions", found.offset)
+    if 0 in shape and math.prod(size or 1 for size in shape) >= _MAX_ELEMENTS:
+        raise cursor.corrupt(f"a shape that no array has: {_short(shape)}", found.offset)
     return shape
 
 
@@ -296,6 +309,7 @@ def _old_tensor(draft: Draft, found: Field, content: int, indices: int | None, d
             has_ids = True
         elif sub.number == content - 1:
             dims += _dims(cursor, sub)
+            _believable(cursor, tuple(dims), sub)
         elif sub.number == content:
             _expect(cursor, sub, BYTES, "values")
             tensor.values = Extent(sub.start, sub.end)
@@ -339,7 +353,8 @@ def _dims(cursor: Cursor, found: Field) -> list[int]:
         values = [found.value]
     else:
         _expect(cursor, found, BYTES, "dim")
-        cursor.small(found.start, found.end, "a shape")
+        if found.end - found.start > _MAX_DIMENSIONS * 10:
+            raise cursor.corrupt(f"a shape of {found.end - found.start} bytes", found.offset)
         values = []
         at = found.start
         while at < found.end:

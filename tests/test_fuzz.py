@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from builders import table_shard
-from edl_ckpt.core import list_versions, open_checkpoint
+from builders import message, table_shard
+from edl_ckpt.core import list_versions, open_checkpoint, verify_version
 from edl_ckpt.core.errors import CorruptError
 from edl_ckpt.core.model import Version
+from edl_ckpt.core.wire import varint
 from edl_ckpt.proto import tensor_pb2
 
 VERSION = 33
@@ -41,3 +42,32 @@ def test_ids_in_many_pieces(tmp_path: Path) -> None:
         assert sum(len(rows.ids) for rows in checkpoint.table("t")) == 502_000
     with pytest.raises(CorruptError, match="in more than 10000 pieces"):
         open_checkpoint(place(tmp_path, table_shard(turn * 6000, 12_000)))
+
+
+def dense_shard(generation: str, shape: list[int], values: bytes = b"") -> bytes:
+    """Return a shard with one dense variable "x" of float32, whatever its shape."""
+    if generation == "v2":
+        dims = message(2, *map(varint, shape))
+        return b"\x08" + varint(VERSION) + message(2, message(1, b"x"), dims, message(3, values), b"\x28\x01")
+    sizes = message(2, *(message(2, b"\x08" + varint(size)) for size in shape))
+    tensor = message(2, b"\x08\x01", sizes, message(4, values))
+    return b"\x08" + varint(VERSION) + message(3, message(1, b"x"), tensor)
+
+
+@pytest.mark.parametrize("generation", ["v2", "v4"])
+@pytest.mark.parametrize("shape", [[1] * 33, [1] * 65, [2**62] * 40_000, [0, 2**60], [2**40, 0, 2**40]])
+def test_shape_of_no_array(tmp_path: Path, generation: str, shape: list[int]) -> None:
+    """A shape that numpy has no array for is found where it stands, before anybody multiplies its sizes."""
+    version = place(tmp_path, dense_shard(generation, shape, b"abcd" if 1 in shape else b""))
+    (finding,) = (f for f in verify_version(version).findings if f.severity == "error")
+    assert (finding.code, finding.shard) == ("malformed", 0)
+    with pytest.raises(CorruptError, match="a shape"):
+        open_checkpoint(version)
+
+
+@pytest.mark.parametrize("generation", ["v2", "v4"])
+@pytest.mark.parametrize("shape", [[1] * 32, [0, 2**59], [2**30, 0, 2**29]])
+def test_shape_of_some_array(tmp_path: Path, generation: str, shape: list[int]) -> None:
+    """The largest shapes that are not refused are read: as arrays of 32 dimensions, and as empty ones."""
+    with open_checkpoint(place(tmp_path, dense_shard(generation, shape, b"abcd" if 1 in shape else b""))) as checkpoint:
+        assert checkpoint.variable("x").shape == tuple(shape)
