@@ -43,6 +43,8 @@ _MAX_DIMENSIONS: Final = 32
 """Of an array of the numpy that ElasticDL saved from, and of every later one."""
 _MAX_ELEMENTS: Final = 1 << 60
 """Sizes without the zeros among them: numpy makes no array, not even an empty one, of 2**63 bytes."""
+_MAX_DIM: Final = 1 << 31
+"""More elements than a row in a message of protobuf has bytes."""
 _NOWHERE: Final = Extent(0, 0)
 
 
@@ -223,6 +225,8 @@ def _info(cursor: Cursor, found: Field) -> TableInfo:
         info = tensor_pb2.EmbeddingTableInfo.FromString(data)
     except DecodeError:
         raise cursor.corrupt("a table info that protobuf cannot parse", found.offset) from None
+    if not 0 <= info.dim < _MAX_DIM:
+        raise cursor.corrupt(f"a table info with dim {info.dim}", found.offset)
     return TableInfo(info.name, info.dim, info.initializer, found.offset, info.dtype or 1)
 
 

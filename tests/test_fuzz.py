@@ -71,3 +71,17 @@ def test_shape_of_some_array(tmp_path: Path, generation: str, shape: list[int]) 
     """The largest shapes that are not refused are read: as arrays of 32 dimensions, and as empty ones."""
     with open_checkpoint(place(tmp_path, dense_shard(generation, shape, b"abcd" if 1 in shape else b""))) as checkpoint:
         assert checkpoint.variable("x").shape == tuple(shape)
+
+
+def empty_table_shard(dim: int) -> bytes:
+    """Return a v4 shard with one table "t" without rows, of which only its info tells a dim."""
+    return b"\x08" + varint(VERSION) + message(2, message(1, b"t"), b"\x10" + varint(dim))
+
+
+@pytest.mark.parametrize("dim", [-1, -(2**63), 2**31, 2**62])
+def test_dim_of_no_row(tmp_path: Path, dim: int) -> None:
+    """A table info with a dim that no row can have is found, whether there are rows or not."""
+    version = place(tmp_path, empty_table_shard(dim))
+    assert "malformed" in {f.code for f in verify_version(version).findings}
+    with pytest.raises(CorruptError, match=f"a table info with dim {dim}"):
+        open_checkpoint(version)
