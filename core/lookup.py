@@ -77,7 +77,9 @@ def look_up(
     with _open_some(version, shards, storage_options) as checkpoint:
         held = checkpoint.entries(table)
         dtype = checkpoint.table_dtype(table)
-        dim = checkpoint.infos[table].dim if table in checkpoint.infos else max((e.dim for _, e in held), default=0)
+        # A table without rows has no dim but what its info claims, and nothing is made of that size.
+        dim = max((e.dim for _, e in held), default=0)
+        claimed = checkpoint.infos[table].dim if table in checkpoint.infos else 0
         vectors = np.zeros((len(wanted), dim), as_dtype(np.empty(0, np.uint8), dtype).dtype)
         found = np.zeros(len(wanted), np.int64)
         for shard, entry in held:
@@ -91,7 +93,7 @@ def look_up(
         table=table,
         dtype=dtype.name if dtype else "",
         ids=wanted[there],
-        vectors=vectors[there],
+        vectors=vectors[there] if dtype else np.zeros((0, claimed), vectors.dtype),
         missing=tuple(wanted[~there].tolist()),
         duplicates=tuple(wanted[found > 1].tolist()),
         bytes_read=bytes_read,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from builders import message, table_shard
 from edl_ckpt.core import list_versions, open_checkpoint, verify_version
 from edl_ckpt.core.errors import CorruptError
+from edl_ckpt.core.lookup import look_up
 from edl_ckpt.core.model import Version
 from edl_ckpt.core.wire import varint
 from edl_ckpt.proto import tensor_pb2
@@ -85,3 +87,18 @@ def test_dim_of_no_row(tmp_path: Path, dim: int) -> None:
     assert "malformed" in {f.code for f in verify_version(version).findings}
     with pytest.raises(CorruptError, match=f"a table info with dim {dim}"):
         open_checkpoint(version)
+
+
+def test_claimed_dim_costs_nothing(tmp_path: Path) -> None:
+    """The dim of a table without rows is given with its no vectors, and no memory is taken for what it claims."""
+    dim = 2**31 - 1
+    version = place(tmp_path, empty_table_shard(dim))
+    tracemalloc.start()
+    held = look_up(version, "t", list(range(1000)))
+    with open_checkpoint(version) as checkpoint:
+        part = checkpoint.restore(0, 1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert held.vectors.shape == part.tables["t"].vectors.shape == (0, dim)
+    assert held.missing == tuple(range(1000))
+    assert peak < 4 << 20
