@@ -137,6 +137,8 @@ class Checkpoint:
             for block in id_blocks(reader, entry):
                 for start in range(0, len(block.ids), batch_rows):
                     ids = block.ids[start : start + batch_rows]
+                    if at + len(ids) > entry.rows:  # before there is memory for rows that are not there
+                        check_row_count(reader, entry, at + len(ids), at_least=True)
                     rows = np.empty((len(ids), entry.row_bytes), np.uint8)
                     read_rows(reader, entry, at, rows)
                     at += len(ids)

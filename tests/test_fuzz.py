@@ -102,3 +102,15 @@ def test_claimed_dim_costs_nothing(tmp_path: Path) -> None:
     assert held.vectors.shape == part.tables["t"].vectors.shape == (0, dim)
     assert held.missing == tuple(range(1000))
     assert peak < 4 << 20
+
+
+def test_more_ids_than_rows_cost_nothing(tmp_path: Path) -> None:
+    """Thousands of ids beside one long row are a mismatch, found before memory is taken for as many rows."""
+    ids = message(2, bytes(60_000))
+    with open_checkpoint(place(tmp_path, table_shard(ids, 1, dim=50_000))) as checkpoint:
+        tracemalloc.start()
+        with pytest.raises(CorruptError, match="60000 or more ids for 1 rows"):
+            next(checkpoint.table("t"))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 4 << 20
