@@ -112,6 +112,9 @@ def _vectors(shards: Sequence[ShardIndex]) -> list[tuple[ShardIndex, Problem]]:
     found: defaultdict[str, list[tuple[ShardIndex, Problem]]] = defaultdict(list)
     for shard in shards:
         for entry in shard.tables:
+            if entry.name not in infos:
+                message = "no shard has an info of this table: its initializer is lost"
+                found[entry.name].append((shard, Problem("lost-info", entry.name, entry.offset, message)))
             if entry.dtype is None:
                 continue
             reference = first.setdefault(entry.name, entry)
@@ -121,10 +124,6 @@ def _vectors(shards: Sequence[ShardIndex]) -> list[tuple[ShardIndex, Problem]]:
                 message = f"vectors are {got} here and {other} in another shard"
             elif entry.name in infos and infos[entry.name].dim != entry.dim:
                 message = f"vectors have dim {entry.dim}, the info says {infos[entry.name].dim}"
-            elif entry.name not in infos:
-                message = "no shard has an info of this table: its initializer is lost"
-                found[entry.name].append((shard, Problem("lost-info", entry.name, entry.offset, message)))
-                continue
             else:
                 continue
             found[entry.name].append((shard, Problem("info-mismatch", entry.name, entry.offset, message)))

@@ -12,6 +12,7 @@ from edl_ckpt.core import list_versions, open_checkpoint, verify_version
 from edl_ckpt.core.errors import CorruptError
 from edl_ckpt.core.lookup import look_up
 from edl_ckpt.core.model import Version
+from edl_ckpt.core.reshard import plan_reshard
 from edl_ckpt.core.wire import varint
 from edl_ckpt.proto import tensor_pb2
 
@@ -114,3 +115,14 @@ def test_more_ids_than_rows_cost_nothing(tmp_path: Path) -> None:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert peak < 4 << 20
+
+
+def test_empty_table_without_info(tmp_path: Path) -> None:
+    """A table without rows that no info tells of is an error as one with rows is, and nothing is made from it."""
+    vectors = message(1, b"\x08\x01", message(2, message(2), message(2, b"\x08\x03")))
+    data = b"\x08" + varint(VERSION) + message(4, message(1, b"t"), message(2, vectors))
+    version = place(tmp_path / "a", data)
+    assert [f.code for f in verify_version(version).findings] == ["missing-table-info"]
+    with pytest.raises(CorruptError, match="its initializer is lost") as caught:
+        plan_reshard(version, 3, output=str(tmp_path / "b"))
+    assert caught.value.code == "missing-table-info"
