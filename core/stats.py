@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -22,7 +23,8 @@ _SHOWN_BINS: Final = 24
 class TensorStats:
     """Statistics of one variable or table.
 
-    Minimum, maximum, mean, standard deviation and L2 norm are over the finite values, None where there is none.
+    Minimum, maximum, mean, standard deviation and L2 norm are over the finite values, None where there is none, and
+    infinite or NaN where a sum leaves float64.
     `histogram` counts finite values between consecutive `edges`, of which there is one more.
     """
 
@@ -59,7 +61,10 @@ class _Moments:
 
     def add(self, values: npt.NDArray[np.generic]) -> None:
         """Add a batch of any shape."""
-        flat = values.reshape(-1).astype(np.float64)
+        with np.errstate(all="ignore"):  # signalling NaNs, and sums beyond float64
+            self._add(values.reshape(-1).astype(np.float64))
+
+    def _add(self, flat: npt.NDArray[np.float64]) -> None:
         good = flat[np.isfinite(flat)]
         self.elements += len(flat)
         self.nan += int(np.count_nonzero(np.isnan(flat)))
@@ -68,8 +73,7 @@ class _Moments:
             return
         mean = float(good.mean())
         delta, total = mean - self.mean, self.finite + len(good)
-        with np.errstate(over="ignore"):
-            self.squares += float(((good - mean) ** 2).sum()) + delta * delta * self.finite * len(good) / total
+        self.squares += float(((good - mean) ** 2).sum()) + delta * delta * self.finite * len(good) / total
         self.mean += delta * len(good) / total
         self.finite = total
         self.minimum = min(self.minimum, float(good.min()))
@@ -79,12 +83,12 @@ class _Moments:
     def _bin(self, values: npt.NDArray[np.float64]) -> None:
         largest = float(np.abs(values).max())
         if self.reach == 0.0:
-            self.reach = 2.0 ** math.ceil(math.log2(largest)) if largest else 2.0**-60
+            self.reach = _power_above(largest) if largest else 2.0**-60
         while largest > self.reach:
             half = self.bins.reshape(-1, 2).sum(axis=1)
             self.bins[:] = 0
             self.bins[_BINS // 4 : 3 * _BINS // 4] = half
-            self.reach *= 2
+            self.reach = _power_above(2 * self.reach)
         place = ((values / self.reach + 1) * (_BINS / 2)).astype(np.int64)
         self.bins += np.bincount(np.minimum(place, _BINS - 1), minlength=_BINS)
 
@@ -119,6 +123,11 @@ class _Moments:
         counts = np.add.reduceat(self.bins[:last], starts)
         edges = (np.append(starts, starts[-1] + width) / (_BINS / 2) - 1) * self.reach
         return tuple(counts.tolist()), tuple(edges.tolist())
+
+
+def _power_above(value: float) -> float:
+    """Return the least power of two that is not below a value; the largest float where that is beyond float64."""
+    return 2.0 ** math.ceil(math.log2(value)) if value <= 2.0**1023 else sys.float_info.max
 
 
 def tensor_stats(

@@ -5,16 +5,19 @@ from __future__ import annotations
 import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from builders import message, table_shard
+from builders import message, shard_bytes, table_shard
 from edl_ckpt.core import list_versions, open_checkpoint, verify_version
 from edl_ckpt.core.errors import CorruptError
 from edl_ckpt.core.lookup import look_up
 from edl_ckpt.core.model import Version
 from edl_ckpt.core.reshard import plan_reshard
+from edl_ckpt.core.stats import tensor_stats
 from edl_ckpt.core.wire import varint
 from edl_ckpt.proto import tensor_pb2
+from oracle import Model
 
 VERSION = 33
 
@@ -126,3 +129,21 @@ def test_empty_table_without_info(tmp_path: Path) -> None:
     with pytest.raises(CorruptError, match="its initializer is lost") as caught:
         plan_reshard(version, 3, output=str(tmp_path / "b"))
     assert caught.value.code == "missing-table-info"
+
+
+SIGNALLING = b"\x01\x00\x80\x7f"
+"""A NaN of float32 that sets the processor's flag when it is cast: numpy warns of it."""
+
+
+def test_statistics_of_any_values(tmp_path: Path) -> None:
+    """Values at the edges of float64 and signalling NaNs have statistics and a histogram, without a warning."""
+    large = np.array([1.7e308, -1.7e308, 1.7e308, 5e-324, 2.0**1023, 0.0])
+    model = Model(VERSION, {f"x{k}": ("float64", (1,), value.tobytes()) for k, value in enumerate(large)})
+    model.dense |= {"all": ("float64", (6,), large.tobytes()), "nan": ("float32", (2,), SIGNALLING + bytes(4))}
+    with open_checkpoint(place(tmp_path, shard_bytes(model, 0, 1, "v4"))) as checkpoint:
+        held = {s.name: s for s in tensor_stats(checkpoint)}
+    assert [held[f"x{k}"].maximum for k in range(6)] == large.tolist()
+    assert (held["all"].minimum, held["all"].maximum, held["all"].zeros) == (-1.7e308, 1.7e308, 1)
+    assert sum(held["all"].histogram) == 6
+    assert np.isfinite(held["all"].edges).all()
+    assert (held["nan"].nan, held["nan"].elements, held["nan"].l2) == (1, 2, 0.0)
