@@ -197,8 +197,8 @@ def _change(
     a: npt.NDArray[np.generic], b: npt.NDArray[np.generic], tolerance: float
 ) -> tuple[F64, F64, F64, npt.NDArray[np.bool_]]:
     """Return (a, b, b - a) in float64 and where they differ by more than the tolerance; NaN equals NaN."""
-    x, y = a.astype(np.float64), b.astype(np.float64)
     with np.errstate(all="ignore"):
+        x, y = a.astype(np.float64), b.astype(np.float64)
         same = (a == b) | (np.isnan(x) & np.isnan(y))
         change = np.where(same, 0.0, y - x)
         if a.dtype == b.dtype and a.dtype.kind in "iu":

@@ -201,12 +201,12 @@ def find_nearest(
         raise UnsupportedError(f"the nearest of at most {_QUERIES_AT_ONCE} rows at a time, got {len(lookup.ids)}")
     if count < 1:
         raise UsageError(f"nearest must be at least 1, got {count}")
-    queries = _unit(lookup.vectors.astype(np.float64))
+    queries = _unit(lookup.vectors)
     best = np.full((len(queries), 0), -np.inf)
     names = np.zeros((len(queries), 0), np.int64)
     with open_checkpoint(version, storage_options=storage_options) as checkpoint:
         for batch in checkpoint.table(lookup.table, batch_rows=16_384):
-            similar = queries @ _unit(batch.vectors.astype(np.float64)).T
+            similar = queries @ _unit(batch.vectors).T
             similar[~np.isfinite(similar)] = -np.inf
             similar[lookup.ids[:, None] == batch.ids[None, :]] = -np.inf
             best = np.concatenate([best, similar], axis=1)
@@ -222,9 +222,10 @@ def find_nearest(
     )
 
 
-def _unit(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _unit(rows: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
     """Return vectors of length one; NaN where there is no direction. Scaled first: squares leave float64's range."""
     with np.errstate(all="ignore"):
+        vectors = rows.astype(np.float64)
         vectors = vectors / np.abs(vectors).max(axis=1, keepdims=True, initial=0.0)
         length = np.sqrt((vectors * vectors).sum(axis=1, keepdims=True))
         unit: npt.NDArray[np.float64] = np.where(length > 0, vectors / length, np.nan)

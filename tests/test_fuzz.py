@@ -10,14 +10,15 @@ import pytest
 
 from builders import message, shard_bytes, table_shard
 from edl_ckpt.core import list_versions, open_checkpoint, verify_version
+from edl_ckpt.core.diff import diff_versions
 from edl_ckpt.core.errors import CorruptError
-from edl_ckpt.core.lookup import look_up
+from edl_ckpt.core.lookup import find_nearest, look_up
 from edl_ckpt.core.model import Version
 from edl_ckpt.core.reshard import plan_reshard
 from edl_ckpt.core.stats import tensor_stats
 from edl_ckpt.core.wire import varint
 from edl_ckpt.proto import tensor_pb2
-from oracle import Model
+from oracle import Model, Table
 
 VERSION = 33
 
@@ -147,3 +148,15 @@ def test_statistics_of_any_values(tmp_path: Path) -> None:
     assert sum(held["all"].histogram) == 6
     assert np.isfinite(held["all"].edges).all()
     assert (held["nan"].nan, held["nan"].elements, held["nan"].l2) == (1, 2, 0.0)
+
+
+def test_signalling_nan_warns_nobody(tmp_path: Path) -> None:
+    """Rows with a signalling NaN are compared and looked for as those with any NaN: numpy's warning is no news."""
+    versions = []
+    for name, last in (("a", bytes(4)), ("b", b"\x00\x00\x80\x3f")):
+        model = Model(VERSION, tables={"t": Table(2, "", "float32", {1: SIGNALLING + last, 2: last + last})})
+        versions.append(place(tmp_path / name, shard_bytes(model, 0, 1, "v4")))
+    (table,) = diff_versions(*versions, rows=True).tables
+    assert (table.changed, table.unchanged) == (2, 0)
+    held = look_up(versions[1], "t", [1, 2])
+    assert [n.nearest for n in find_nearest(versions[1], held, 1)] == [(), ()]
