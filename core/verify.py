@@ -182,12 +182,10 @@ def verify_version(
             scan = _Scan(checkpoint, version, report, workers, progress)
             sound = scan.check_ids()
             if level == "deep":
-                text = scan.check_values()
-                certain = (
-                    whole and sound and not any(f.severity == "error" and f.code in BLOCKING for f in report.findings)
-                )
-                fingerprint = text if certain and version.state is not State.MIXED else None
-                if seal is not None and fingerprint is not None and fingerprint != seal.fingerprint:
+                contradicted = any(f.severity == "error" and f.code in BLOCKING for f in report.findings)
+                certain = whole and sound and not contradicted and version.state is not State.MIXED
+                fingerprint = scan.check_values(certain=certain)
+                if seal is not None and fingerprint not in {None, seal.fingerprint}:
                     report.add(
                         "fingerprint-mismatch",
                         f"the content was {seal.fingerprint} when it was sealed",
@@ -522,8 +520,11 @@ class _Scan:
             message = f"{count} rows repeat an id: {', '.join(map(str, named))}; which one is restored is chance"
             self.report.add("duplicate-id", message, shard=shard.file, subject=entry.name, offset=entry.offset)
 
-    def check_values(self) -> str | None:
-        """Read every value: find NaN, infinite and huge ones, and return the fingerprint."""
+    def check_values(self, *, certain: bool) -> str | None:
+        """Read every value: find NaN, infinite and huge ones, and return the fingerprint of content that is certain.
+
+        Shards that contradict each other have none: their rows, of one name and two sizes, do not even add up.
+        """
         checkpoint, sketch = self.checkpoint, ContentSketch()
         odd: dict[tuple[int, str, str], npt.NDArray[np.int64]] = {}
         sizes = [v.size_bytes for s in checkpoint.shards for v in s.variables]
@@ -539,13 +540,15 @@ class _Scan:
             counts = np.zeros(3, np.int64)
             if isinstance(piece, DensePiece):
                 data = read_dense(checkpoint, piece)
-                sketch.add_dense(piece.entry.name, piece.entry.size_bytes, piece.start, data)
+                if certain:
+                    sketch.add_dense(piece.entry.name, piece.entry.size_bytes, piece.start, data)
                 counts += odd_values(data, piece.entry.dtype)
                 self.progress.advance(piece.size)
             else:
                 ids = read_piece(checkpoint, piece).ids
                 for some, rows in row_batches(checkpoint, piece, len(ids), VALUE_BATCH_BYTES):
-                    sketch.add_rows(piece.entry.name, ids[some], rows)
+                    if certain:
+                        sketch.add_rows(piece.entry.name, ids[some], rows)
                     counts += odd_values(rows.reshape(-1), piece.entry.dtype)
                     self.progress.advance(rows.nbytes)
             if counts.any():
@@ -556,6 +559,8 @@ class _Scan:
         for _ in run_parallel(look, tasks, self.workers):
             pass
         self._report_odd(odd)
+        if not certain:
+            return None
         try:
             return fingerprint_of(checkpoint, sketch).text
         except (KeyError, EdlCkptError):

@@ -23,11 +23,12 @@ from oracle import Model, Table
 VERSION = 33
 
 
-def place(location: Path, data: bytes) -> Version:
-    """Write a shard as the only one of a version."""
+def place(location: Path, *shards: bytes) -> Version:
+    """Write shards as those of the only version."""
     directory = location / f"version-{VERSION}"
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "variables-0-of-1.ckpt").write_bytes(data)
+    for ps_id, data in enumerate(shards):
+        (directory / f"variables-{ps_id}-of-{len(shards)}.ckpt").write_bytes(data)
     (version,) = list_versions(str(location)).versions
     return version
 
@@ -160,3 +161,19 @@ def test_signalling_nan_warns_nobody(tmp_path: Path) -> None:
     assert (table.changed, table.unchanged) == (2, 0)
     held = look_up(versions[1], "t", [1, 2])
     assert [n.nearest for n in find_nearest(versions[1], held, 1)] == [(), ()]
+
+
+def test_shards_that_differ_in_size(tmp_path: Path) -> None:
+    """Two shards with one variable and one table in two sizes are a finding at every level, also at that of values."""
+    shards = []
+    for ps_id, dim in enumerate((1, 3)):
+        model = Model(VERSION, {"x": ("float32", (dim,), bytes(4 * dim))})
+        model.tables = {"t": Table(dim, "", "float32", {ps_id: bytes(4 * dim)})}
+        shards.append(shard_bytes(model, 0, 1, "v4"))
+    version = place(tmp_path, *shards)
+    for level in ("default", "deep"):
+        result = verify_version(version, level=level)
+        assert {"duplicate-variable", "info-mismatch"} <= {f.code for f in result.findings}
+        assert result.fingerprint is None
+    with pytest.raises(CorruptError):
+        open_checkpoint(version)
