@@ -141,6 +141,7 @@ def test_claimed_rows_cost_nothing(tmp_path: Path) -> None:
 def test_duplicate_and_misplaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A repeated id and a row of another shard are found with the ids, also when sorted in several turns."""
     from edl_ckpt.core import save_checkpoint, verify
+    from edl_ckpt.core.publish import forget_seal
     from edl_ckpt.core.writer import Table
 
     ids = np.array([*range(0, 4000, 2), 8, 10, 8], np.int64)
@@ -151,6 +152,7 @@ def test_duplicate_and_misplaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (finding,) = verify_version(resolve(parse_ref(str(tmp_path)))).findings
         assert (finding.code, finding.shard, finding.subject) == ("duplicate-id", 0, "t")
         assert "3 rows repeat an id: 8, 10;" in finding.message
+    forget_seal(str(tmp_path), 5)
     directory = tmp_path / "version_5"
     first, second = (directory / f"variables-{i}-of-2.chkpt" for i in (0, 1))
     first.rename(tmp_path / "x")

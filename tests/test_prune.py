@@ -29,6 +29,8 @@ from edl_ckpt.core.prune import (
     remove_own_shard,
 )
 from edl_ckpt.core.retention import Latest, Policy
+from edl_ckpt.core.seal import seal_file
+from edl_ckpt.core.store import LocalStore
 from edl_ckpt.core.trash import list_trash, purge_all, undo
 from edl_ckpt.core.writer import Table
 from oracle import GOLDEN
@@ -38,10 +40,11 @@ NOW = time.time() + 3600.0
 
 
 def save(location: Path, *versions: int, ps_num: int = 2) -> None:
-    """Save versions as ElasticDL spells them."""
+    """Save versions as ElasticDL spells them, and does not seal them."""
     table = Table(np.arange(8, dtype=np.int64), np.ones((8, 2), np.float32))
     for version in versions:
         save_checkpoint(str(location), version, ps_num, variables={}, tables={"t": table}, layout="elasticdl")
+        LocalStore(str(location)).remove(seal_file(version))
 
 
 def numbers(location: Path | str) -> list[int]:
@@ -88,7 +91,7 @@ def test_prune_deletes(run: Path) -> None:
     assert [ref.rpartition("@")[2] for ref in result.deleted] == ["2", "3", "4"]
     assert result.freed_bytes > 0
     assert sorted(p.name for p in (run / ".edl-ckpt-0").iterdir()) == ["meta-0"]
-    assert {p.name for p in (run / ".edl-ckpt-0/meta-0").iterdir()} == {"1.json", "1.seal.json", "5.seal.json"}
+    assert {p.name for p in (run / ".edl-ckpt-0/meta-0").iterdir()} == {"1.json"}
     check_whole(run)
     assert prune(run).deleted == ()
 

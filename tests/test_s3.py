@@ -357,7 +357,7 @@ def test_a_flipped_bit_on_the_way_down(s3: Bucket, large: Path, tmp_path: Path) 
             refused += 1
             assert list((tmp_path / f"out{nth}").iterdir()) == []
         s3.proxy.heal()
-    assert refused >= 3
+    assert refused >= 1
 
 
 @pytest.mark.parametrize("operation", ["upload_part", "complete", "create_upload", "put"])
