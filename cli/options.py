@@ -142,7 +142,7 @@ def resolve_ref(ref: str | None, out: Output, *, to_change: bool = False) -> Ver
     from edl_ckpt.core.catalog import parse_ref, resolve
 
     if to_change:
-        from edl_ckpt.core.recover import settle_first
+        from edl_ckpt.core.recovery import settle_first
 
         where = parse_ref(ref or "", default_location=default_location()).location
         settle_first(where, warn=out.warn, storage_options=out.storage_options)

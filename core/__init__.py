@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from edl_ckpt.core.catalog import list_versions, parse_ref, resolve
+    from edl_ckpt.core.copying import CopyPlan, CopyResult, execute_copy, plan_copy
     from edl_ckpt.core.diff import DiffResult, diff_versions
     from edl_ckpt.core.errors import EdlCkptError
     from edl_ckpt.core.export import ExportResult, Selection, export_version
@@ -25,15 +26,17 @@ if TYPE_CHECKING:
     from edl_ckpt.core.placement import row_owners, variable_owner
     from edl_ckpt.core.prune import PrunePlan, execute_prune, make_plan, remove_own_shard
     from edl_ckpt.core.reader import Checkpoint, Part, Rows, open_checkpoint
+    from edl_ckpt.core.recovery import Recovery, recover
     from edl_ckpt.core.reshard import ReshardPlan, ReshardResult, execute_reshard, plan_reshard
     from edl_ckpt.core.retention import Policy
     from edl_ckpt.core.stats import TensorStats, tensor_stats
     from edl_ckpt.core.summary import CheckpointSummary, summarize
-    from edl_ckpt.core.verify import Finding, VerifyResult, verify_version
+    from edl_ckpt.core.verify import Finding, VerifyResult, seal_version, verify_version
     from edl_ckpt.core.writer import Table, save_checkpoint
 
 _HOMES = {
     "catalog": ("list_versions", "parse_ref", "resolve"),
+    "copying": ("CopyPlan", "CopyResult", "execute_copy", "plan_copy"),
     "diff": ("DiffResult", "diff_versions"),
     "errors": ("EdlCkptError",),
     "export": ("ExportResult", "Selection", "export_version"),
@@ -44,11 +47,12 @@ _HOMES = {
     "placement": ("row_owners", "variable_owner"),
     "prune": ("PrunePlan", "execute_prune", "make_plan", "remove_own_shard"),
     "reader": ("Checkpoint", "Part", "Rows", "open_checkpoint"),
+    "recovery": ("Recovery", "recover"),
     "reshard": ("ReshardPlan", "ReshardResult", "execute_reshard", "plan_reshard"),
     "retention": ("Policy",),
     "stats": ("TensorStats", "tensor_stats"),
     "summary": ("CheckpointSummary", "summarize"),
-    "verify": ("Finding", "VerifyResult", "verify_version"),
+    "verify": ("Finding", "VerifyResult", "seal_version", "verify_version"),
     "writer": ("Table", "save_checkpoint"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -60,7 +64,8 @@ __all__ = [  # noqa: RUF022 - in the order of the rooms above
     "plan_reshard", "TensorStats", "tensor_stats", "CheckpointSummary", "summarize", "Finding", "VerifyResult",
     "verify_version", "Table", "save_checkpoint", "DiffResult", "diff_versions", "ExportResult", "Selection",
     "export_version", "import_arrays", "Lookup", "look_up", "Policy", "PrunePlan", "make_plan",
-    "execute_prune", "remove_own_shard",
+    "execute_prune", "remove_own_shard", "CopyPlan", "CopyResult", "plan_copy", "execute_copy",
+    "Recovery", "recover", "seal_version",
 ]  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from edl_ckpt.core.partition import PART_BYTES, PartitionedTable, TablePart, by_
 from edl_ckpt.core.progress import SILENT, Progress
 from edl_ckpt.core.reader import Checkpoint, as_dtype, open_checkpoint
 from edl_ckpt.core.scan import IdPiece, count_rows, id_pieces
+from edl_ckpt.core.store import is_local
 
 F64 = npt.NDArray[np.float64]
 
@@ -117,7 +118,8 @@ def diff_versions(
     size of the tables that differ are made in the system's directory for them. Raises what reading raises, CorruptError
     for an id that is there twice, NoSpaceError when the temporary files find no room.
     """
-    count = default_workers() if workers is None else workers
+    remote = not (is_local(a.location) and is_local(b.location))
+    count = default_workers(remote=remote) if workers is None else workers
     with (
         open_checkpoint(a, storage_options=storage_options) as one,
         open_checkpoint(b, storage_options=storage_options) as two,

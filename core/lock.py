@@ -34,7 +34,7 @@ class LocationLock:
     """The lock of one location, held while the block runs; `purpose` is told to whoever waits.
 
     Entering waits up to `wait_seconds` and raises LockedError, naming the holder, when it is still held then; what a
-    dead command left half-done is finished or rolled back (`recover.py`) before the block begins. `warn` is told of
+    dead command left half-done is finished or rolled back (`recovery.py`) before the block begins. `warn` is told of
     that, when a lock left by a dead process was taken over, and on storage that has no locks.
     """
 
@@ -68,7 +68,7 @@ class LocationLock:
                 )
             time.sleep(self._held.poll_seconds)
         try:
-            from edl_ckpt.core.recover import settle
+            from edl_ckpt.core.recovery import settle
 
             for done in settle(self.location, self._options):
                 self._warn(f"{self.location}: {done}")

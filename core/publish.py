@@ -4,7 +4,7 @@ ElasticDL's scan looks at every name in checkpoint_dir; the only place it tolera
 in -0 (`core/README.md`, section State). So everything is staged in `.edl-ckpt-0/stage-0/<id>/`, and what is replaced
 or deleted goes to `.edl-ckpt-0/trash-0/<id>/` by one rename before its bytes are removed. A crash at any instant
 leaves the old state or the new one: what takes several steps is written into a journal first, which `settle_stage`
-finishes or finds undone, here or in whatever command comes next (`recover.py`).
+finishes or finds undone, here or in whatever command comes next (`recovery.py`).
 """
 
 from __future__ import annotations

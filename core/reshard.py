@@ -19,8 +19,9 @@ from typing import Final
 import numpy as np
 
 from edl_ckpt.core import bulk, placement
+from edl_ckpt.core.annotate import copy_known
 from edl_ckpt.core.catalog import list_versions
-from edl_ckpt.core.errors import CorruptError, LockedError, NotFoundError, RefusedError, UsageError
+from edl_ckpt.core.errors import CorruptError, LockedError, NotFoundError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.fingerprint import ContentSketch, Fingerprint, fingerprint_of
 from edl_ckpt.core.layout import DESIGN, SINGLE_FILE, Layout
 from edl_ckpt.core.lock import LOCK_WAIT_SECONDS, LocationLock
@@ -422,10 +423,13 @@ def execute_reshard(
 
     The fingerprint of what was read must equal that of what is read back, else EdlCkptError and nothing is
     published. `keep_old` leaves the old shards of an in-place reshard in the trash. In place the location is locked
-    meanwhile. Raises NoSpaceError before anything is written when there is no room, LockedError when the source changed
-    since the plan or another command holds the lock.
+    meanwhile; elsewhere what is known of the version (metrics, tags, note) goes with it. Raises NoSpaceError before
+    anything is written when there is no room, LockedError when the source changed since the plan or another command
+    holds the lock.
     """
     begin = time.perf_counter()
+    if keep_old and not is_local(plan.output):
+        raise UnsupportedError("this storage has no rename, so no trash for the old shards", path=plan.output)
     layout = plan.source.layout if plan.in_place else _layout_named(plan.layout, plan.source.layout)
     options = plan.storage_options
     lock = LocationLock(plan.output, "reshard", wait_seconds=wait_seconds, warn=warn, storage_options=options)
@@ -476,6 +480,8 @@ def execute_reshard(
         output.publish(prove)
         written = sum(file.bytes_written for file in files)
         bytes_read = plan.bytes_read + checkpoint.bytes_read
+    if not plan.in_place and plan.version == plan.source.version:
+        copy_known(plan.source, plan.output, lock, storage_options=options)
     return ReshardResult(
         ref=plan.ref,
         output=plan.output,

@@ -243,8 +243,9 @@ ROWS = (
         "reshard --output",
         prepare_run,
         (*_RESHARD, "--output", "other"),
-        {"other@30": _THREE, "other latest": "version-30"},
+        {"other@30": _THREE, "other latest": "version-30", "other 30.json": _LOSS},
         ((RENAME, 1, KILL), ("pwrite64", 3, EIO)),
+        one_step=False,
     ),
     Command(
         "prune",

@@ -19,7 +19,7 @@ from edl_ckpt.core.copying import execute_copy, plan_copy
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError, RefusedError, UsageError
 from edl_ckpt.core.model import Version
 from edl_ckpt.core.publish import StagedFile, Staging, forget_seal
-from edl_ckpt.core.recover import recover
+from edl_ckpt.core.recovery import recover
 from edl_ckpt.core.s3 import Upload
 from edl_ckpt.core.writer import Table
 from oracle import GOLDEN

@@ -33,7 +33,7 @@ from edl_ckpt.core.lock import LocationLock
 from edl_ckpt.core.model import Version
 from edl_ckpt.core.output import open_memory
 from edl_ckpt.core.publish import forget_seal
-from edl_ckpt.core.recover import recover
+from edl_ckpt.core.recovery import recover
 from edl_ckpt.core.store import open_remote
 from edl_ckpt.core.writer import Table
 from oracle import GOLDEN

@@ -1,7 +1,8 @@
-"""The store contract: the same answers from the local disk and through fsspec, with no more reads than needed."""
+"""The store contract: the same answers from the local disk, S3 and fsspec, with no more reads than needed."""
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,17 +13,33 @@ import fsspec
 import pytest
 
 from edl_ckpt.core import (
+    execute_copy,
     execute_reshard,
     list_versions,
     open_checkpoint,
     parse_ref,
+    plan_copy,
     plan_reshard,
+    recover,
     resolve,
     verify_version,
 )
-from edl_ckpt.core.errors import LockedError, NotFoundError
-from edl_ckpt.core.store import open_store
+from edl_ckpt.core.annotate import add_tag, set_metrics, set_note, store_policy
+from edl_ckpt.core.errors import (
+    AuthError,
+    EdlCkptError,
+    LockedError,
+    NoSpaceError,
+    NotFoundError,
+    RefusedError,
+    UnavailableError,
+)
+from edl_ckpt.core.lock import LocationLock
+from edl_ckpt.core.prune import execute_prune, make_plan
+from edl_ckpt.core.retention import Latest, Policy
+from edl_ckpt.core.store import NewObject, RangeReader, RemoteStore, open_remote, open_store, storage_errors
 from oracle import GOLDEN
+from s3_fixtures import Bucket
 
 
 class Contract:
@@ -65,6 +82,38 @@ class Contract:
         with pytest.raises(FileNotFoundError):
             open_store(self.location).open(f"{self.location}/version-9/none")
 
+    def test_changed(self) -> None:
+        """A file that is another one by now is told; its bytes are never mixed with those of the old one."""
+        store = open_store(self.location)
+        path = list_versions(self.location).versions[0].shards[0].path
+        with store.open(path) as reader:
+            before = reader.read(0, 60)
+            self.overwrite(path, b"y" * 200)
+            with pytest.raises(LockedError):
+                reader.check_unchanged()
+        with store.open(path) as reader:
+            assert reader.read(0, 60) == b"y" * 60 != before
+
+    def overwrite(self, path: str, data: bytes) -> None:
+        """Put other bytes in a file's place."""
+        raise NotImplementedError
+
+    def test_small_files(self) -> None:
+        """A small file is written, replaced, listed, read and removed; removing twice is no error."""
+        store = open_store(self.location)
+        name = ".edl-ckpt-0/meta-0/77.json"
+        assert store.read_small(name) is None
+        assert store.names(".edl-ckpt-0/meta-0") == {}
+        for data in (b"{}", b'{"a": 1}'):
+            store.write_small(name, data)
+            assert store.read_small(name) == data
+        (path,) = store.names(".edl-ckpt-0/meta-0").items()
+        assert path == ("77.json", f"{store.location}/{name}")
+        store.remove(name)
+        store.remove(name)
+        assert store.read_small(name) is None
+        assert [v.version for v in list_versions(self.location).versions] == [9, 20, 100]
+
     def test_commands(self, tmp_path: Path) -> None:
         """A version is verified and resharded from here to the local disk, with one fingerprint."""
         version = resolve(parse_ref(self.location))
@@ -72,6 +121,83 @@ class Contract:
         assert found.ok
         result = execute_reshard(plan_reshard(version, 3, output=str(tmp_path / "out")))
         assert result.fingerprint == found.fingerprint
+
+    def test_writing(self) -> None:
+        """Reshard in place and beside, copies, notes and a prune: one fingerprint, verified, nothing left over."""
+        other = f"{self.location}-other"
+        version = resolve(parse_ref(f"{self.location}@20"))
+        text = verify_version(version, level="deep").fingerprint
+        set_metrics(version, {"auc": 0.5})
+        add_tag(version, "good")
+        set_note(version, "words")
+        store_policy(self.location, {"rules": []})
+        assert execute_reshard(plan_reshard(version, 5)).fingerprint == text
+        version = resolve(parse_ref(f"{self.location}@good"))
+        assert (version.ps_num, version.metrics, version.note) == (5, {"auc": 0.5}, "words")
+        assert execute_reshard(plan_reshard(version, 3, output=other)).fingerprint == text
+        with pytest.raises(RefusedError):
+            plan_reshard(version, 3, output=other)
+        assert execute_copy(plan_copy([version], f"{other}2")).copied[0].fingerprint == text
+        for place in (self.location, other, f"{other}2"):
+            held = resolve(parse_ref(f"{place}@20"))
+            check = verify_version(held, level="deep")
+            assert (check.fingerprint, check.sealed, check.findings, held.tags) == (text, True, (), ("good",))
+            assert recover(place).done == ()
+        with LocationLock(self.location, "prune"):
+            plan = make_plan([self.location], Policy((Latest(1),)), 1e10)
+            assert len(execute_prune(plan, 1e10).deleted) == 1
+        assert [v.version for v in list_versions(self.location).versions] == [20, 100]
+
+
+class RemoteContract(Contract):
+    """What every store without rename must do besides."""
+
+    def begin(self, size_bytes: int) -> tuple[RemoteStore, NewObject]:
+        """Return the store and an object that was begun on it."""
+        store = open_remote(self.location)
+        item = store.new_object("new/object", size_bytes)
+        item.begin()
+        return store, item
+
+    @pytest.mark.parametrize("size", [0, 1, 5 << 20, (5 << 20) + 1, 11 << 20])
+    def test_new_object(self, size: int) -> None:
+        """A file is written in any order, is not there before it is completed, and is whole then."""
+        store, item = self.begin(size)
+        data = bytes(range(256)) * (size // 256 + 1)
+        steps = [(at, min(999_983, size - at)) for at in range(0, size, 999_983)]
+        for at, count in (*steps[1::2], *steps[::2]):
+            item.write(at, memoryview(data)[at : at + count])
+        assert store.stat("new/object") is None
+        item.finish()
+        item.complete()
+        with store.open(f"{store.location}/new/object") as reader:
+            assert reader.size_bytes == size
+            assert reader.read(0, size) == data[:size]
+        assert store.tree("new") == ["new/object"]
+        store.remove_many(["new/object", "new/none"])
+        assert store.tree("new") == []
+
+    def test_never_over_another(self) -> None:
+        """A name that was taken meanwhile is refused, and what took it stays; it is replaced only when that is said."""
+        store, item = self.begin(3)
+        store.write_small("new/object", b"theirs")
+        item.write(0, b"abc")
+        item.finish()
+        with pytest.raises(RefusedError):
+            item.complete()
+        assert store.read_small("new/object") == b"theirs"
+        item.complete(replace=True)
+        assert store.read_small("new/object") == b"abc"
+
+    def test_not_every_byte(self) -> None:
+        """An object that lacks a byte is not finished; dropped, it leaves nothing."""
+        store, item = self.begin(6 << 20)
+        item.write(0, bytes(5 << 20))
+        item.write((5 << 20) + 1, b"x")
+        with pytest.raises(EdlCkptError, match="not every byte"):
+            item.finish()
+        item.abort()
+        assert store.tree("new") == []
 
 
 class TestLocal(Contract):
@@ -82,8 +208,12 @@ class TestLocal(Contract):
         shutil.copytree(GOLDEN / "multi", tmp_path / "run")
         self.location = str(tmp_path / "run")
 
+    def overwrite(self, path: str, data: bytes) -> None:
+        """Put other bytes in a file's place."""
+        Path(path).write_bytes(data)
 
-class TestFileUrl(Contract):
+
+class TestFileUrl(TestLocal):
     """The local disk, named by a URL."""
 
     @pytest.fixture(autouse=True)
@@ -92,7 +222,7 @@ class TestFileUrl(Contract):
         self.location = f"file://{tmp_path / 'run'}"
 
 
-class TestMemory(Contract):
+class TestMemory(RemoteContract):
     """Any filesystem of fsspec, here the one in memory."""
 
     @pytest.fixture(autouse=True)
@@ -102,6 +232,92 @@ class TestMemory(Contract):
         self.location = "memory://bucket/run"
         yield
         memory.rm("/bucket", recursive=True)
+
+    def overwrite(self, path: str, data: bytes) -> None:
+        """Put other bytes in a file's place."""
+        fsspec.filesystem("memory").pipe_file(path.removeprefix("memory:/"), data)
+
+
+class TestS3(RemoteContract):
+    """S3, as moto has it."""
+
+    bucket: Bucket
+
+    @pytest.fixture(autouse=True)
+    def _place(self, s3: Bucket) -> None:
+        for path in (GOLDEN / "multi").rglob("*.ckpt"):
+            s3.put(f"run/{path.relative_to(GOLDEN / 'multi')}", path.read_bytes())
+        self.location, self.bucket = s3.url, s3
+
+    def overwrite(self, path: str, data: bytes) -> None:
+        """Put other bytes in a file's place."""
+        self.bucket.put(path.partition(f"{self.bucket.name}/")[2], data)
+
+    def test_no_upload_stays(self) -> None:
+        """An upload that is dropped is gone from the service too."""
+        _, item = self.begin(11 << 20)
+        item.write(0, bytes(5 << 20))
+        assert self.bucket.open_uploads()
+        item.abort()
+        assert self.bucket.open_uploads() == []
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "exit_code"),
+    [
+        (errno.ESTALE, LockedError, 11),
+        (errno.EIO, EdlCkptError, 1),
+        (errno.EACCES, AuthError, 12),
+        (errno.EROFS, EdlCkptError, 1),
+        (errno.ENOSPC, NoSpaceError, 14),
+        (errno.EDQUOT, NoSpaceError, 14),
+        (errno.EFBIG, NoSpaceError, 14),
+        (errno.ETIMEDOUT, UnavailableError, 13),
+        (errno.ENOENT, NotFoundError, 10),
+        (errno.ENOTDIR, NotFoundError, 10),
+        (errno.ELOOP, NotFoundError, 10),
+    ],
+)
+def test_errors_of_the_system(code: int, kind: type[EdlCkptError], exit_code: int) -> None:
+    """What the operating system, or a file server behind it, answers becomes our error with the file's name."""
+    with pytest.raises(kind) as end, storage_errors("/data/shard"):
+        raise OSError(code, os.strerror(code))
+    assert end.value.exit_code == exit_code
+    assert end.value.path == "/data/shard"
+
+
+class Failing:
+    """A reader whose k-th read fails as a file server fails that was restarted."""
+
+    def __init__(self, inner: RangeReader, code: int) -> None:
+        self._inner = inner
+        self._code = code
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fail."""
+        with storage_errors(self._inner.path):
+            raise OSError(self._code, os.strerror(self._code))
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [(errno.ESTALE, 11), (errno.EIO, 1)])
+def test_a_file_server_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, exit_code: int) -> None:
+    """An error in the middle of a reshard or a verify names the shard; nothing is published."""
+    from edl_ckpt.core import store
+
+    shutil.copytree(GOLDEN / "current/ps2", tmp_path / "run")
+    version = resolve(parse_ref(str(tmp_path / "run")))
+    plan = plan_reshard(version, 3, output=str(tmp_path / "out"))
+    real = store.LocalStore.open
+    monkeypatch.setattr(store.LocalStore, "open", lambda self, path: Failing(real(self, path), code))
+    for act in (lambda: execute_reshard(plan), lambda: verify_version(version, level="deep")):
+        with pytest.raises(EdlCkptError) as end:
+            act()
+        assert end.value.exit_code == exit_code
+        assert end.value.path in {shard.path for shard in version.shards}
+    assert os.listdir(tmp_path / "out") == []
 
 
 def test_listing_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

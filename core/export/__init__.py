@@ -157,7 +157,9 @@ def export_version(
         StagedOutput(target, is_directory=form.is_directory, force=force) as staged,
     ):
         progress.start("fingerprint", version.size_bytes)
-        source = fingerprint_checkpoint(checkpoint, workers=default_workers(), progress=progress)
+        source = fingerprint_checkpoint(
+            checkpoint, workers=default_workers(remote=not is_local(version.location)), progress=progress
+        )
         metadata = _metadata(version, source.text)
         folder = os.path.dirname(target) or "."
         with Exported(checkpoint, wish, metadata, folder, part_bytes, progress) as exported:
