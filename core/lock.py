@@ -46,8 +46,12 @@ class LocationLock:
         wait_seconds: float = LOCK_WAIT_SECONDS,
         warn: Callable[[str], None] = lambda _text: None,
         storage_options: Mapping[str, str] | None = None,
+        tells: bool = True,
     ) -> None:
         self.location = location
+        self.settled: tuple[str, ...] = ()
+        """What was found half-done and settled; `warn` is told too, unless `tells` is False."""
+        self._tells = tells
         self._wait_seconds = wait_seconds
         self._warn = warn
         self._options = storage_options
@@ -70,7 +74,8 @@ class LocationLock:
         try:
             from edl_ckpt.core.recovery import settle
 
-            for done in settle(self.location, self._options):
+            self.settled = tuple(settle(self.location, self._options))
+            for done in self.settled if self._tells else ():
                 self._warn(f"{self.location}: {done}")
         except BaseException:  # a signal may end us right here
             self._held.release()

@@ -8,7 +8,7 @@ recover` does only that. What a living process is at work on is never touched.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -40,18 +40,18 @@ def recover(
     *,
     drop_copies: bool = False,
     wait_seconds: float = LOCK_WAIT_SECONDS,
+    warn: Callable[[str], None] = lambda _text: None,
     storage_options: Mapping[str, str] | None = None,
 ) -> Recovery:
     """Settle all that killed commands left in a location; with `drop_copies` interrupted copies too.
 
     Raises LockedError while another command is at work there.
     """
-    done: list[str] = []
-
-    def note(text: str) -> None:
-        done.append(text.removeprefix(f"{location}: "))
-
-    with LocationLock(location, "recover", wait_seconds=wait_seconds, warn=note, storage_options=storage_options):
+    lock = LocationLock(
+        location, "recover", wait_seconds=wait_seconds, warn=warn, storage_options=storage_options, tells=False
+    )
+    with lock:
+        done = list(lock.settled)
         if is_local(location):
             kept = _local_copies(local_path(location), done, drop=drop_copies)
         else:

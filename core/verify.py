@@ -7,6 +7,7 @@ warning leaves the version restorable. Nothing is raised for what a checkpoint m
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -57,6 +58,8 @@ HUGE_EXPONENT: Final = 100
 """A float of 2**100 or more in magnitude is 'huge': no trained weight is, a flipped exponent bit is."""
 _SORTED_AT_ONCE: Final = 8 << 20
 """Ids held and sorted at a time to find duplicates: 64 MiB."""
+_ATTEMPTS: Final = 10
+_PAUSE_SECONDS: Final = 0.1
 _NAMED: Final = 5
 """How many ids a finding names."""
 
@@ -162,11 +165,33 @@ def verify_version(
     """Check a version at one of LEVELS and return all findings, errors before warnings.
 
     A sealed version is compared with its seal: names and sizes at each level, every byte at `deep`; without `use_seal`
-    it is taken for unsealed. Raises UsageError for another level, LockedError when a shard changes meanwhile, and what
-    storage raises; a damaged checkpoint raises nothing.
+    it is taken for unsealed. What a job is saving meanwhile is looked at again. Raises UsageError for another level,
+    LockedError when a shard goes on changing, and what storage raises; a damaged checkpoint raises nothing.
     """
     if level not in LEVELS:
         raise UsageError(f"no level {level!r}; expected {', '.join(LEVELS)}")
+    workers = default_workers(remote=not is_local(version.location)) if workers is None else workers
+    for attempt in range(_ATTEMPTS):
+        try:
+            return _verify(version, level, workers, storage_options, progress, use_seal=use_seal)
+        except LockedError:  # a job is saving it just now: look at what is there then
+            if attempt == _ATTEMPTS - 1:
+                raise
+            time.sleep(_PAUSE_SECONDS)
+            there = list_versions(version.location, storage_options=storage_options).versions
+            version = next((v for v in there if v.path == version.path), version)
+    raise AssertionError  # the loop always ends by a return or a raise
+
+
+def _verify(
+    version: Version,
+    level: str,
+    workers: int,
+    storage_options: Mapping[str, str] | None,
+    progress: Progress,
+    *,
+    use_seal: bool,
+) -> VerifyResult:
     report = _Report()
     _check_listing(version, report)
     with ExitStack() as stack:
@@ -174,7 +199,6 @@ def verify_version(
         checkpoint, whole = _open_what_can_be(version, storage_options, report, stack, readers)
         _check_headers(version, checkpoint, report)
         fingerprint = None
-        workers = default_workers(remote=not is_local(version.location)) if workers is None else workers
         seal = _find_seal(version, storage_options, report) if use_seal else None
         if seal is not None and level == "deep":
             _check_chunks(seal, version, readers, report, workers, progress)

@@ -7,7 +7,7 @@ import random
 import time
 from typing import Any
 
-from edl_ckpt.core import list_versions, open_checkpoint
+from edl_ckpt.core import list_versions, open_checkpoint, verify_version
 from edl_ckpt.core.errors import CorruptError, IncompleteError, LockedError, NotFoundError
 from edl_ckpt.core.layout import ELASTICDL
 from edl_ckpt.core.prune import Guards, execute_prune, locked, make_plan
@@ -51,10 +51,14 @@ def prune_often(location: str, seconds: float) -> None:
 
 
 def read_often(location: str, seconds: float) -> None:
-    """List and open the newest version, which may be gone or half written, but never anything else."""
+    """List and open the newest version, which may be gone or half written, but never anything else.
+
+    To verify whatever is there never fails: what is gone or half written are findings.
+    """
     until = time.time() + seconds
     while time.time() < until:
-        list_versions(location)
+        for version in list_versions(location).versions[-2:]:
+            verify_version(version, level="deep", workers=1)
         try:
             with open_checkpoint(f"{location}@latest") as checkpoint:
                 assert checkpoint.infos["t"].dim == 1

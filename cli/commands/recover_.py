@@ -24,7 +24,11 @@ def recover_command(
 
     where = location or default_location()
     done = recover(
-        where, drop_copies=drop_copies, wait_seconds=parse_duration(lock_wait), storage_options=out.storage_options
+        where,
+        drop_copies=drop_copies,
+        wait_seconds=parse_duration(lock_wait),
+        warn=out.warn,
+        storage_options=out.storage_options,
     )
     document = {"schema": "edl-ckpt/recover/1", "location": where, "done": list(done.done), "kept": list(done.kept)}
     words = [f"{shown(where)}: {shown(text)}" for text in (*done.done, *(f"kept: {text}" for text in done.kept))]
