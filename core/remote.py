@@ -10,6 +10,7 @@ import os
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -160,6 +161,11 @@ class FsspecStore:
         """Remove files, one after the other."""
         for relative in relatives:
             self.remove(relative)
+
+    def remove_directory(self, relative: str) -> None:
+        """Remove a directory that is empty now; one that is not stays."""
+        with suppress(EdlCkptError, OSError), storage_errors(self._shown(relative)):
+            self._fs.rmdir(self._inner(relative))
 
     def stat(self, relative: str) -> ObjectStat | None:
         """Return a file's size and age, None when there is none."""

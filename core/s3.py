@@ -432,6 +432,9 @@ class S3Store:
                 kind = AuthError if failed.get("Code") == "AccessDenied" else EdlCkptError
                 raise kind(f"cannot be removed: S3 answers {failed.get('Code')}", path=shown)
 
+    def remove_directory(self, relative: str) -> None:
+        """Do nothing: a prefix without objects is not there."""
+
     def stat(self, relative: str) -> ObjectStat | None:
         """Return an object's size, ETag and age, None when there is none."""
         try:

@@ -166,6 +166,10 @@ class RemoteStore(Store, Protocol):
         """Remove files; those that are gone already are no error."""
         ...
 
+    def remove_directory(self, relative: str) -> None:
+        """Remove a directory that is empty now, where the store has any."""
+        ...
+
     def tree(self, relative: str) -> list[str]:
         """Return all files below a directory, as paths below the location."""
         ...

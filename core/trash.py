@@ -315,6 +315,7 @@ def _remove_in_order(store: RemoteStore, versions: Sequence[Version]) -> Removal
                 store.remove(path.removeprefix(store.location + "/"))
             store.remove_many([path.removeprefix(store.location + "/") for path in (*rest, *extra)])
             store.remove_many([version_file(version.version), seal_file(version.version)])
+            store.remove_directory(version.path.removeprefix(store.location + "/"))
         except EdlCkptError as error:
             problems.append(str(error))
         else:

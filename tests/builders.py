@@ -46,7 +46,7 @@ def shard_bytes(model: Model, ps_id: int, ps_num: int, generation: str) -> bytes
         old = model_v0_pb2.Model(version=model.version)
         for name, (dtype, shape, data) in dense.items():
             old.param[name].CopyFrom(model_v0_pb2.Tensor(dim=shape, content=data, dtype=_OLD[dtype]))
-        return old.SerializeToString()
+        return old.SerializeToString(deterministic=True)
     if generation in {"v1", "v2"}:
         return _v1(model, dense, ps_id, ps_num, _OLD if generation == "v1" else _TF)
     new: Any = (model_v3_pb2 if generation == "v3" else model_v4_pb2).Model(version=model.version)
@@ -65,7 +65,7 @@ def shard_bytes(model: Model, ps_id: int, ps_num: int, generation: str) -> bytes
         tensor.tensor_shape.SetInParent()
         for size in shape:
             tensor.tensor_shape.dim.add(size=size)
-    data = new.SerializeToString()
+    data = new.SerializeToString(deterministic=True)
     assert isinstance(data, bytes)
     return data
 
@@ -82,7 +82,7 @@ def _v1(model: Model, dense: Any, ps_id: int, ps_num: int, numbers: dict[str, in
             old.param.add(name=name, dim=(len(ids), table.dim), content=values, indices=ids, dtype=numbers[table.dtype])
         else:
             old.param.add(name=name, dim=(0,), dtype=numbers["float64"])
-    return old.SerializeToString()
+    return old.SerializeToString(deterministic=True)
 
 
 def message(number: int, *parts: bytes) -> bytes:

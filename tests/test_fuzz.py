@@ -1,36 +1,123 @@
-"""Shards as a fuzzer makes them: only our errors come out, in bounded time and memory."""
+"""A million mutated shards, and what a few have taught: only our errors come out, in bounded time and memory."""
 
 from __future__ import annotations
 
+import multiprocessing
+import time
 import tracemalloc
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import mutants
 from builders import message, shard_bytes, table_shard
-from edl_ckpt.core import list_versions, open_checkpoint, verify_version
+from edl_ckpt.core import open_checkpoint, verify_version
 from edl_ckpt.core.diff import diff_versions
 from edl_ckpt.core.errors import CorruptError
 from edl_ckpt.core.lookup import find_nearest, look_up
-from edl_ckpt.core.model import Version
+from edl_ckpt.core.parallel import default_workers
 from edl_ckpt.core.reshard import plan_reshard
 from edl_ckpt.core.stats import tensor_stats
 from edl_ckpt.core.wire import varint
 from edl_ckpt.proto import tensor_pb2
+from mutants import (
+    PEAK_BYTES,
+    VERSION,
+    Tally,
+    corpus,
+    index_alone,
+    limit_memory,
+    mutant,
+    place,
+    traced,
+    try_mutants,
+    try_shards,
+)
 from oracle import Model, Table
 
-VERSION = 33
+CRASHERS = sorted((Path(__file__).parent / "data" / "fuzz").glob("*.ckpt"))
+_AT_ONCE = 400
+_MORE_BYTES = 256 << 20
+"""Of address space for a process that tries mutants, beyond what it has when it begins."""
 
 
-def place(location: Path, *shards: bytes) -> Version:
-    """Write shards as those of the only version."""
-    directory = location / f"version-{VERSION}"
-    directory.mkdir(parents=True, exist_ok=True)
-    for ps_id, data in enumerate(shards):
-        (directory / f"variables-{ps_id}-of-{len(shards)}.ckpt").write_bytes(data)
-    (version,) = list_versions(str(location)).versions
-    return version
+@pytest.mark.parametrize(
+    ("count", "trace_every"),
+    [pytest.param(1600, 4, id="sample"), pytest.param(1_000_000, 9, id="million", marks=pytest.mark.slow)],
+)
+def test_mutants(tmp_path: Path, count: int, trace_every: int) -> None:
+    """No mutant raises anything but our errors, takes a second, or memory by what it claims; verify raises nothing.
+
+    What verify finds no error in is read whole; what cannot be read has an error. More than a few are tried by several
+    processes, each with a bound on its memory; that of one call in `trace_every` is measured.
+    """
+    began, tally = time.perf_counter(), Tally()
+    attempt = partial(try_mutants, directory=str(tmp_path), trace_every=trace_every * _AT_ONCE)
+    some = [range(first, min(first + _AT_ONCE, count)) for first in range(0, count, _AT_ONCE)]
+    with ExitStack() as stack:
+        done: Iterable[Tally] = map(attempt, some)
+        if len(some) > 4:
+            context = multiprocessing.get_context("spawn")
+            pool = ProcessPoolExecutor(default_workers(), context, limit_memory, (_MORE_BYTES,))
+            done = stack.enter_context(pool).map(attempt, some)
+        for each in done:
+            tally.add(each)
+    print(f"{tally}; {count / (time.perf_counter() - began):.0f} mutants a second")
+    assert tally.faults[:20] == []
+    assert tally.mutants == count
+    assert tally.most_read[0] < 50
+
+
+def test_mutants_are_worth_it() -> None:
+    """A number is one mutant for ever; what they are made of is sound and of every generation; many are not refused."""
+    tally, told = Tally(), set()
+    for data in corpus():
+        told |= {shard.generation for shard in index_alone(data, tally)}
+    assert tally.refused == 0
+    assert told >= {"v0", "v1", "v2", "v3", "v4"}
+    assert [mutant(n) for n in range(50)] == [mutant(n) for n in range(50)]
+    for number in range(400):
+        index_alone(mutant(number), tally)
+    assert 80 < tally.refused < 350
+
+
+@pytest.mark.parametrize("path", CRASHERS, ids=lambda path: path.stem)
+def test_crashers(tmp_path: Path, path: Path) -> None:
+    """What was once more than our errors, or without end, no longer is."""
+    tally = Tally()
+    with traced():
+        try_shards([path.read_bytes()], tmp_path, tally)
+    assert tally.faults == []
+
+
+def test_faults_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that is not ours, an endless loop and memory by a claimed length are each seen as a fault."""
+
+    def raises(*_: object) -> None:
+        raise KeyError("x")
+
+    def loops(*_: object) -> None:
+        while True:
+            pass
+
+    def claims(*_: object) -> None:
+        bytearray(PEAK_BYTES + 1)
+
+    seen = []
+    monkeypatch.setattr(mutants, "SECONDS", 0.05)
+    for fault in (raises, loops, claims):
+        tally = Tally()
+        monkeypatch.setattr(mutants, "index_alone", fault)
+        with traced():
+            try_shards([b""], None, tally)
+        seen += [text.partition(" ")[0] for _, text in tally.faults]
+    assert seen[:2] == ["KeyError", "TooSlowError"]
+    assert int(seen[2]) >= PEAK_BYTES
 
 
 @pytest.mark.parametrize("ids", [b"\x90\x00\x07", b"\x10\x06\x90\x00\x07\x10\x08", b"\x12\x01\x06\x90\x80\x00\x07"])
