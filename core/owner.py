@@ -27,6 +27,7 @@ STALE_SECONDS: Final = 600.0
 NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 """What a file system without locks answers."""
 _TOUCH_SECONDS: Final = 60.0
+_SIGNING_SECONDS: Final = 1.0
 _ID = re.compile(r"\d{8}T\d{6}-(?P<host>[^-]*)-(?P<pid>\d+)-[0-9a-f]{8}")
 
 
@@ -131,9 +132,11 @@ def is_abandoned(directory: str) -> bool:
     except OSError as error:
         return error.errno in NO_LOCKS and is_dead(read_owner(path), time.time() - os.fstat(fd).st_mtime)
     else:
-        owner = read_owner(path) or owner_in(os.path.basename(directory))
-        # Whoever made the directory locks the file a moment later: until it has signed, its process tells.
-        return (is_here(owner) and os.fstat(fd).st_size > 0) or is_dead(owner, time.time() - os.fstat(fd).st_mtime)
+        owner = read_owner(path)
+        silent = time.time() - os.fstat(fd).st_mtime
+        if not owner:  # whoever makes the file locks and signs it a moment later
+            return silent > _SIGNING_SECONDS or is_dead(owner_in(os.path.basename(directory)), silent)
+        return is_here(owner) or is_dead(owner, silent)
     finally:
         os.close(fd)
 
