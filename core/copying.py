@@ -245,15 +245,16 @@ def _adopt(
         open_checkpoint(entry.version, storage_options=storage_options) as source,
         open_checkpoint(there, storage_options=storage_options) as held,
     ):
-        progress.start("comparing", 2 * there.size_bytes)
-        texts = [fingerprint_checkpoint(c, workers=workers, progress=progress).text for c in (source, held)]
-        if texts[0] != texts[1]:
+        one, two = (make_seal(c, "", workers=workers, progress=progress) for c in (source, held))
+        if one.shards != two.shards:
             raise RefusedError("exists there already with other content", path=entry.to, hint="nothing was changed")
-        seal = replace(make_seal(held, texts[0], workers=workers), origin=identity(entry.version))
+        progress.start("proving", there.size_bytes)
+        text = fingerprint_checkpoint(held, workers=workers, progress=progress).text
+        seal = replace(two, fingerprint=text, origin=identity(entry.version))
         source.check_unchanged()
         held.check_unchanged()
     open_store(there.location, storage_options).write_small(seal_file(there.version), seal_bytes(seal))
-    return CopiedVersion(entry.version.ref, entry.to, there.size_bytes, texts[0], skipped=True)
+    return CopiedVersion(entry.version.ref, entry.to, there.size_bytes, text, skipped=True)
 
 
 def _fingerprint_there(entry: CopyEntry, target: str, storage_options: Mapping[str, str] | None) -> str:

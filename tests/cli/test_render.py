@@ -14,12 +14,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.console import Console
 
-from edl_ckpt.cli import render_inspect, render_list, render_metrics, render_prune, render_reshard, render_verify
+from edl_ckpt.cli import (
+    render_copy,
+    render_inspect,
+    render_list,
+    render_metrics,
+    render_prune,
+    render_reshard,
+    render_verify,
+)
 from edl_ckpt.cli.output import Output
 from edl_ckpt.core import (
+    execute_copy,
     execute_reshard,
     list_versions,
     open_checkpoint,
+    plan_copy,
     plan_reshard,
     summarize,
     tensor_stats,
@@ -122,4 +132,13 @@ def _check_version(version: Version, tmp_path: Path, capsys: pytest.CaptureFixtu
     result = execute_reshard(plan)
     check(render_reshard.document(result), render_reshard.human(result), "reshard/1", capsys)
     assert set(render_reshard.document(result)) <= set(render_reshard.plan_document(plan))
+    copy = plan_copy([version], f"{plan.output}-copy")
+    check(render_copy.plan_document(copy), render_copy.plan_human(copy), "copy/1", capsys)
+    try:
+        copied = execute_copy(copy)
+    except EdlCkptError:
+        return
+    failed = replace(copied, failed=((version.ref, EdlCkptError("a [bold]word\x1b[31m", path="there")),))
+    for outcome in (copied, failed, execute_copy(plan_copy([version], f"{plan.output}-copy"))):
+        check(render_copy.document(outcome), render_copy.human(outcome), "copy/1", capsys)
     shutil.rmtree(plan.output)

@@ -1,0 +1,140 @@
+"""`copy` and `recover` as scripts meet them, and what a second signal does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import elasticdl_rules
+from edl_ckpt.core import list_versions, verify_version
+from oracle import GOLDEN
+from program import PROGRAM, document, edl
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """The golden location with two complete versions and one that lacks a shard."""
+    shutil.copytree(GOLDEN / "multi", tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_documents(run: Path, tmp_path: Path) -> None:
+    """A dry run tells what would be copied and writes nothing; the run, and a second one, tell what was done."""
+    out = tmp_path / "out"
+    planned = document("copy", run, out, "--all", "--dry-run")
+    assert [(c["ref"], c["to"], c["skipped"]) for c in planned["copied"]] == [
+        (f"{run}@{n}", f"{out}@{n}", False) for n in (9, 20)
+    ]
+    assert planned["dry_run"] is True
+    assert not out.exists()
+    done = document("copy", run, out, "--since", "10")
+    assert list(done)[:4] == ["schema", "copied", "bytes_copied", "seconds"]
+    assert done["schema"] == "edl-ckpt/copy/1"
+    (copied,) = done["copied"]
+    assert {"ref", "to", "size_bytes", "fingerprint", "skipped"} <= set(copied)
+    assert copied["fingerprint"] == document("verify", f"{out}@20", "--deep")["fingerprint"]
+    again = document("copy", run, out, "--all")
+    assert [(c["to"], c["skipped"]) for c in again["copied"]] == [(f"{out}@9", False), (f"{out}@20", True)]
+    words = edl("copy", run, out, "--all")
+    assert "nothing was to be copied" in words.stdout
+    assert f"warning: {run}@100: incomplete" in words.stderr
+    assert "copy" in edl("copy", run, tmp_path / "third", "--all", "--dry-run").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["run@20"], 2),
+        (["run@20", "out@20"], 2),
+        (["run@20", "out", "--all"], 2),
+        (["run@20", "run"], 2),
+        (["run@100", "out"], 4),
+        (["run@77", "out"], 10),
+        (["nowhere", "out"], 10),
+        (["run@20", "file"], 10),
+        (["run@20", "taken"], 16),
+        (["run", "taken", "--all"], 16),
+    ],
+)
+def test_failures(run: Path, tmp_path: Path, arguments: list[str], code: int) -> None:
+    """Every wrong copy ends with its code and a plain sentence; what was there stays as it was."""
+    (tmp_path / "file").write_text("x")
+    shutil.copytree(run / "version-9", tmp_path / "taken/version-20")  # of equal values, and yet another version
+    before = sorted(p.name for p in (tmp_path / "taken").rglob("*"))
+    done = edl("copy", *arguments, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "error: " in done.stderr or "Error" in done.stderr
+    assert (tmp_path / "file").read_text() == "x"
+    if "--all" not in arguments:
+        assert sorted(p.name for p in (tmp_path / "taken").rglob("*")) == before
+
+
+def kill_in_place(location: Path, call: str) -> None:
+    """Reshard in place, killed at a system call that comes after the journal."""
+    traced = ["strace", "-f", "-qq", "-o", os.devnull, "-e", f"inject={call}:signal=KILL:when=1", *PROGRAM]
+    subprocess.run(
+        [*traced, "reshard", f"{location}@20", "--ps", "3", "--workers", "1"], capture_output=True, check=False
+    )
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+def test_recover(run: Path) -> None:
+    """After a kill in the midst of a swap `list` says so, and `recover` ends it and says what it did."""
+    before = elasticdl_rules.answer(run)
+    kill_in_place(run, "renameat2")
+    if not elasticdl_rules.leftovers(run):
+        pytest.skip("processes cannot be traced here")
+    assert "edl-ckpt recover" in edl("list", run).stderr
+    held = document("recover", run)
+    assert held["schema"] == "edl-ckpt/recover/1"
+    assert any("version 20 is the" in text and "whole" in text for text in held["done"])
+    assert elasticdl_rules.leftovers(run) == []
+    assert elasticdl_rules.answer(run) == before
+    assert verify_version(list_versions(str(run)).versions[1], level="deep").ok
+    assert document("recover", run) == {**held, "done": [], "kept": []}
+    assert "nothing was left to do" in edl("recover", run).stdout
+    assert edl("recover", f"{run}-not").returncode == 10
+
+
+SLOW = """
+import time
+from edl_ckpt.cli import app
+from edl_ckpt.core import publish
+real = publish.remove_stage
+def slowly(path):
+    print("cleaning up", flush=True)
+    time.sleep(30)
+    real(path)
+publish.remove_stage = slowly
+publish.flush_all = lambda files: time.sleep(30)
+app.main()
+"""
+
+
+@pytest.mark.parametrize(("first", "second"), [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGINT)])
+def test_a_second_signal_ends_at_once(run: Path, tmp_path: Path, first: int, second: int) -> None:
+    """While the first signal is being obeyed, a second one, of either kind, ends the process where it stands."""
+    out = tmp_path / "out"
+    command = [sys.executable, "-c", SLOW, "reshard", f"{run}@20", "--ps", "3", "--output", str(out), "--quiet"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 20
+        while not list(out.rglob("variables-2-*")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(first)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "cleaning up\n"
+        begin = time.monotonic()
+        process.send_signal(second)
+        assert process.wait(20) == -second
+        assert time.monotonic() - begin < 2
+    assert elasticdl_rules.leftovers(out) != []
+    assert edl("recover", out).returncode == 0
+    assert elasticdl_rules.leftovers(out) == []
