@@ -38,7 +38,6 @@ from edl_ckpt.core.seal import (
     Chunk,
     Seal,
     SealedShard,
-    add_sums,
     batches,
     checksum,
     cut,
@@ -50,6 +49,7 @@ from edl_ckpt.core.seal import (
     read_seal,
     seal_bytes,
     seal_file,
+    sums_of,
 )
 from edl_ckpt.core.store import (
     NewObject,
@@ -436,7 +436,7 @@ class _Copy:
         readers = {file_name(shard.file.path): written.reader(shard) for shard in written.shards}
         self.progress.start("reading back", self.version.size_bytes)
         for shard in sealed:
-            now = add_sums(readers[shard.name], shard.chunks, workers=self.workers, progress=self.progress)
+            (now,) = sums_of([(readers[shard.name], shard.chunks)], workers=self.workers, progress=self.progress)
             wrong = next((held for held, found in zip(shard.chunks, now, strict=True) if held != found), None)
             if wrong is not None:
                 raise EdlCkptError(

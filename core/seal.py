@@ -91,11 +91,9 @@ def seal_file(version: int) -> str:
 def make_seal(checkpoint: Checkpoint, fingerprint: str, *, workers: int, progress: Progress = SILENT) -> Seal:
     """Read every byte of an opened version once and return its seal."""
     progress.start("sealing", sum(shard.file.size_bytes for shard in checkpoint.shards))
-    shards = []
-    for shard in checkpoint.shards:
-        reader = checkpoint.reader(shard)
-        chunks = tuple(add_sums(reader, cut(shard, reader), workers=workers, progress=progress))
-        shards.append(SealedShard(file_name(shard.file.path), reader.size_bytes, chunks))
+    held = [(checkpoint.reader(shard), cut(shard, checkpoint.reader(shard))) for shard in checkpoint.shards]
+    sums = sums_of(held, workers=workers, progress=progress)
+    shards = [SealedShard(file_name(r.path), r.size_bytes, tuple(c)) for (r, _), c in zip(held, sums, strict=True)]
     number = checkpoint.version.version
     return Seal(number, fingerprint, tuple(shards), now_text())
 
@@ -129,24 +127,28 @@ def cut(shard: ShardIndex, reader: RangeReader) -> list[Chunk]:
     return chunks
 
 
-def add_sums(
-    reader: RangeReader, chunks: Sequence[Chunk], *, workers: int, progress: Progress = SILENT
-) -> Iterator[Chunk]:
-    """Yield the chunks with the checksums of what a file holds there now, in their order."""
+def sums_of(
+    held: Sequence[tuple[RangeReader, Sequence[Chunk]]], *, workers: int, progress: Progress = SILENT
+) -> list[list[Chunk]]:
+    """Return the chunks of each file with the checksums of what it holds there now, in their order."""
     import numpy as np
 
-    def add(some: Sequence[Chunk]) -> list[Chunk]:
-        start, end = some[0].start, some[-1].end
+    def add(task: tuple[int, list[Chunk]]) -> tuple[int, list[Chunk]]:
+        number, some = task
+        reader, start, end = held[number][0], some[0].start, some[-1].end
         data = reader.view(start, end - start)
         if data is None:
             buffer = np.empty(end - start, np.uint8)
             reader.read_into(start, buffer.data)
             data = buffer.data
         progress.advance(end - start)
-        return [chunk._replace(sum=checksum(data[chunk.start - start : chunk.end - start])) for chunk in some]
+        return number, [chunk._replace(sum=checksum(data[chunk.start - start : chunk.end - start])) for chunk in some]
 
-    for done in run_parallel(add, batches(chunks), workers):
-        yield from done
+    done: list[list[Chunk]] = [[] for _ in held]
+    tasks = ((number, some) for number, (_, chunks) in enumerate(held) for some in batches(chunks))
+    for number, some in run_parallel(add, tasks, workers):
+        done[number] += some
+    return done
 
 
 def batches(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
@@ -178,7 +180,7 @@ def check_chunks(
     """Yield every chunk of a seal that is not what a reader, by shard file name, finds; sizes must be right already."""
     for shard in seal.shards:
         if shard.name in readers and readers[shard.name].size_bytes == shard.size_bytes:
-            found = add_sums(readers[shard.name], shard.chunks, workers=workers, progress=progress)
+            (found,) = sums_of([(readers[shard.name], shard.chunks)], workers=workers, progress=progress)
             for held, now in zip(shard.chunks, found, strict=True):
                 if held != now and not is_right_now(readers[shard.name], held):
                     yield Mismatch(shard.name, held)
@@ -200,7 +202,7 @@ def differing_sizes(seal: Seal, version: Version) -> list[str]:
 
 def is_right_now(reader: RangeReader, chunk: Chunk) -> bool:
     """Read a chunk once more and say whether it is what was sealed: a network may damage an answer, a disk a read."""
-    (found,) = add_sums(reader, [chunk], workers=1)
+    ((found,),) = sums_of([(reader, [chunk])], workers=1)
     if found == chunk:
         LOG.info("read wrongly once, and rightly now: %s, bytes %d to %d", reader.path, chunk.start, chunk.end)
     return found == chunk

@@ -225,6 +225,26 @@ def verify_figures(runs: int, scale: float, work: Path) -> Iterator[Figure]:
     shutil.rmtree(source)
 
 
+def copy_figures(runs: int, scale: float, work: Path) -> Iterator[Figure]:
+    """Copy, unsealed and sealed, beside `cp -r` and `sync`; verify of what is sealed beside `sha256sum`."""
+    source = make(work / "source", Shape(4, ((int(16_000_000 * scale), 16),), 40))
+    size = sum(p.stat().st_size for p in source.rglob("*.ckpt"))
+    out, copy = work / "out", work / "copy"
+    ours = [*EDL, "copy", str(source), str(out), "--quiet"]
+    reference = shell(f"cp -r {shlex.quote(str(source))} {shlex.quote(str(copy))} && sync")
+    yield pairs(
+        Figure(f"copy of {size / 1e9:.2f} GB, not sealed, disk", ""), runs, work, ours, reference, remove(out, copy)
+    )
+    run([*EDL, "verify", str(source), "--seal", "--quiet"], work)
+    yield pairs(
+        Figure(f"copy of {size / 1e9:.2f} GB, sealed, disk", ""), runs, work, ours, reference, remove(out, copy)
+    )
+    figure = Figure(f"verify --deep of {size / 1e9:.2f} GB, sealed, against sha256sum", "1.0")
+    sums = shell(f"sha256sum {shlex.quote(str(source))}/version*/*")
+    yield pairs(figure, runs, work, [*EDL, "verify", str(source), "--deep", "--quiet"], sums, lambda: None)
+    shutil.rmtree(source)
+
+
 def export_figures(runs: int, scale: float, work: Path) -> Iterator[Figure]:
     """Export a checkpoint of 4 GiB, take it back, and compare both, beside a copy of the checkpoint."""
     source = make(work / "source", Shape(4, ((int(64_000_000 * scale), 16),), 40))
@@ -298,7 +318,7 @@ def main() -> None:
     parser.add_argument("--memory", type=Path, default=Path("/dev/shm/edl-ckpt-bench"), help="one on tmpfs")
     parser.add_argument("--runs", type=int, default=5, help="pairs that count")
     parser.add_argument("--scale", type=float, default=1.0, help="of the sizes; 1 is README's")
-    parser.add_argument("--only", choices=["reshard", "verify", "export", "inspect", "start"], help="one group")
+    parser.add_argument("--only", choices=["reshard", "verify", "copy", "export", "inspect", "start"], help="one group")
     parser.add_argument("--json", type=Path, default=Path("bench.json"), help="where raw results go")
     chosen = parser.parse_args()
     memory = chosen.memory if chosen.memory.parent.is_dir() else None
@@ -308,6 +328,7 @@ def main() -> None:
     groups: dict[str, Callable[[], Iterator[Figure]]] = {
         "reshard": lambda: reshard_figures(chosen.runs, chosen.scale, chosen.work, memory),
         "verify": lambda: verify_figures(chosen.runs, chosen.scale, chosen.work),
+        "copy": lambda: copy_figures(chosen.runs, chosen.scale, chosen.work),
         "export": lambda: export_figures(chosen.runs, chosen.scale, chosen.work),
         "inspect": lambda: large_shard_figures(chosen.runs, chosen.scale, chosen.work),
         "start": lambda: start_figures(chosen.runs, chosen.scale, chosen.work),
