@@ -28,5 +28,5 @@ def human(result: ReshardResult) -> Iterator[RenderableType]:
     yield Text(text.shown(result.ref), "bold").append(f"  imported for {result.to_ps} PS", "dim")
     yield target_table(result.shards)
     yield Text(f"{text.size(result.size_bytes)}, {text.count(result.rows)} rows in {result.seconds:.2f} s", "dim")
-    yield Text("proved: what was read back from the disk has the source's fingerprint", "green")
+    yield Text("proved: what was read back has the source's fingerprint", "green")
     yield Text(result.fingerprint)

@@ -73,7 +73,7 @@ def human(result: ReshardResult) -> Iterator[RenderableType]:
         f" peak memory {text.size(result.peak_memory_bytes)}",
         "dim",
     )
-    yield Text("proved: what was read back from the disk has the source's fingerprint", "green")
+    yield Text("proved: what was read back has the source's fingerprint", "green")
     yield Text(result.fingerprint)
 
 

@@ -11,14 +11,13 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError, RefusedError, UnsupportedError
-from edl_ckpt.core.store import SMALL_BYTES, ObjectStat, RangeReader, Scan, scan_of, storage_errors
+from edl_ckpt.core.store import SMALL_BYTES, ObjectStat, RangeReader, RemoteReader, Scan, scan_of, storage_errors
 
 
-class FsspecReader:
+class FsspecReader(RemoteReader):
     """A file of any fsspec filesystem, read by ranges without its caches."""
 
     def __init__(self, fs: Any, path: str, shown: str) -> None:
@@ -27,7 +26,9 @@ class FsspecReader:
         self._fs = fs
         self._path = path
         with storage_errors(shown):
-            self.size_bytes = int(fs.info(path)["size"])
+            info = fs.info(path)
+        self.size_bytes = int(info["size"])
+        self._opened = _generation(info)
 
     def read(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes at `offset`."""
@@ -44,31 +45,12 @@ class FsspecReader:
         self.bytes_read += size
         return data
 
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill the whole buffer from `offset` on."""
-        buffer[:] = self.read(offset, len(buffer))
-
-    def view(self, offset: int, size: int) -> memoryview | None:  # noqa: ARG002 - of the protocol
-        """Return None: what comes over a network is a copy."""
-        return None
-
-    def close(self) -> None:
-        """Release nothing: every read is a request of its own."""
-
     def check_unchanged(self) -> None:
-        """Raise LockedError when the file's size is not what it was when it was opened."""
+        """Raise LockedError when the file's size, ETag or time is not what it was when it was opened."""
         with storage_errors(self.path):
-            size = int(self._fs.info(self._path)["size"])
-        if size != self.size_bytes:
+            now = self._fs.info(self._path)
+        if _generation(now) != self._opened:
             raise LockedError("the file changed while it was read; somebody is writing it", path=self.path)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class FsspecStore:
@@ -258,6 +240,11 @@ class SpoolFile:
     def close(self) -> None:
         """Drop it."""
         self._file.close()
+
+
+def _generation(info: Mapping[str, Any]) -> tuple[int, Any]:
+    """Return what tells a file from what it becomes when somebody writes it."""
+    return int(info["size"]), info.get("ETag") or info.get("etag") or _modified(info)
 
 
 def _modified(info: Mapping[str, Any]) -> float:

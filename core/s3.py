@@ -22,8 +22,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from edl_ckpt.core.errors import (
     AuthError,
@@ -38,7 +37,7 @@ from edl_ckpt.core.errors import (
 )
 from edl_ckpt.core.owner import new_id
 from edl_ckpt.core.parallel import on_stop
-from edl_ckpt.core.store import SMALL_BYTES, ObjectStat, RangeReader, Scan, scan_of
+from edl_ckpt.core.store import SMALL_BYTES, ObjectStat, RangeReader, RemoteReader, Scan, scan_of
 
 LOG: Final = logging.getLogger("edl_ckpt")
 ATTEMPTS: Final = 5
@@ -240,7 +239,7 @@ def _meaning(error: Exception, path: str) -> EdlCkptError:
     return EdlCkptError(f"S3 answers {code}", path=path)
 
 
-class S3Reader:
+class S3Reader(RemoteReader):
     """An object, read by ranges of the one generation that was there when it was opened."""
 
     def __init__(self, connection: Connection, bucket: str, key: str, shown: str) -> None:
@@ -302,30 +301,11 @@ class S3Reader:
             hint="try again when the job has finished saving",
         )
 
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill the whole buffer from `offset` on."""
-        buffer[:] = self.read(offset, len(buffer))
-
-    def view(self, offset: int, size: int) -> memoryview | None:  # noqa: ARG002 - of the protocol
-        """Return None: what comes over a network is a copy."""
-        return None
-
     def check_unchanged(self) -> None:
         """Raise LockedError when the object is another one by now."""
         answer = self._connection.request("head_object", self.path, **self._target)
         if answer["ETag"] != self.etag:
             raise self._changed()
-
-    def close(self) -> None:
-        """Release nothing: every read is a request of its own."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class S3Store:

@@ -372,6 +372,37 @@ class StagedReader(LocalReader):
         return memoryview(held)[offset - start :]
 
 
+class RemoteReader:
+    """What readers of remote files have in common: every read is a request of its own."""
+
+    path: str
+    size_bytes: int
+    bytes_read: int
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return exactly `size` bytes at `offset`."""
+        raise NotImplementedError
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill the whole buffer from `offset` on."""
+        buffer[:] = self.read(offset, len(buffer))
+
+    def view(self, offset: int, size: int) -> memoryview | None:  # noqa: ARG002 - of the protocol
+        """Return None: what comes over a network is a copy."""
+        return None
+
+    def close(self) -> None:
+        """Release nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
 class LocalStore:
     """Directories and files of the local disk."""
 
