@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 
 from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.layout import STATE_DIR, parse_shard_file
-from edl_ckpt.core.owner import NO_LOCKS, STALE_SECONDS, Signature, describe, is_here, new_id, read_owner, told
+from edl_ckpt.core.owner import NO_LOCKS, STALE_SECONDS, Signature, describe, is_dead, is_here, new_id, read_owner, told
 from edl_ckpt.core.store import ConditionalStore, Store, is_local, local_path, open_store, storage_errors
 
 LOCK_FILE: Final = "lock-0"
@@ -195,9 +195,9 @@ class LocalLock:
 class RemoteLock:
     """The lock object of a location on storage that writes an object only if it is not there yet (S3).
 
-    Its holder writes it again every minute; one that is ten minutes old is taken over by writing it only if it is still
-    that one. Whether the storage keeps such conditions is tried each time: where it does not, or has none, that is
-    warned of and nothing is locked.
+    Its holder writes it again every minute; one that is ten minutes old, or of a dead process of this host, is taken
+    over by writing it only if it is still that one. Whether the storage keeps such conditions is tried each time: where
+    it does not, or has none, that is warned of and nothing is locked.
     """
 
     poll_seconds = 0.5
@@ -245,9 +245,9 @@ class RemoteLock:
         held = self._store.stat(_LOCK)
         if held is None:
             return ""
-        if held.age_seconds < STALE_SECONDS:
-            return ""
         owner = self.read()
+        if held.age_seconds < STALE_SECONDS and not (is_here(owner) and is_dead(owner, held.age_seconds)):
+            return ""
         etag = self._store.write_if(_LOCK, self._data, etag=held.etag)
         if etag:
             self._warn(f"{self._location}: took over the lock that was left by {told(owner)}")

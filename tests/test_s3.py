@@ -487,6 +487,45 @@ def test_killed(s3: Bucket, large: Path) -> None:
     assert s3.objects() == {}
 
 
+@pytest.mark.parametrize(
+    ("operation", "key", "whole"),
+    [
+        ("put", "variables-1-of-3", 2),
+        ("get", "variables-0-of-3", 2),
+        ("delete_many", "", 3),
+        ("put", "20.seal", 3),
+        ("delete", "journal", 3),
+    ],
+)
+def test_killed_in_place(multi: Bucket, operation: Any, key: str, whole: int) -> None:
+    """A reshard in place that is killed at any of its steps: at once the next command leaves one whole version."""
+    text = verify_version(at(multi.url, 20), level="deep").fingerprint
+    armed = multi.proxy.fail(Fault(stall(30), operation=operation, key=key, times=None))
+    command = [*PROGRAM, "reshard", f"{multi.url}@20", "--ps", "3"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 20
+        while not armed.hits and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.kill()
+    multi.proxy.heal()
+    held = recover(multi.url, wait_seconds=0)
+    assert "whole" in held.done[0]
+    version = at(multi.url, 20)
+    assert (version.ps_num, version.extra) == (whole, ())
+    check = verify_version(version, level="deep")
+    assert (check.fingerprint, check.findings, check.sealed) == (text, (), whole == 3)
+    assert not any("stage-0" in k or "lock-0" in k for k in multi.objects())
+
+
+def test_stalls(multi: Bucket) -> None:
+    """A reply that does not come is waited for as long as is said, then asked for again."""
+    armed = multi.proxy.fail(Fault(stall(5), operation="list"))
+    begin = time.monotonic()
+    assert len(list_versions(multi.url, storage_options={"read_timeout": "0.5"}).versions) == 3
+    assert armed.hits == 1
+    assert time.monotonic() - begin < 4
+
+
 def test_secrets_are_never_told(s3: Bucket, capfd: pytest.CaptureFixture[str]) -> None:
     """No option of storage is in any output, whether the command succeeds, fails, or says more."""
     from edl_ckpt.cli import app
