@@ -267,10 +267,12 @@ class RemoteOutput:
             if self._journal:
                 settle_remote(self._store, self._stage, self._journal)
 
-    @staticmethod
-    def _drop(item: NewObject) -> None:
+    def _drop(self, item: NewObject) -> None:
         with suppress(EdlCkptError):
-            item.abort()
+            if item.completed:
+                self._store.remove(item.path.removeprefix(f"{self._store.location}/"))
+            else:
+                item.abort()
 
 
 def marker_names(old: int, new: int) -> list[str]:
@@ -287,9 +289,13 @@ def settle_remote(store: RemoteStore, stage: str, journal: Mapping[str, Any]) ->
 
     What was proved is finished: the old shards go, the seal comes, the markers go last. What was not proved is undone:
     its uploads are aborted, and of its objects those removed that are known to be its own. Neither set is touched
-    unless the other one is seen to be whole: then RefusedError, and nothing is done.
+    unless the other one is seen to be whole: then RefusedError, and nothing is done. A new version all of whose shards
+    appeared stays: somebody may count on it by now.
     """
     directory, version = str(journal["directory"]), int(journal["version"])
+    if not journal["old"] and not journal.get("seal") and _all_there(store, directory, journal):
+        store.remove(f"{stage}/{JOURNAL}")
+        return f"version {version} is there whole, and was not sealed any more: verify --seal does that"
     other = journal["new"] if journal.get("seal") else dict.fromkeys(journal["old"])
     for name, size in other.items():
         found = store.stat(f"{directory}/{name}")
@@ -317,6 +323,15 @@ def settle_remote(store: RemoteStore, stage: str, journal: Mapping[str, Any]) ->
     store.remove_many([f"{directory}/{name}" for name in journal["markers"]])
     store.remove(f"{stage}/{JOURNAL}")
     return done
+
+
+def _all_there(store: RemoteStore, directory: str, journal: Mapping[str, Any]) -> bool:
+    """Say whether all shards that a journal names are visible, each the one that was uploaded."""
+    for name, size in journal["new"].items():
+        found = store.stat(f"{directory}/{name}")
+        if found is None or found.size_bytes != size or found.write_id not in {None, journal["write_ids"][name]}:
+            return False
+    return True
 
 
 class _Spooled:

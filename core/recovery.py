@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from edl_ckpt.core.copying import drop_uploads
-from edl_ckpt.core.errors import EdlCkptError
+from edl_ckpt.core.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.layout import JOURNAL, PROGRESS, STAGE_DIR, STATE_DIR, parse_shard_file
 from edl_ckpt.core.lock import LOCK_WAIT_SECONDS, LocationLock
 from edl_ckpt.core.metadata import read_document
@@ -102,15 +102,18 @@ def _settle_remote(store: RemoteStore) -> list[str]:
         stage, _, name = relative.rpartition("/")
         if name != JOURNAL:
             continue
-        journal = _document(store, relative)
-        if journal is None or "directory" not in journal:
-            store.remove(relative)
-            continue
-        found = store.stat(relative)
+        journal = _document(store, relative) or {}
         owner = journal.get("owner", {})
+        found = store.stat(relative)
         failed = is_me(owner) and stage not in ACTIVE
-        if found is not None and (failed or is_dead(owner, found.age_seconds - OLD_UPLOAD_SECONDS)):
+        if found is None or not (failed or is_dead(owner, found.age_seconds - OLD_UPLOAD_SECONDS)):
+            continue
+        try:
             done.append(settle_remote(store, stage, journal))
+        except RefusedError as error:
+            done.append(str(error))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            done.append(f"{relative} is damaged: what it was of was left as it is")
     return done
 
 
