@@ -559,6 +559,7 @@ class _RemoteTarget:
         self._objects: dict[str, NewObject] = {}
         self._visible: set[str] = set()
         self._open: dict[str, str] = {}
+        self._all: dict[str, dict[str, Any]] = {}
         self._done: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
         self._published = False
@@ -592,13 +593,12 @@ class _RemoteTarget:
         for shard in shards:
             record = held.get(shard.name)
             relative = f"{self._folder}/{shard.name}"
-            if record is not None and len(record["sums"]) == len(shard.chunks):
-                found = self._store.stat(relative)
-                if found is not None and found.write_id == record["write_id"]:
+            if record is not None and len(record.get("sums", ())) == len(shard.chunks):
+                if _is_visible(self._store, {**record, "path": relative}):
                     self._visible.add(shard.name)
                 item = None
-                if found is None and hasattr(self._store, "resume_object"):
-                    item = self._store.resume_object(relative, shard.size_bytes, record)
+                if shard.name not in self._visible and record.get("upload_id"):
+                    item = self._store.resume_object(relative, shard.size_bytes, record)  # type: ignore[attr-defined]
                 if item is not None or shard.name in self._visible:
                     shard.sums, self._done[shard.name] = record["sums"], record
                     if item is not None:
@@ -626,13 +626,13 @@ class _RemoteTarget:
         drop_uploads(self._store, document, whole=not same)  # of other files, or cut short
         return shards if same else {}
 
-    def _write_progress(self, still_open: Iterable[str]) -> None:
+    def _write_progress(self, still_open: Iterable[str], more: Mapping[str, Any] | None = None) -> None:
         document = {
             "schema": PROGRESS_SCHEMA,
             "owner": describe("copy"),
             "source": identity(self._version),
             "folder": self._folder,
-            "shards": self._done,
+            "shards": {**self._done, **(more or {})},
             "open": {name: self._open[name] for name in still_open if name not in self._done},
         }
         self._store.write_small(f"{self._stage}/{PROGRESS}", json.dumps(document).encode())
@@ -645,19 +645,24 @@ class _RemoteTarget:
         """Make sure that a shard is uploaded, and write down how it is found again."""
         item = self._objects[shard.name]
         item.finish()
-        upload_id = getattr(item, "upload_id", "")
-        if upload_id:  # an object of one part is in memory until it is completed
-            with self._lock:
-                self._done[shard.name] = {
-                    "path": f"{self._folder}/{shard.name}",
-                    "upload_id": upload_id,
-                    "write_id": getattr(item, "write_id", ""),
-                    "sums": shard.sums,
-                }
+        record = {
+            "path": f"{self._folder}/{shard.name}",
+            "upload_id": getattr(item, "upload_id", ""),
+            "write_id": getattr(item, "write_id", ""),
+            "sums": shard.sums,
+        }
+        with self._lock:
+            self._all[shard.name] = record
+            if record["upload_id"]:  # an object of one part is in memory until it is completed
+                self._done[shard.name] = record
                 self._write_progress(self._open)
 
     def publish(self, seal: Callable[[Checkpoint | None, bool], Seal]) -> None:
         """Complete all back to back, prove them, and seal them last."""
+        one_part = {name: record for name, record in self._all.items() if name not in self._done}
+        if any(record["write_id"] for record in one_part.values()):  # so that what appears is known for ours
+            self._write_progress((), one_part)
+        self._store.remove(seal_file(self._version.version))  # of a version that had this number once
         for _ in run_parallel(lambda o: o.complete(), list(self._objects.values()), 16):
             pass
         number, sizes = self._version.version, [shard.size_bytes for shard in self._version.shards]
@@ -667,8 +672,8 @@ class _RemoteTarget:
         with open_checkpoint(there, storage_options=self._options) as written:
             made = seal(written, verified)
         self._store.write_small(seal_file(number), seal_bytes(made))
-        self._store.remove(f"{self._stage}/{PROGRESS}")
         self._published = True
+        self._store.remove(f"{self._stage}/{PROGRESS}")
 
 
 def drop_uploads(store: RemoteStore, progress: Mapping[str, Any], *, whole: bool) -> None:
@@ -676,7 +681,23 @@ def drop_uploads(store: RemoteStore, progress: Mapping[str, Any], *, whole: bool
     abort = getattr(store, "abort_upload", None)
     if abort is None:
         return
-    for name, upload_id in progress.get("open", {}).items():
-        abort(f"{progress['folder']}/{name}", upload_id)
-    for record in progress.get("shards", {}).values() if whole else ():
-        abort(record["path"], record["upload_id"])
+    for name, upload_id in dict(progress.get("open", {})).items():
+        abort(f"{progress.get('folder', '')}/{name}", upload_id)
+    for record in dict(progress.get("shards", {})).values() if whole else ():
+        if record.get("upload_id"):
+            abort(record.get("path", ""), record["upload_id"])
+
+
+def drop_copy(store: RemoteStore, progress: Mapping[str, Any]) -> None:
+    """Drop all that an interrupted copy left, but a version all of whose shards appeared."""
+    drop_uploads(store, progress, whole=True)
+    records = [record for record in dict(progress.get("shards", {})).values() if record.get("write_id")]
+    visible = [r["path"] for r in records if _is_visible(store, r)]
+    if len(visible) < len(records) or progress.get("open"):
+        store.remove_many(visible)
+
+
+def _is_visible(store: RemoteStore, record: Mapping[str, Any]) -> bool:
+    """Say whether a shard of an interrupted copy appeared: what is there was written by that copy."""
+    found = store.stat(str(record["path"]))
+    return found is not None and bool(record.get("write_id")) and found.write_id == record["write_id"]

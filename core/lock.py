@@ -63,18 +63,12 @@ class LocationLock:
 
     def __enter__(self) -> Self:
         deadline = time.monotonic() + self._wait_seconds
-        while not self._held.take():
-            if time.monotonic() >= deadline:
-                raise LockedError(
-                    f"locked by {told(self._held.read())}",
-                    path=self.location,
-                    hint="try again when it is done, or wait for it: --lock-wait 10m",
-                )
-            time.sleep(self._held.poll_seconds)
         try:
+            while not self._held.take():
+                self._wait_until(deadline)
             from edl_ckpt.core.recovery import settle
 
-            self.settled = tuple(settle(self.location, self._options))
+            self.settled = tuple(settle(self.location, self._options, exclusive=self._held.is_exclusive))
             for done in self.settled if self._tells else ():
                 self._warn(f"{self.location}: {done}")
         except BaseException:  # a signal may end us right here
@@ -87,11 +81,21 @@ class LocationLock:
     ) -> None:
         self._held.release()
 
+    def _wait_until(self, deadline: float) -> None:
+        if time.monotonic() >= deadline:
+            raise LockedError(
+                f"locked by {told(self._held.read())}",
+                path=self.location,
+                hint="try again when it is done, or wait for it: --lock-wait 10m",
+            )
+        time.sleep(self._held.poll_seconds)
+
 
 class LocalLock:
     """The lock file of a local location, under the kernel's file lock."""
 
     poll_seconds = 0.05
+    is_exclusive = True
 
     def __init__(self, root: str, purpose: str, warn: Callable[[str], None]) -> None:
         self._root = root
@@ -111,13 +115,17 @@ class LocalLock:
         if fd is None:
             return False
         try:
-            if not self._lock(fd):
-                os.close(fd)
-                return False
-            self._fd = fd
+            ours = self._lock(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        if not ours:
+            os.close(fd)
+            return False
+        self._fd = fd
+        try:
             self._signature = Signature(fd, self.path, self._purpose)
         except BaseException:  # a signal may end us right here
-            self._fd = fd
             self.release()
             raise
         return True
@@ -202,6 +210,11 @@ class RemoteLock:
 
     poll_seconds = 0.5
 
+    @property
+    def is_exclusive(self) -> bool:
+        """Return True when the lock is held, and not only warned of."""
+        return bool(self._etag)
+
     def __init__(self, store: Store, location: str, purpose: str, warn: Callable[[str], None]) -> None:
         self._store = store
         self._location = location
@@ -218,13 +231,14 @@ class RemoteLock:
             return True
         self._data = json.dumps(describe(self._purpose) | {"id": new_id()}).encode()
         try:
-            etag = self._write()
+            etag = self._etag = self._write()
             if not etag:
                 return False
             ignored = bool(self._store.write_if(_LOCK, self._data, etag=""))  # a second one must be refused
         except UnsupportedError:
             ignored, etag = True, ""
         if ignored:
+            self._etag = ""
             if etag:
                 self._store.remove(_LOCK)
             self._warn(
@@ -232,7 +246,6 @@ class RemoteLock:
                 " edl-ckpt change it now"
             )
             return True
-        self._etag = etag
         threading.Thread(target=self._touch, name="edl-ckpt-lock", daemon=True).start()
         return True
 

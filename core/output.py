@@ -239,6 +239,8 @@ class RemoteOutput:
                 sink.drain()
         for item in self._objects:
             item.finish()
+        if not self._replaces:
+            self._store.remove(seal_file(self._number))  # of a version that had this number once
         for name in self._journal["markers"]:
             self._store.write_small(f"{self._directory}/{name}", b"")
         for _ in run_parallel(lambda o: o.complete(), self._objects, _COMPLETIONS):
@@ -315,8 +317,9 @@ def settle_remote(store: RemoteStore, stage: str, journal: Mapping[str, Any]) ->
             if abort is not None:
                 abort(f"{directory}/{name}", upload_id)
         for name, write_id in journal["write_ids"].items():
-            found = store.stat(f"{directory}/{name}") if write_id else None
-            if found is not None and found.write_id == write_id:
+            found = store.stat(f"{directory}/{name}") if write_id or journal["old"] else None
+            # Where a version was to be replaced the lock was held: what has the new names is what we put there.
+            if found is not None and (found.write_id == write_id or (journal["old"] and not write_id)):
                 store.remove(f"{directory}/{name}")
         old = "is the old one, whole" if journal["old"] else "was not finished"
         done = f"version {version} {old}: what was to be written is dropped"

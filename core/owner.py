@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
+import hashlib
 import json
 import os
 import re
 import secrets
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -59,6 +62,7 @@ def describe(purpose: str) -> dict[str, Any]:
     return {
         "pid": os.getpid(),
         "host": os.uname().nodename,
+        "kernel": _kernel(),
         "since": datetime.now(UTC).isoformat(timespec="seconds"),
         "purpose": purpose,
     }
@@ -81,14 +85,25 @@ def read_owner(path: str) -> dict[str, Any]:
     return owner if isinstance(owner, dict) else {}
 
 
-def is_here(owner: dict[str, Any]) -> bool:
-    """Say whether an owner is, or was, on this host."""
-    return owner.get("host") == os.uname().nodename
+@functools.cache
+def _kernel() -> str:
+    """Return what tells one boot and one space of process numbers from another: containers may share a host's name."""
+    parts: list[str] = []
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        parts.append(file.read().strip())
+    with suppress(OSError):
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    return hashlib.blake2b(" ".join(parts).encode(), digest_size=4).hexdigest()
+
+
+def is_here(owner: Mapping[str, Any]) -> bool:
+    """Say whether an owner is, or was, a process that we would see: of this host, since it started."""
+    return owner.get("host") == os.uname().nodename and owner.get("kernel") == _kernel()
 
 
 def is_me(owner: Mapping[str, Any]) -> bool:
     """Say whether an owner is this process."""
-    return owner.get("pid") == os.getpid() and owner.get("host") == os.uname().nodename
+    return owner.get("pid") == os.getpid() and is_here(owner)
 
 
 def is_dead(owner: dict[str, Any], silent_seconds: float) -> bool:
@@ -105,7 +120,7 @@ def new_id() -> str:
 
 
 def _host_in_id() -> str:
-    return re.sub(r"[^A-Za-z0-9]", "_", os.uname().nodename)[:64]
+    return re.sub(r"[^A-Za-z0-9]", "_", os.uname().nodename)[:64] + "_" + _kernel()
 
 
 def owner_in(name: str) -> dict[str, Any]:
@@ -113,32 +128,57 @@ def owner_in(name: str) -> dict[str, Any]:
     match = _ID.search(name)
     if match is None:
         return {}
-    here = match["host"] == _host_in_id()
-    return {"pid": int(match["pid"]), "host": os.uname().nodename if here else match["host"]}
+    here = {"host": os.uname().nodename, "kernel": _kernel()} if match["host"] == _host_in_id() else {}
+    return {"pid": int(match["pid"]), "host": match["host"], **here}
+
+
+@contextmanager
+def if_abandoned(directory: str) -> Iterator[bool]:
+    """Say whether the owner of a directory is dead, False for what we cannot know.
+
+    Nobody takes it over while the block runs.
+    """
+    fd = -1
+    try:
+        try:
+            fd = os.open(os.path.join(directory, OWNER_FILE), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            dead = _is_left(fd, directory)
+        except FileNotFoundError:  # killed before it could say more, or just beginning
+            dead = _is_nobodys(directory)
+        except OSError:
+            dead = False
+        yield dead
+    finally:
+        if fd >= 0:
+            os.close(fd)
 
 
 def is_abandoned(directory: str) -> bool:
-    """Say whether the owner of a directory named by `new_id` is dead; False for what we cannot know."""
-    path = os.path.join(directory, OWNER_FILE)
+    """Say whether the owner of a directory is dead, at this moment."""
+    with if_abandoned(directory) as dead:
+        return dead
+
+
+def _is_nobodys(directory: str) -> bool:
     try:
         silent = time.time() - os.stat(directory).st_mtime
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:  # killed before it could say more, or just beginning
-        return os.path.isdir(directory) and is_dead(owner_in(os.path.basename(directory)), silent)
     except OSError:
         return False
+    return os.path.isdir(directory) and is_dead(owner_in(os.path.basename(directory)), silent)
+
+
+def _is_left(fd: int, directory: str) -> bool:
+    path = os.path.join(directory, OWNER_FILE)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         return error.errno in NO_LOCKS and is_dead(read_owner(path), time.time() - os.fstat(fd).st_mtime)
-    else:
-        owner = read_owner(path)
-        silent = time.time() - os.fstat(fd).st_mtime
-        if not owner:  # whoever makes the file locks and signs it a moment later
-            return silent > _SIGNING_SECONDS or is_dead(owner_in(os.path.basename(directory)), silent)
-        return is_here(owner) or is_dead(owner, silent)
-    finally:
-        os.close(fd)
+    owner = read_owner(path)
+    silent = time.time() - os.fstat(fd).st_mtime
+    if not owner:  # whoever makes the file locks and signs it a moment later
+        return silent > _SIGNING_SECONDS or is_dead(owner_in(os.path.basename(directory)), silent)
+    # The kernel's lock, which we hold now, ended with a process of this kernel; another's may never have reached us.
+    return is_here(owner) or is_dead(owner, silent)
 
 
 def _is_alive(pid: int) -> bool:

@@ -386,7 +386,8 @@ def execute_prune(
         doomed = [found[e.path] for e in plan.deletions if e.location == location and e.path in found]
         problems += sweep(location)
         removal = delete_versions(location, doomed, keep=trash, storage_options=storage_options)
-        forget_gone(location, {v.version for v in listings[location]} - {v.version for v in removal.deleted})
+        left = {v.version for v in listings[location]} - {v.version for v in removal.deleted}
+        forget_gone(location, left, storage_options=storage_options)
         gone += removal.deleted
         problems += removal.problems
         progress.advance(sum(v.size_bytes for v in removal.deleted))

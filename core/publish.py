@@ -30,7 +30,7 @@ from edl_ckpt.core.owner import (
     NO_LOCKS,
     OWNER_FILE,
     Signature,
-    is_abandoned,
+    if_abandoned,
     is_dead,
     new_id,
     owner_in,
@@ -133,6 +133,7 @@ class Staging:
                 make_inside(self.path, exist_ok=self._named)
                 self._hold.take(self.path, self._purpose)
             except NotFoundError:  # empty for an instant, and another process tidied up in it
+                self._hold.release()
                 make_inside(self.path, exist_ok=True)
                 self._hold.take(self.path, self._purpose)
             sweep_stages(self.checkpoint_dir)
@@ -140,7 +141,7 @@ class Staging:
             self._hold.release()
             raise
         except BaseException:  # a signal may end us right here
-            if not os.path.lexists(os.path.join(self.path, PROGRESS)):
+            if not self._named or (self._hold.held and not os.path.lexists(os.path.join(self.path, PROGRESS))):
                 remove_stage(self.path)
             self._hold.release()
             raise
@@ -162,7 +163,9 @@ class Staging:
 
     def clear(self) -> None:
         """Remove what is in the directory."""
-        for name in set(os.listdir(self.path)) - {OWNER_FILE}:
+        with storage_errors(self.path):
+            names = set(os.listdir(self.path)) - {OWNER_FILE}
+        for name in names:
             path = os.path.join(self.path, name)
             with storage_errors(path):
                 if os.path.isdir(path):
@@ -189,8 +192,12 @@ class Staging:
         make_inside(
             os.path.join(self.checkpoint_dir, META_DIR), exist_ok=True
         )  # now: nothing may fail once it is there
-        forget_seal(self.checkpoint_dir, version)  # of a version that had this number once
-        rename_new(staged, target)
+        self._take_seal(version)  # of a version that had this number once
+        try:
+            rename_new(staged, target)
+        except BaseException:
+            _place_seal(self.checkpoint_dir, self.path, version, _OLD_SEAL)
+            raise
         flush_directory(self.checkpoint_dir)
         _place_seal(self.checkpoint_dir, self.path, version)
 
@@ -210,15 +217,14 @@ class Staging:
             "schema": JOURNAL_SCHEMA,
             "version": version,
             "target": os.path.basename(target),
-            "inode": [held.st_dev, held.st_ino],
+            "inode": held.st_ino,
             "keep_old": keep_old,
             "old_names": sorted(old_names),
         }
         write_new(os.path.join(self.path, JOURNAL), json.dumps(journal).encode())
         flush_directory(self.path)
+        self._take_seal(version)
         with storage_errors(target):
-            with suppress(FileNotFoundError):  # no seal is ever beside files that it is not of
-                os.rename(os.path.join(self.checkpoint_dir, seal_file(version)), os.path.join(self.path, _OLD_SEAL))
             try:
                 _rename(staged, target, _RENAME_EXCHANGE)
             except OSError as error:
@@ -227,6 +233,12 @@ class Staging:
                 os.rename(target, _old_path(self.path, journal))
                 os.rename(staged, target)
         settle_stage(self.checkpoint_dir, self.path)
+
+    def _take_seal(self, version: int) -> None:
+        """Put an older seal aside: none is ever beside files that it is not of."""
+        path = os.path.join(self.checkpoint_dir, seal_file(version))
+        with storage_errors(path), suppress(FileNotFoundError):
+            os.rename(path, os.path.join(self.path, _OLD_SEAL))
 
     def _stage_seal(self, seal: bytes) -> None:
         write_again(os.path.join(self.path, _SEAL), seal)
@@ -238,6 +250,11 @@ class Hold:
     def __init__(self) -> None:
         self._fd = -1
         self._signature: Signature | None = None
+
+    @property
+    def held(self) -> bool:
+        """Return True once the file is ours."""
+        return self._signature is not None
 
     def take(self, directory: str, purpose: str) -> None:
         """Lock the file; LockedError when somebody is at work there.
@@ -260,6 +277,9 @@ class Hold:
                     break
                 else:
                     break
+            named, held = os.stat(path), os.fstat(self._fd)
+            if (named.st_dev, named.st_ino) != (held.st_dev, held.st_ino):  # somebody tidied up before we had the lock
+                raise NotFoundError("was removed meanwhile", path=path)
         self._signature = Signature(self._fd, path, purpose)
 
     def release(self) -> None:
@@ -281,10 +301,12 @@ def sweep_stages(checkpoint_dir: str) -> list[str]:
     removed: list[str] = []
     for name in names:
         path = os.path.join(top, name)
-        if is_abandoned(path) and not any(os.path.lexists(os.path.join(path, file)) for file in (JOURNAL, PROGRESS)):
-            remove_stage(path)
-            removed.append(path)
-        elif not owner_in(name):  # its name tells no owner: when nothing is in it, nobody misses it
+        with if_abandoned(path) as dead:
+            kept = any(os.path.lexists(os.path.join(path, file)) for file in (JOURNAL, PROGRESS))
+            if dead and not kept:
+                remove_stage(path)
+                removed.append(path)
+        if not dead and not owner_in(name):  # its name tells no owner: when nothing is in it, nobody misses it
             with suppress(OSError):
                 os.rmdir(path)
     return removed
@@ -313,14 +335,14 @@ def settle_stage(checkpoint_dir: str, stage: str) -> str | None:
     """
     path = os.path.join(stage, JOURNAL)
     try:
-        with open(path, encoding="utf-8") as file:
+        with storage_errors(path), open(path, encoding="utf-8") as file:
             journal = json.load(file)
         target = os.path.join(checkpoint_dir, os.path.basename(str(journal["target"])))
         version, keep_old = int(journal["version"]), bool(journal["keep_old"])
-        inode, old_names = tuple(journal["inode"]), set(journal["old_names"])
-    except FileNotFoundError:
+        inode, old_names = int(journal["inode"]), set(journal["old_names"])
+    except NotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError):  # cut short: nothing was done yet when it was written
+    except (ValueError, KeyError, TypeError):  # cut short: nothing was done yet when it was written
         with storage_errors(path):
             os.unlink(path)
         return None
@@ -330,7 +352,13 @@ def settle_stage(checkpoint_dir: str, stage: str) -> str | None:
         if not os.path.lexists(target) and os.path.isdir(staged):  # between two renames
             os.rename(staged, target)
         now = os.stat(target) if os.path.lexists(target) else None
-        if now is None or (now.st_dev, now.st_ino) != inode:
+        if now is None:
+            raise RefusedError(
+                "neither the old version nor the new is where it should be; nothing was changed",
+                path=target,
+                hint=f"look into {stage}",
+            )
+        if (now.st_dev, now.st_ino) != (os.stat(stage).st_dev, inode):  # a device's number may be another after a boot
             _place_seal(checkpoint_dir, stage, version, _OLD_SEAL)
             os.unlink(path)
             return f"version {version} is the old one, whole: what was to replace it is dropped"
@@ -407,7 +435,8 @@ class StagedOutput:
     def __enter__(self) -> Self:
         with storage_errors(self._folder):
             os.stat(self._folder)
-        _sweep_outputs(self._folder)
+        with storage_errors(self._folder):
+            _sweep_outputs(self._folder)
         if os.path.lexists(self.target) and not self._force:
             raise RefusedError("exists already; nothing was changed", path=self.target, hint="--force replaces it")
         if self._is_directory:

@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from edl_ckpt.core.copying import drop_uploads
-from edl_ckpt.core.errors import EdlCkptError, RefusedError
-from edl_ckpt.core.layout import JOURNAL, PROGRESS, STAGE_DIR, STATE_DIR, parse_shard_file
+from edl_ckpt.core.copying import drop_copy
+from edl_ckpt.core.errors import RefusedError, UsageError
+from edl_ckpt.core.layout import JOURNAL, PROGRESS, STAGE_DIR, STATE_DIR, parse_shard_file, parse_version_dir
 from edl_ckpt.core.lock import LOCK_WAIT_SECONDS, LocationLock
 from edl_ckpt.core.metadata import read_document
 from edl_ckpt.core.output import ACTIVE, settle_remote
-from edl_ckpt.core.owner import is_abandoned, is_dead, is_me
+from edl_ckpt.core.owner import if_abandoned, is_abandoned, is_dead, is_me
 from edl_ckpt.core.publish import remove_stage, settle_stage, sweep_stages
 from edl_ckpt.core.store import RemoteStore, is_local, local_path, open_remote
 
@@ -74,19 +74,29 @@ def settle_first(location: str, **lock: Any) -> None:
                 return
 
 
-def settle(location: str, storage_options: Mapping[str, str] | None = None) -> list[str]:
-    """Finish or undo what journals of dead commands say; return what was done. The caller holds the location's lock."""
+def settle(location: str, storage_options: Mapping[str, str] | None = None, *, exclusive: bool = True) -> list[str]:
+    """Finish or undo what journals of dead commands say; return what was done. The caller holds the location's lock.
+
+    `exclusive` says that it really does: on storage without locks only silence tells that a command is dead.
+    """
     if not is_local(location):
-        return _settle_remote(open_remote(location, storage_options))
+        return _settle_remote(open_remote(location, storage_options), exclusive=exclusive)
     root = local_path(location)
     top = os.path.join(root, STAGE_DIR)
     done: list[str] = []
     for name in _names(top):
         stage = os.path.join(top, name)
-        if os.path.lexists(os.path.join(stage, JOURNAL)) and is_abandoned(stage):
-            settled = settle_stage(root, stage)
-            remove_stage(stage)
-            done += [settled] if settled else []
+        if not os.path.lexists(os.path.join(stage, JOURNAL)):
+            continue
+        with if_abandoned(stage) as dead:
+            if dead:
+                try:
+                    settled = settle_stage(root, stage)
+                except RefusedError as error:
+                    done.append(str(error))
+                    continue
+                remove_stage(stage)
+                done += [settled] if settled else []
     for path in sweep_stages(root):
         done.append(f"removed {os.path.basename(path)}, which a killed command was writing")
     if os.path.isdir(os.path.join(root, STATE_DIR, "trash-0")):
@@ -96,7 +106,7 @@ def settle(location: str, storage_options: Mapping[str, str] | None = None) -> l
     return done
 
 
-def _settle_remote(store: RemoteStore) -> list[str]:
+def _settle_remote(store: RemoteStore, *, exclusive: bool) -> list[str]:
     done: list[str] = []
     for relative in store.tree(STAGE_DIR):
         stage, _, name = relative.rpartition("/")
@@ -105,8 +115,9 @@ def _settle_remote(store: RemoteStore) -> list[str]:
         journal = _document(store, relative) or {}
         owner = journal.get("owner", {})
         found = store.stat(relative)
-        failed = is_me(owner) and stage not in ACTIVE
-        if found is None or not (failed or is_dead(owner, found.age_seconds - OLD_UPLOAD_SECONDS)):
+        # What replaces a version is done under the lock, which is ours now: its owner has lost it, or is dead.
+        ours = (exclusive and bool(journal.get("old"))) or (is_me(owner) and stage not in ACTIVE)
+        if found is None or not (ours or is_dead(owner, found.age_seconds - OLD_UPLOAD_SECONDS)):
             continue
         try:
             done.append(settle_remote(store, stage, journal))
@@ -120,7 +131,7 @@ def _settle_remote(store: RemoteStore) -> list[str]:
 def _document(store: RemoteStore, relative: str) -> dict[str, Any] | None:
     try:
         return read_document(store, relative)
-    except EdlCkptError:
+    except UsageError:  # damaged
         return {}
 
 
@@ -130,10 +141,13 @@ def _local_copies(root: str, done: list[str], *, drop: bool) -> list[str]:
     top = os.path.join(root, STAGE_DIR)
     for name in _names(top):
         stage = os.path.join(top, name)
-        if os.path.lexists(os.path.join(stage, PROGRESS)) and is_abandoned(stage):
-            if drop:
+        if not os.path.lexists(os.path.join(stage, PROGRESS)):
+            continue
+        with if_abandoned(stage) as dead:
+            if dead and drop:
                 remove_stage(stage)
-            (done if drop else kept).append(_copy_in_words(name, dropped=drop))
+            if dead:
+                (done if drop else kept).append(_copy_in_words(name, dropped=drop))
     return kept
 
 
@@ -144,8 +158,12 @@ def _remote_copies(store: RemoteStore, done: list[str], *, drop: bool) -> list[s
         if name != PROGRESS:
             continue
         progress = _document(store, relative) or {}
+        found = store.stat(relative)
+        owner = progress.get("owner", {})
+        if found is None or not (is_me(owner) or is_dead(owner, found.age_seconds - OLD_UPLOAD_SECONDS)):
+            continue  # somebody is at work on it
         if drop:
-            drop_uploads(store, progress, whole=True)
+            drop_copy(store, progress)
             store.remove(relative)
         (done if drop else kept).append(_copy_in_words(stage.rpartition("/")[2], dropped=drop))
     return kept
@@ -162,10 +180,11 @@ def _old_uploads(store: RemoteStore, kept: list[str]) -> list[str]:
     """Abort uploads of shards that no journal knows: of a run that was killed before it could write one."""
     done: list[str] = []
     uploads = getattr(store, "open_uploads", None)
-    if uploads is None or kept:
+    if uploads is None or kept or any(name.endswith((JOURNAL, PROGRESS)) for name in store.tree(STAGE_DIR)):
         return done
     for upload in uploads():
-        ours = parse_shard_file(upload.relative.rpartition("/")[2]) is not None
+        folder, _, name = upload.relative.partition("/")
+        ours = parse_version_dir(folder) is not None and parse_shard_file(name) is not None
         if ours and upload.age_seconds > OLD_UPLOAD_SECONDS:
             store.abort_upload(upload.relative, upload.upload_id)  # type: ignore[attr-defined]
             done.append(f"dropped an upload of {upload.relative} that was left")

@@ -226,7 +226,8 @@ def _meaning(error: Exception, path: str) -> EdlCkptError:
         if code in _AUTH:
             return AuthError(f"S3 refuses: {code}", path=path, hint=_AUTH_HINT)
         if isinstance(error, ValueError | TypeError):
-            return EdlCkptError(f"S3 cannot be asked that: {error}", path=path)
+            # Not its words: they repeat the endpoint, in which there may be a password.
+            return EdlCkptError(f"S3 cannot be asked that ({code}): look at the endpoint and the options", path=path)
         return UnavailableError(f"S3 does not answer ({code})", path=path)
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     code = str(response.get("Error", {}).get("Code") or status)

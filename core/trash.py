@@ -26,7 +26,7 @@ from edl_ckpt.core.model import Version
 from edl_ckpt.core.owner import new_id
 from edl_ckpt.core.publish import flush_directory, make_inside, rename_new, write_new
 from edl_ckpt.core.seal import seal_file
-from edl_ckpt.core.store import RemoteStore, is_local, local_path, open_remote, storage_errors
+from edl_ckpt.core.store import RemoteStore, is_local, local_path, open_remote, open_store, storage_errors
 
 RECORD_SCHEMA: Final = "edl-ckpt/trash/1"
 _RECORD: Final = "record.json"
@@ -105,7 +105,8 @@ def list_trash(location: str) -> list[TrashEntry]:
             continue
         held = tuple(sorted(set(_names(path)) - {_RECORD, _META}))
         with storage_errors(path):
-            moment = float(record["time"]) if "time" in record else os.stat(path).st_mtime
+            told = record.get("time")
+            moment = float(told) if isinstance(told, int | float) else os.stat(path).st_mtime
         keep = bool(record.get("keep", True))  # what has no record was put here by `reshard --keep-old`
         entries.append(TrashEntry(path, moment, keep, held, _tree_bytes(path)))
     return sorted(entries, key=lambda entry: (entry.time, entry.path), reverse=True)
@@ -194,19 +195,14 @@ def sweep(location: str) -> tuple[str, ...]:
     return tuple(problems)
 
 
-def forget_gone(location: str, present: Iterable[int]) -> None:
+def forget_gone(location: str, present: Iterable[int], *, storage_options: Mapping[str, str] | None = None) -> None:
     """Remove what is known of versions that are gone: a restarted job may use their numbers again. Caller locks."""
-    if not is_local(location):
-        return
-    directory = os.path.join(local_path(location), META_DIR)
+    store = open_store(location, storage_options)
     kept = {f"{version}{ending}" for version in present for ending in (".json", ".seal.json")} | {"location.json"}
-    for name in _names(directory):
+    for name in store.names(META_DIR):
         number, _, ending = name.partition(".")
         if name not in kept and ending in {"json", "seal.json"} and number.isascii() and number.isdigit():
-            with storage_errors(directory), suppress(FileNotFoundError):
-                os.unlink(os.path.join(directory, name))
-    with suppress(OSError):  # not empty, or not there
-        os.rmdir(directory)
+            store.remove(f"{META_DIR}/{name}")
 
 
 def _copy_known(root: str, files: Iterable[str], target: str) -> None:
@@ -293,7 +289,11 @@ def _read_record(path: str) -> dict[str, Any]:
 
 
 def _tree_bytes(path: str) -> int:
-    return sum(os.lstat(file).st_size for file in _files(path))
+    total = 0
+    for file in _files(path):
+        with suppress(FileNotFoundError):  # another prune is removing it
+            total += os.lstat(file).st_size
+    return total
 
 
 def _files(path: str) -> Iterator[str]:

@@ -18,6 +18,7 @@ from edl_ckpt.core.catalog import list_versions, parse_ref, resolve
 from edl_ckpt.core.errors import LockedError, NotFoundError, RefusedError, UnsupportedError
 from edl_ckpt.core.lock import LocationLock
 from edl_ckpt.core.model import State
+from edl_ckpt.core.owner import describe
 from edl_ckpt.core.prune import (
     Guards,
     PrunePlan,
@@ -225,10 +226,9 @@ def test_lock(run: Path) -> None:
 @pytest.mark.parametrize(("host", "age", "taken"), [(None, 0, True), ("elsewhere", 0, False), ("elsewhere", 900, True)])
 def test_stale_lock(run: Path, host: str | None, age: float, taken: bool) -> None:
     """A lock left by a killed process is taken over and said so; one of another host only when it was not touched."""
-    import socket
-
     path = run / ".edl-ckpt-0/lock-0"
-    path.write_text(json.dumps({"pid": 1, "host": host or socket.gethostname(), "since": "x", "purpose": "prune"}))
+    owner = {**describe("prune"), "pid": 1}
+    path.write_text(json.dumps({**owner, "host": host or owner["host"]}))
     os.utime(path, (time.time() - age, time.time() - age))
     told: list[str] = []
     lock = LocationLock(str(run), "mine", wait_seconds=0.1, warn=told.append)

@@ -1,0 +1,213 @@
+"""What must hold when recovery itself meets trouble, and among several that are at work."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import elasticdl_rules
+from edl_ckpt.core import (
+    execute_copy,
+    execute_reshard,
+    list_versions,
+    plan_copy,
+    plan_reshard,
+    publish,
+    recover,
+    save_checkpoint,
+    verify_version,
+)
+from edl_ckpt.core import lock as lock_module
+from edl_ckpt.core import owner as owner_module
+from edl_ckpt.core.errors import EdlCkptError, LockedError, RefusedError
+from edl_ckpt.core.lock import LocationLock
+from edl_ckpt.core.model import Version
+from edl_ckpt.core.publish import Staging
+from edl_ckpt.core.s3 import Upload
+from edl_ckpt.core.writer import Table
+from s3_fixtures import Bucket
+
+
+def save(location: str | Path, *versions: int, ps_num: int = 3) -> None:
+    ids = np.arange(60)
+    for version in versions:
+        rows = np.full((60, 2), version, np.float32)
+        save_checkpoint(str(location), version, ps_num, variables={}, tables={"t": Table(ids, rows)})
+
+
+def only(location: str | Path) -> Version:
+    (version,) = list_versions(str(location)).versions
+    return version
+
+
+@pytest.fixture
+def halfway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A location in which a reshard in place, without exchange, was killed between its two renames."""
+    save(tmp_path / "run", 7)
+    real, calls = os.rename, list[str]()
+
+    def rename(old: str, new: str) -> None:
+        calls.append(new)
+        if len(calls) == 3:  # the seal, the old version, and now the new one
+            os._exit(9)
+        real(old, new)
+
+    with warnings.catch_warnings(action="ignore"):  # of threads, which the child does not use
+        pid = os.fork()
+    if pid == 0:
+        monkeypatch.setattr(publish, "_renameat2", lambda: None)
+        monkeypatch.setattr(os, "rename", rename)
+        execute_reshard(plan_reshard(only(tmp_path / "run"), 2))
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+    assert list_versions(str(tmp_path / "run")).versions == ()
+    return tmp_path / "run"
+
+
+def test_between_two_renames(halfway: Path) -> None:
+    """Neither name is there, and both versions are: the new one, which was proved, comes."""
+    assert any("is the new one, whole" in text for text in recover(str(halfway)).done)
+    assert only(halfway).ps_num == 2
+    assert verify_version(only(halfway), level="deep").findings == ()
+    assert elasticdl_rules.leftovers(halfway) == []
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO, errno.EACCES])
+def test_a_journal_that_cannot_be_read_now(halfway: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """An error of the system is no sign that there is nothing to do: nothing is removed, and later all comes right."""
+    real = open
+
+    def failing(path: Any, *more: Any, **others: Any) -> Any:
+        if str(path).endswith("journal.json"):
+            raise OSError(code, os.strerror(code))
+        return real(path, *more, **others)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("builtins.open", failing)
+        with pytest.raises(EdlCkptError):
+            recover(str(halfway))
+    recover(str(halfway))
+    assert verify_version(only(halfway), level="deep").findings == ()
+
+
+def test_the_device_has_another_number(halfway: Path) -> None:
+    """After a boot, or from another host, a file system may have another number: the staged version is known still."""
+    (path,) = halfway.rglob("journal.json")
+    journal = json.loads(path.read_text())
+    assert journal["inode"] == os.stat(next(path.parent.glob("version_7"))).st_ino
+    recover(str(halfway))
+    assert only(halfway).ps_num == 2
+
+
+def test_who_waits_does_not_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that is interrupted while it waits for the lock leaves it to its holder."""
+    save(tmp_path, 1)
+
+    def interrupted(_self: object, _fd: int) -> bool:
+        raise KeyboardInterrupt
+
+    with LocationLock(str(tmp_path), "holder"):
+        with monkeypatch.context() as patched:
+            patched.setattr(lock_module.LocalLock, "_lock", interrupted)
+            with pytest.raises(KeyboardInterrupt), LocationLock(str(tmp_path), "waiting"):
+                pass
+        with pytest.raises(LockedError, match="holder"), LocationLock(str(tmp_path), "third", wait_seconds=0):
+            pass
+
+
+def test_who_waits_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy that is interrupted while another is at work on the same leaves that one's files."""
+    with Staging(str(tmp_path), "copy", name="copy-1") as held:
+        mine = held.directory("version_1")
+        monkeypatch.setattr(publish.Hold, "take", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt), Staging(str(tmp_path), "copy", name="copy-1"):
+            pass
+        assert os.path.isdir(mine)
+
+
+def test_another_space_of_process_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of another container, though its host has our name, is judged by its silence, not by our processes."""
+    words = owner_module.describe("x")
+    dead = {**words, "pid": 2**22 + 5}
+    assert owner_module.is_dead(dead, 0.0)
+    assert not owner_module.is_dead({**dead, "kernel": "another"}, 0.0)
+    assert owner_module.is_dead({**dead, "kernel": "another"}, 1e6)
+    assert not owner_module.is_me({**words, "kernel": "another"})
+    name = owner_module.new_id()
+    assert owner_module.is_here(owner_module.owner_in(name))
+    assert not owner_module.is_here(owner_module.owner_in(name.replace(f"_{words['kernel']}-", "_00000000-")))
+
+
+def test_refused_publish_keeps_the_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version that came under the number meanwhile keeps its seal when ours is refused."""
+    save(tmp_path / "a", 7)
+    plan = plan_reshard(only(tmp_path / "a"), 2, output=str(tmp_path / "b"))
+    save(tmp_path / "b", 7)
+    with pytest.raises(RefusedError):
+        execute_reshard(plan)
+    check = verify_version(only(tmp_path / "b"), level="deep")
+    assert (check.sealed, check.findings) == (True, ())
+
+
+def test_damaged_state(tmp_path: Path) -> None:
+    """Journals, progress and records of any content stop no command, and nothing of a version is touched."""
+    save(tmp_path, 7)
+    for number, data in enumerate((b"", b"[]", b"{}", b'{"target": "version_7", "inode": "x"}', b"\xff")):
+        stage = tmp_path / f".edl-ckpt-0/stage-0/20200101T000000-elsewhere-7-0000000{number}"
+        stage.mkdir(parents=True)
+        (stage / "journal.json").write_bytes(data)
+        os.utime(stage, (1, 1))
+    trash = tmp_path / ".edl-ckpt-0/trash-0/20200101T000000-elsewhere-7-00000009/version_3"
+    trash.mkdir(parents=True)
+    (trash.parent / "record.json").write_text('{"time": [], "keep": true}')
+    recover(str(tmp_path))
+    with LocationLock(str(tmp_path), "x"):
+        pass
+    assert verify_version(only(tmp_path), level="deep").findings == ()
+    assert not (tmp_path / ".edl-ckpt-0/stage-0").exists()
+
+
+def test_damaged_state_on_s3(s3: Bucket) -> None:
+    """The same on S3; what cannot be followed is told and left."""
+    save(s3.url, 7)
+    for number, data in enumerate((b"", b"[]", b"{}", b'{"directory": 3}', b"\xff")):
+        s3.put(f"run/.edl-ckpt-0/stage-0/x{number}/journal.json", data)
+        s3.put(f"run/.edl-ckpt-0/stage-0/copy-{number}/progress.json", data)
+    recover(s3.url, drop_copies=True)
+    assert verify_version(only(s3.url), level="deep").findings == ()
+
+
+def test_small_shards_of_a_killed_copy(s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of small shards that is killed when some have appeared goes on, or is dropped, and leaves nothing."""
+    save(tmp_path / "run", 7)
+    version = only(tmp_path / "run")
+
+    def kill() -> None:
+        with monkeypatch.context() as patched:
+            real = Upload.complete
+
+            def complete(self: Upload, *, replace: bool = False) -> None:
+                if "2-of-3" in self.path:
+                    raise SystemError
+                real(self, replace=replace)
+
+            patched.setattr(Upload, "complete", complete)
+            patched.setattr("edl_ckpt.core.copying._RemoteTarget.__exit__", lambda *_: None)
+            with pytest.raises(SystemError):
+                execute_copy(plan_copy([version], s3.url))
+        assert len([key for key in s3.objects() if "variables" in key]) == 2
+
+    kill()
+    assert execute_copy(plan_copy([version], s3.url)).copied[0].resumed_bytes > 0
+    assert verify_version(only(s3.url), level="deep").findings == ()
+    s3.delete(*s3.objects())
+    kill()
+    assert recover(s3.url, drop_copies=True).done != ()
+    assert s3.objects() == {}
