@@ -50,7 +50,8 @@ _COMMON: dict[str, Any] = {
     "verbose": Annotated[bool, typer.Option("--verbose", "-v", help="Say more on stderr.")],
     "no_color": Annotated[bool, typer.Option("--no-color", help="No colours (NO_COLOR is kept too).")],
     "storage_option": Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Goes to fsspec; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="For S3 (region, ...) or fsspec; may be repeated."),
     ],
 }
 
