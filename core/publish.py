@@ -143,6 +143,8 @@ class Staging:
         except BaseException:  # a signal may end us right here
             if not self._named or (self._hold.held and not os.path.lexists(os.path.join(self.path, PROGRESS))):
                 remove_stage(self.path)
+            elif not self._hold.held:  # perhaps somebody else's: only what is empty goes
+                _remove_empty(self.path)
             self._hold.release()
             raise
         return self
@@ -249,12 +251,13 @@ class Hold:
 
     def __init__(self) -> None:
         self._fd = -1
+        self._locked = False
         self._signature: Signature | None = None
 
     @property
     def held(self) -> bool:
         """Return True once the file is ours."""
-        return self._signature is not None
+        return self._locked
 
     def take(self, directory: str, purpose: str) -> None:
         """Lock the file; LockedError when somebody is at work there.
@@ -280,6 +283,7 @@ class Hold:
             named, held = os.stat(path), os.fstat(self._fd)
             if (named.st_dev, named.st_ino) != (held.st_dev, held.st_ino):  # somebody tidied up before we had the lock
                 raise NotFoundError("was removed meanwhile", path=path)
+        self._locked = True
         self._signature = Signature(self._fd, path, purpose)
 
     def release(self) -> None:
@@ -322,8 +326,14 @@ def remove_stage(path: str) -> None:
                 with suppress(OSError):
                     os.unlink(inner)
     shutil.rmtree(path, ignore_errors=True)
+    _remove_empty(path)
+
+
+def _remove_empty(path: str) -> None:
+    """Remove a staging directory, and the directories above it, as far as they are empty."""
     state = os.path.dirname(os.path.dirname(path))
-    for directory in (os.path.dirname(path), *(os.path.join(state, name) for name in ("trash-0", "meta-0")), state):
+    inside = (os.path.join(state, name) for name in ("trash-0", "meta-0"))
+    for directory in (path, os.path.dirname(path), *inside, state):
         with suppress(OSError):  # others are at work in it, or it holds something to keep
             os.rmdir(directory)
 
