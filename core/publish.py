@@ -191,9 +191,8 @@ class Staging:
         target = os.path.join(self.checkpoint_dir, os.path.basename(staged))
         flush_directory(staged)
         self._stage_seal(seal)
-        make_inside(
-            os.path.join(self.checkpoint_dir, META_DIR), exist_ok=True
-        )  # now: nothing may fail once it is there
+        # Now, not later: once the version is there, nothing is to fail.
+        make_inside(os.path.join(self.checkpoint_dir, META_DIR), exist_ok=True)
         self._take_seal(version)  # of a version that had this number once
         try:
             rename_new(staged, target)
