@@ -1,10 +1,10 @@
 """How anything new becomes visible: staged beside its target, flushed, then put in place by one rename.
 
 ElasticDL's scan looks at every name in checkpoint_dir; the only place it tolerates is a directory whose children end
-in -0 (`core/README.md`, section State). So everything is staged in `.edl-ckpt-0/stage-0/<id>/`, and what is replaced
-or deleted goes to `.edl-ckpt-0/trash-0/<id>/` by one rename before its bytes are removed. A crash at any instant
-leaves the old state or the new one: what takes several steps is written into a journal first, which `settle_stage`
-finishes or finds undone, here or in whatever command comes next (`recovery.py`).
+in -0 (`core/README.md`, section State). So everything is staged in `.edl-ckpt-0/stage-0/<id>/`, and what is replaced is
+put there by one rename before its bytes are removed, or moved to the trash. A crash at any instant leaves the old state
+or the new one: what takes several steps is written into a journal first, which `settle_stage` finishes or finds undone,
+here or in whatever command comes next (`recovery.py`).
 """
 
 from __future__ import annotations
@@ -120,7 +120,6 @@ class Staging:
         self.keep = False
         """Set it to leave the directory as it is, for somebody to go on with."""
         self.path = os.path.join(checkpoint_dir, STAGE_DIR, self.id)
-        self._state = os.path.join(checkpoint_dir, STATE_DIR)
         self._purpose = purpose
         self._named = bool(name)
         self._hold = Hold()
@@ -205,10 +204,10 @@ class Staging:
     def replace(
         self, staged: str, target: str, version: int, seal: bytes, *, keep_old: bool, old_names: Sequence[str]
     ) -> None:
-        """Put a staged version in the place of an existing one, with its seal; the old one goes to the trash.
+        """Put a staged version in the place of an existing one, with its seal.
 
-        One atomic exchange where the kernel has it, else two renames. There the old one is removed for good, unless
-        `keep_old` is said or it holds more than `old_names`: what came meanwhile is somebody else's.
+        One atomic exchange where the kernel has it, else two renames. The old one is removed for good, or moved to the
+        trash when `keep_old` is said or it holds more than `old_names`: what came meanwhile is somebody else's.
         """
         flush_directory(staged)
         self._stage_seal(seal)

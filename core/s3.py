@@ -688,12 +688,6 @@ class Upload:
         if self.upload_id and not self.completed:
             _abort(self._connection, self._target["Bucket"], self._target["Key"], self.path, self.upload_id)
 
-    def flush(self) -> None:
-        """Do nothing: a part that was uploaded is safe."""
-
-    def close(self) -> None:
-        """Release nothing."""
-
 
 def part_bytes(size_bytes: int) -> int:
     """Return how large the parts of an object are: as small as S3 allows, since open parts are held in memory.

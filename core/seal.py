@@ -255,6 +255,6 @@ def _numbered(rows: Iterable[Sequence[Any]]) -> Iterator[Chunk]:
     for kind, name, start, end, total in rows:
         if not 0 <= int(start) <= int(end):
             raise ValueError(f"chunk from {start} to {end}")
-        number = number + 1 if (kind, name) == last[:2] and start == last[2] and number >= 0 else 0
+        number = number + 1 if (kind, name) == last[:2] and start == last[2] else 0
         last = (kind, name, end)
         yield Chunk(str(kind), str(name), number, int(start), int(end), str(total))

@@ -21,6 +21,7 @@ from edl_ckpt.core.model import Version
 from edl_ckpt.core.publish import StagedFile, Staging, forget_seal
 from edl_ckpt.core.recovery import recover
 from edl_ckpt.core.s3 import Upload
+from edl_ckpt.core.verify import seal_version
 from edl_ckpt.core.writer import Table
 from oracle import GOLDEN
 from s3_fixtures import Bucket
@@ -298,3 +299,25 @@ def test_progress_that_is_damaged(run: Path, tmp_path: Path) -> None:
         copy(at(run, 20), tmp_path / "out")
         assert verify_version(at(tmp_path / "out", 20), level="deep").findings == ()
         shutil.rmtree(tmp_path / "out")
+
+
+def test_what_appeared_before_is_read_back(s3: Bucket, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shards that an earlier run made visible are compared by the run that seals them, though the source is sealed."""
+    version = at(run, 20)
+    text = verify_version(version, level="deep").fingerprint
+    assert text is not None
+    seal_version(version, text)
+    version = at(run, 20)
+    with monkeypatch.context() as patched:
+        patched.setattr(module._Copy, "_prove", lambda *_, **__: (_ for _ in ()).throw(SystemError))
+        patched.setattr(module._RemoteTarget, "__exit__", lambda *_: None)
+        with pytest.raises(SystemError):
+            copy(version, s3.url)
+    key = next(k for k in s3.objects() if "variables-1" in k)
+    data = bytearray(s3.get(key))
+    data[len(data) // 2] ^= 1
+    known = s3.client.head_object(Bucket=s3.name, Key=key)["Metadata"]
+    s3.client.put_object(Bucket=s3.name, Key=key, Body=bytes(data), Metadata=known)
+    with pytest.raises(EdlCkptError, match="not what was read"):
+        copy(version, s3.url)
+    assert not any(k.endswith("seal.json") for k in s3.objects())
