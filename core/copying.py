@@ -29,7 +29,7 @@ from edl_ckpt.core.layout import PROGRESS, SINGLE_FILE, STAGE_DIR
 from edl_ckpt.core.lock import LOCK_WAIT_SECONDS, LocationLock
 from edl_ckpt.core.model import Listing, State, Version
 from edl_ckpt.core.output import Sink, written_version
-from edl_ckpt.core.owner import describe, is_dead, is_me, told
+from edl_ckpt.core.owner import describe, is_dead_in_silence, is_me, told
 from edl_ckpt.core.parallel import default_workers, run_parallel
 from edl_ckpt.core.progress import SILENT, Progress
 from edl_ckpt.core.publish import StagedFile, Staging, write_again
@@ -63,7 +63,6 @@ from edl_ckpt.core.store import (
 )
 
 PROGRESS_SCHEMA: Final = "edl-ckpt/progress/1"
-_OWNER_SILENT_SECONDS: Final = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -596,7 +595,7 @@ class _RemoteTarget:
                     self._visible.add(shard.name)
                 item = None
                 if shard.name not in self._visible and record.get("upload_id"):
-                    item = self._store.resume_object(relative, shard.size_bytes, record)  # type: ignore[attr-defined]
+                    item = self._store.resume_object(relative, shard.size_bytes, record)
                 if item is not None or shard.name in self._visible:
                     shard.sums, self._done[shard.name] = record["sums"], record
                     if item is not None:
@@ -619,7 +618,7 @@ class _RemoteTarget:
         except (ValueError, AttributeError, TypeError):
             return {}
         found = self._store.stat(f"{self._stage}/{PROGRESS}") if owner else None
-        if found is not None and not is_dead(owner, found.age_seconds - _OWNER_SILENT_SECONDS) and not is_me(owner):
+        if found is not None and not is_dead_in_silence(owner, found.age_seconds) and not is_me(owner):
             raise LockedError(f"being copied by {told(owner)}", path=f"{self._store.location}/{self._folder}")
         drop_uploads(self._store, document, whole=not same)  # of other files, or cut short
         return shards if same else {}
@@ -645,8 +644,8 @@ class _RemoteTarget:
         item.finish()
         record = {
             "path": f"{self._folder}/{shard.name}",
-            "upload_id": getattr(item, "upload_id", ""),
-            "write_id": getattr(item, "write_id", ""),
+            "upload_id": item.upload_id,
+            "write_id": item.write_id,
             "sums": shard.sums,
         }
         with self._lock:
@@ -667,7 +666,7 @@ class _RemoteTarget:
         directory = f"{self._store.location}/{self._folder}"
         there = written_version(self._store.location, directory, self._version.layout, number, sizes)
         # What appeared before this run was compared by nobody who is here now.
-        verified = not self._visible and all(getattr(item, "verified", False) for item in self._objects.values())
+        verified = not self._visible and all(item.verified for item in self._objects.values())
         with open_checkpoint(there, storage_options=self._options) as written:
             made = seal(written, verified)
         self._store.write_small(seal_file(number), seal_bytes(made))
@@ -677,14 +676,11 @@ class _RemoteTarget:
 
 def drop_uploads(store: RemoteStore, progress: Mapping[str, Any], *, whole: bool) -> None:
     """Abort the uploads that an interrupted copy had not finished; with `whole` those of whole shards too."""
-    abort = getattr(store, "abort_upload", None)
-    if abort is None:
-        return
     for name, upload_id in dict(progress.get("open", {})).items():
-        abort(f"{progress.get('folder', '')}/{name}", upload_id)
+        store.abort_upload(f"{progress.get('folder', '')}/{name}", upload_id)
     for record in dict(progress.get("shards", {})).values() if whole else ():
         if record.get("upload_id"):
-            abort(record.get("path", ""), record["upload_id"])
+            store.abort_upload(record.get("path", ""), record["upload_id"])
 
 
 def drop_copy(store: RemoteStore, progress: Mapping[str, Any]) -> None:

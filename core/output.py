@@ -221,7 +221,7 @@ class RemoteOutput:
             "directory": self._directory,
             "new": dict(zip(names, sizes, strict=True)),
             "uploads": {n: u for n, u in zip(names, uploads, strict=True) if u},
-            "write_ids": {n: getattr(o, "write_id", "") for n, o in zip(names, self._objects, strict=True)},
+            "write_ids": {n: o.write_id for n, o in zip(names, self._objects, strict=True)},
             "old": old,
             "markers": marker_names(len(old), len(names)) if old else [],
             "seal": None,
@@ -313,9 +313,7 @@ def settle_remote(store: RemoteStore, stage: str, journal: Mapping[str, Any]) ->
         done = f"version {version} is the new one, whole: what was left to do for it is done"
     else:
         for name, upload_id in journal["uploads"].items():
-            abort = getattr(store, "abort_upload", None)
-            if abort is not None:
-                abort(f"{directory}/{name}", upload_id)
+            store.abort_upload(f"{directory}/{name}", upload_id)
         for name, write_id in journal["write_ids"].items():
             found = store.stat(f"{directory}/{name}") if write_id or journal["old"] else None
             # Where a version was to be replaced the lock was held: what has the new names is what we put there.

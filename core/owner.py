@@ -31,6 +31,7 @@ NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno
 """What a file system without locks answers."""
 _TOUCH_SECONDS: Final = 60.0
 _SIGNING_SECONDS: Final = 1.0
+_SILENT_SECONDS: Final = 24 * 3600.0
 _ID = re.compile(r"\d{8}T\d{6}-(?P<host>[^-]*)-(?P<pid>\d+)-[0-9a-f]{8}")
 
 
@@ -111,6 +112,11 @@ def is_dead(owner: dict[str, Any], silent_seconds: float) -> bool:
     if is_here(owner) and isinstance(owner.get("pid"), int):
         return not _is_alive(owner["pid"])
     return silent_seconds > STALE_SECONDS
+
+
+def is_dead_in_silence(owner: dict[str, Any], age_seconds: float) -> bool:
+    """Say whether an owner is dead that shows no sign of life where we look: elsewhere only after a day."""
+    return is_dead(owner, age_seconds - _SILENT_SECONDS)
 
 
 def new_id() -> str:

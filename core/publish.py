@@ -31,7 +31,7 @@ from edl_ckpt.core.owner import (
     OWNER_FILE,
     Signature,
     if_abandoned,
-    is_dead,
+    is_dead_in_silence,
     new_id,
     owner_in,
     read_owner,
@@ -55,8 +55,6 @@ _OLD: Final = ".old"
 _HOLD_ATTEMPTS: Final = 50
 _NAME_PART: Final = 100
 """How much of a target's name is in that of what is staged beside it: a name has 255 bytes at most."""
-_SILENT_OUTPUT_SECONDS: Final = 24 * 3600.0
-"""An export on another host shows no sign of life; after a day what it left is taken for a leftover."""
 
 
 class StagedFile:
@@ -501,7 +499,7 @@ def _sweep_outputs(folder: str) -> None:
         owner = owner_in(name) if name.startswith(".") and ".edl-ckpt" in name else {}
         path = os.path.join(folder, name)
         with suppress(OSError):
-            if not owner or not is_dead(owner, time.time() - os.lstat(path).st_mtime - _SILENT_OUTPUT_SECONDS):
+            if not owner or not is_dead_in_silence(owner, time.time() - os.lstat(path).st_mtime):
                 continue
             target = os.path.join(folder, name[1:].rsplit(".", 3)[0])
             if name.endswith(_OLD) and not os.path.lexists(target):  # killed between two renames

@@ -18,7 +18,7 @@ from edl_ckpt.core.layout import JOURNAL, PROGRESS, STAGE_DIR, STATE_DIR, parse_
 from edl_ckpt.core.lock import LOCK_WAIT_SECONDS, LocationLock
 from edl_ckpt.core.metadata import read_document
 from edl_ckpt.core.output import ACTIVE, settle_remote
-from edl_ckpt.core.owner import if_abandoned, is_abandoned, is_dead, is_me
+from edl_ckpt.core.owner import if_abandoned, is_abandoned, is_dead_in_silence, is_me
 from edl_ckpt.core.publish import remove_stage, settle_stage, sweep_stages
 from edl_ckpt.core.store import RemoteStore, is_local, local_path, open_remote
 
@@ -117,7 +117,7 @@ def _settle_remote(store: RemoteStore, *, exclusive: bool) -> list[str]:
         found = store.stat(relative)
         # What replaces a version is done under the lock, which is ours now: its owner has lost it, or is dead.
         ours = (exclusive and bool(journal.get("old"))) or (is_me(owner) and stage not in ACTIVE)
-        if found is None or not (ours or is_dead(owner, found.age_seconds - OLD_UPLOAD_SECONDS)):
+        if found is None or not (ours or is_dead_in_silence(owner, found.age_seconds)):
             continue
         try:
             done.append(settle_remote(store, stage, journal))
@@ -160,7 +160,7 @@ def _remote_copies(store: RemoteStore, done: list[str], *, drop: bool) -> list[s
         progress = _document(store, relative) or {}
         found = store.stat(relative)
         owner = progress.get("owner", {})
-        if found is None or not (is_me(owner) or is_dead(owner, found.age_seconds - OLD_UPLOAD_SECONDS)):
+        if found is None or not (is_me(owner) or is_dead_in_silence(owner, found.age_seconds)):
             continue  # somebody is at work on it
         if drop:
             drop_copy(store, progress)
@@ -179,14 +179,13 @@ def _copy_in_words(stage: str, *, dropped: bool) -> str:
 def _old_uploads(store: RemoteStore, kept: list[str]) -> list[str]:
     """Abort uploads of shards that no journal knows: of a run that was killed before it could write one."""
     done: list[str] = []
-    uploads = getattr(store, "open_uploads", None)
-    if uploads is None or kept or any(name.endswith((JOURNAL, PROGRESS)) for name in store.tree(STAGE_DIR)):
+    if kept or any(name.endswith((JOURNAL, PROGRESS)) for name in store.tree(STAGE_DIR)):
         return done
-    for upload in uploads():
+    for upload in store.open_uploads():
         folder, _, name = upload.relative.partition("/")
         ours = parse_version_dir(folder) is not None and parse_shard_file(name) is not None
         if ours and upload.age_seconds > OLD_UPLOAD_SECONDS:
-            store.abort_upload(upload.relative, upload.upload_id)  # type: ignore[attr-defined]
+            store.abort_upload(upload.relative, upload.upload_id)
             done.append(f"dropped an upload of {upload.relative} that was left")
     return done
 

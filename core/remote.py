@@ -9,12 +9,21 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError, RefusedError, UnsupportedError
-from edl_ckpt.core.store import SMALL_BYTES, ObjectStat, RangeReader, RemoteReader, Scan, scan_of, storage_errors
+from edl_ckpt.core.store import (
+    SMALL_BYTES,
+    ObjectStat,
+    OpenUpload,
+    RangeReader,
+    RemoteReader,
+    Scan,
+    scan_of,
+    storage_errors,
+)
 
 
 class FsspecReader(RemoteReader):
@@ -144,6 +153,17 @@ class FsspecStore:
         for relative in relatives:
             self.remove(relative)
 
+    def abort_upload(self, relative: str, upload_id: str) -> None:
+        """Do nothing: an unfinished file is on the local disk only."""
+
+    def open_uploads(self) -> Iterable[OpenUpload]:
+        """Return nothing, for the same reason."""
+        return ()
+
+    def resume_object(self, relative: str, size_bytes: int, record: Mapping[str, Any]) -> None:  # noqa: ARG002 - of the protocol
+        """Return None, for the same reason."""
+        return
+
     def remove_directory(self, relative: str) -> None:
         """Remove a directory that is empty now; one that is not stays."""
         with suppress(EdlCkptError, OSError), storage_errors(self._shown(relative)):
@@ -183,6 +203,8 @@ class Spool:
         self.size_bytes = size_bytes
         self.bytes_written = 0
         self.completed = False
+        self.upload_id = self.write_id = ""
+        self.verified = False
         self._store = store
         self._relative = relative
         self._file = SpoolFile(size_bytes)

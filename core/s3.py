@@ -37,7 +37,7 @@ from edl_ckpt.core.errors import (
 )
 from edl_ckpt.core.owner import new_id
 from edl_ckpt.core.parallel import on_stop
-from edl_ckpt.core.store import SMALL_BYTES, ObjectStat, RangeReader, RemoteReader, Scan, scan_of
+from edl_ckpt.core.store import SMALL_BYTES, ObjectStat, OpenUpload, RangeReader, RemoteReader, Scan, scan_of
 
 LOG: Final = logging.getLogger("edl_ckpt")
 ATTEMPTS: Final = 5
@@ -497,15 +497,6 @@ def _served_at(answer: Mapping[str, Any]) -> datetime:
 def _abort(connection: Connection, bucket: str, key: str, shown: str, upload_id: str) -> None:
     with suppress(LockedError, NotFoundError):
         connection.request("abort_multipart_upload", shown, Bucket=bucket, Key=key, UploadId=upload_id)
-
-
-@dataclass(frozen=True, slots=True)
-class OpenUpload:
-    """An upload that is under way, or was left."""
-
-    relative: str
-    upload_id: str
-    age_seconds: float
 
 
 @dataclass(slots=True)

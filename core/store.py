@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, Self, runtime_checkable
 
 from edl_ckpt.core.errors import (
     AuthError,
@@ -126,6 +126,12 @@ class NewObject(Protocol):
     bytes_written: int
     completed: bool
     """True once it is visible."""
+    upload_id: str
+    """What names the unfinished object to the store; '' where there is nothing unfinished on it."""
+    write_id: str
+    """What tells on the store that an object is this one; '' where nothing can be written beside it."""
+    verified: bool
+    """True when the store has told the sums of all that it got, and they were right."""
 
     def begin(self) -> str:
         """Begin; return what names the unfinished object to the store, '' where it has no name."""
@@ -166,6 +172,18 @@ class RemoteStore(Store, Protocol):
         """Remove files; those that are gone already are no error."""
         ...
 
+    def abort_upload(self, relative: str, upload_id: str) -> None:
+        """Drop an unfinished object; one that is gone already is no error."""
+        ...
+
+    def open_uploads(self) -> Iterable[OpenUpload]:
+        """Return the unfinished objects below the location."""
+        ...
+
+    def resume_object(self, relative: str, size_bytes: int, record: Mapping[str, Any]) -> NewObject | None:
+        """Return an unfinished object all of whose bytes came, by its upload_id and write_id; None when it is gone."""
+        ...
+
     def remove_directory(self, relative: str) -> None:
         """Remove a directory that is empty now, where the store has any."""
         ...
@@ -173,6 +191,15 @@ class RemoteStore(Store, Protocol):
     def tree(self, relative: str) -> list[str]:
         """Return all files below a directory, as paths below the location."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class OpenUpload:
+    """An unfinished object on a store: being written, or left."""
+
+    relative: str
+    upload_id: str
+    age_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
