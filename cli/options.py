@@ -22,9 +22,9 @@ from edl_ckpt.cli.text import parse_duration, parse_size
 from edl_ckpt.core.errors import EdlCkptError, UsageError
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.lock import LocationLock
-    from edl_ckpt.core.model import Version
-    from edl_ckpt.core.retention import Policy, Rule
+    from edl_ckpt.core.format.model import Version
+    from edl_ckpt.core.operations.prune.retention import Policy, Rule
+    from edl_ckpt.core.state.lock import LocationLock
 
 
 class Deliberate:
@@ -97,7 +97,7 @@ class RuleOptions:
 
     def policy(self) -> Policy:
         """Return the retention policy they ask for; it is empty when none of them does."""
-        from edl_ckpt.core import retention
+        from edl_ckpt.core.operations.prune import retention
 
         best = self.policy_name or self.keep_best is not None or self.keep_experiment_best is not None
         if self.policy_name not in {None, "determined"}:
@@ -119,7 +119,7 @@ class RuleOptions:
 
     def _best(self, metric: str) -> Iterator[Rule]:
         """Yield the rules that look at a metric."""
-        from edl_ckpt.core import retention
+        from edl_ckpt.core.operations.prune import retention
 
         if self.policy_name:
             yield from retention.determined(
@@ -140,10 +140,10 @@ def resolve_ref(ref: str | None, out: Output, *, to_change: bool = False) -> Ver
 
     With `to_change` what a killed command left half-done in the location is finished first.
     """
-    from edl_ckpt.core.catalog import parse_ref, resolve
+    from edl_ckpt.core.checkpoint.catalog import parse_ref, resolve
 
     if to_change:
-        from edl_ckpt.core.recovery import settle_first
+        from edl_ckpt.core.commit.recovery import settle_first
 
         where = parse_ref(ref or "", default_location=default_location()).location
         settle_first(where, warn=out.warn, storage_options=out.storage_options)
@@ -157,7 +157,7 @@ def is_ref(word: str) -> bool:
 
 def locked(out: Output, location: str, purpose: str, wait: str) -> LocationLock:
     """Return the lock of a location, as every command that changes something there takes it."""
-    from edl_ckpt.core.lock import LocationLock
+    from edl_ckpt.core.state.lock import LocationLock
 
     seconds = parse_duration(wait)
     return LocationLock(location, purpose, wait_seconds=seconds, warn=out.warn, storage_options=out.storage_options)
@@ -165,7 +165,7 @@ def locked(out: Output, location: str, purpose: str, wait: str) -> LocationLock:
 
 def check_mode(mode: str) -> str:
     """Return 'max' or 'min'; UsageError for anything else."""
-    from edl_ckpt.core.metadata import mode_of
+    from edl_ckpt.core.state.metadata import mode_of
 
     return mode_of("", mode, {})
 

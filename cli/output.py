@@ -111,7 +111,7 @@ class Output:
 
         Raises NoSpaceError, or EdlCkptError, when what stdout is cannot take it.
         """
-        from edl_ckpt.core.store import storage_errors
+        from edl_ckpt.core.storage.faults import storage_errors
 
         encoding = sys.stdout.encoding or "utf-8"
         if not encoding.lower().startswith("utf"):

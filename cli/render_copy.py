@@ -11,7 +11,7 @@ from edl_ckpt.cli import text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from edl_ckpt.core.copying import CopyPlan, CopyResult
+    from edl_ckpt.core.operations.copy import CopyPlan, CopyResult
 
 
 def document(result: CopyResult) -> dict[str, Any]:

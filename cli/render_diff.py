@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
 from edl_ckpt.cli.render_inspect import new_table
-from edl_ckpt.core.diff import HISTOGRAM_EDGES
+from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from edl_ckpt.core.diff import DenseDiff, DiffResult, TableDiff
+    from edl_ckpt.core.operations.diff import DenseDiff, DiffResult, TableDiff
 
 _STYLES = {"equal": "dim", "changed": "yellow", "added": "green", "removed": "red"}
 _BAR = 12

@@ -11,7 +11,7 @@ from edl_ckpt.cli import text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from edl_ckpt.core.export import ExportResult
+    from edl_ckpt.core.operations.export import ExportResult
 
 _FILES = 12
 

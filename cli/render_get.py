@@ -13,7 +13,7 @@ from edl_ckpt.cli import text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from edl_ckpt.core.lookup import Lookup, Neighbours
+    from edl_ckpt.core.operations.lookup import Lookup, Neighbours
 
 _ROWS = 40
 _COLUMNS = 8

@@ -11,7 +11,7 @@ from edl_ckpt.cli import text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from edl_ckpt.core.reshard import ReshardResult
+    from edl_ckpt.core.operations.reshard.execute import ReshardResult
 
 
 def document(result: ReshardResult) -> dict[str, Any]:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from edl_ckpt.core.stats import TensorStats
-    from edl_ckpt.core.summary import CheckpointSummary, TableSummary
+    from edl_ckpt.core.operations.stats import TensorStats
+    from edl_ckpt.core.operations.summary import CheckpointSummary, TableSummary
 
 
 def document(summary: CheckpointSummary, stats: Sequence[TensorStats] = ()) -> dict[str, Any]:

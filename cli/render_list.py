@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
 from edl_ckpt.cli.render_metrics import BEST, best_paths, names_of, value
-from edl_ckpt.core.model import Listing, State, Version
+from edl_ckpt.core.format.model import Listing, State, Version
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
 from edl_ckpt.cli.render_inspect import new_table
-from edl_ckpt.core.catalog import ranked
+from edl_ckpt.core.checkpoint.catalog import ranked
 from edl_ckpt.core.errors import UsageError
-from edl_ckpt.core.metadata import mode_of
-from edl_ckpt.core.model import Listing, Version
+from edl_ckpt.core.format.model import Listing, Version
+from edl_ckpt.core.state.metadata import mode_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from edl_ckpt.core.metric_sources import ImportPlan
+    from edl_ckpt.core.operations.metric_sources import ImportPlan
 
 _SOME = 8
 BEST = "*"

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
-from edl_ckpt.core.prune import Action
+from edl_ckpt.core.operations.prune.plan import Action
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from edl_ckpt.core.prune import PruneEntry, PrunePlan, PruneResult
-    from edl_ckpt.core.trash import Purge
+    from edl_ckpt.core.commit.trash import Purge
+    from edl_ckpt.core.operations.prune.execute import PruneResult
+    from edl_ckpt.core.operations.prune.plan import PruneEntry, PrunePlan
 
 
 def document(plan: PrunePlan, result: PruneResult | None = None, purged: Purge | None = None) -> dict[str, Any]:

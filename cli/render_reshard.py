@@ -12,7 +12,8 @@ from edl_ckpt.cli.render_inspect import new_table
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from edl_ckpt.core.reshard import ReshardPlan, ReshardResult, TargetShard
+    from edl_ckpt.core.operations.reshard.execute import ReshardResult
+    from edl_ckpt.core.operations.reshard.plan import ReshardPlan, TargetShard
 
 
 def document(result: ReshardResult) -> dict[str, Any]:

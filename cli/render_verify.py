@@ -13,7 +13,7 @@ from edl_ckpt.core.errors import EdlCkptError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from edl_ckpt.core.verify import Finding, VerifyResult
+    from edl_ckpt.core.operations.verify.findings import Finding, VerifyResult
 
 _CHECKED = {
     "quick": "names and headers were read; ids and values were not",

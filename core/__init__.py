@@ -14,46 +14,54 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.catalog import list_versions, parse_ref, resolve
-    from edl_ckpt.core.copying import CopyPlan, CopyResult, execute_copy, plan_copy
-    from edl_ckpt.core.diff import DiffResult, diff_versions
+    from edl_ckpt.core.checkpoint.catalog import list_versions, parse_ref, resolve
+    from edl_ckpt.core.checkpoint.fingerprint import Fingerprint, fingerprint_checkpoint
+    from edl_ckpt.core.checkpoint.reader import Checkpoint, Part, Rows, open_checkpoint
+    from edl_ckpt.core.commit.recovery import Recovery, recover
     from edl_ckpt.core.errors import EdlCkptError
-    from edl_ckpt.core.export import ExportResult, Selection, export_version
-    from edl_ckpt.core.fingerprint import Fingerprint, fingerprint_checkpoint
-    from edl_ckpt.core.importing import import_arrays
-    from edl_ckpt.core.lookup import Lookup, look_up
-    from edl_ckpt.core.model import CheckpointRef, Listing, ShardIndex, State, Version
-    from edl_ckpt.core.placement import row_owners, variable_owner
-    from edl_ckpt.core.prune import PrunePlan, execute_prune, make_plan, remove_own_shard
-    from edl_ckpt.core.reader import Checkpoint, Part, Rows, open_checkpoint
-    from edl_ckpt.core.recovery import Recovery, recover
-    from edl_ckpt.core.reshard import ReshardPlan, ReshardResult, execute_reshard, plan_reshard
-    from edl_ckpt.core.retention import Policy
-    from edl_ckpt.core.stats import TensorStats, tensor_stats
-    from edl_ckpt.core.summary import CheckpointSummary, summarize
-    from edl_ckpt.core.verify import Finding, VerifyResult, seal_version, verify_version
-    from edl_ckpt.core.writer import Table, save_checkpoint
+    from edl_ckpt.core.format.model import CheckpointRef, Listing, ShardIndex, State, Version
+    from edl_ckpt.core.format.placement import row_owners, variable_owner
+    from edl_ckpt.core.operations.copy import CopyPlan, CopyResult, execute_copy, plan_copy
+    from edl_ckpt.core.operations.diff import DiffResult, diff_versions
+    from edl_ckpt.core.operations.export import ExportResult, Selection, export_version
+    from edl_ckpt.core.operations.importing import import_arrays
+    from edl_ckpt.core.operations.lookup import Lookup, look_up
+    from edl_ckpt.core.operations.prune.execute import execute_prune
+    from edl_ckpt.core.operations.prune.own_shard import remove_own_shard
+    from edl_ckpt.core.operations.prune.plan import PrunePlan, make_plan
+    from edl_ckpt.core.operations.prune.retention import Policy
+    from edl_ckpt.core.operations.reshard.execute import ReshardResult, execute_reshard
+    from edl_ckpt.core.operations.reshard.plan import ReshardPlan, plan_reshard
+    from edl_ckpt.core.operations.save import Table, save_checkpoint
+    from edl_ckpt.core.operations.stats import TensorStats, tensor_stats
+    from edl_ckpt.core.operations.summary import CheckpointSummary, summarize
+    from edl_ckpt.core.operations.verify import seal_version, verify_version
+    from edl_ckpt.core.operations.verify.findings import Finding, VerifyResult
 
 _HOMES = {
-    "catalog": ("list_versions", "parse_ref", "resolve"),
-    "copying": ("CopyPlan", "CopyResult", "execute_copy", "plan_copy"),
-    "diff": ("DiffResult", "diff_versions"),
+    "checkpoint.catalog": ("list_versions", "parse_ref", "resolve"),
+    "operations.copy": ("CopyPlan", "CopyResult", "execute_copy", "plan_copy"),
+    "operations.diff": ("DiffResult", "diff_versions"),
     "errors": ("EdlCkptError",),
-    "export": ("ExportResult", "Selection", "export_version"),
-    "fingerprint": ("Fingerprint", "fingerprint_checkpoint"),
-    "importing": ("import_arrays",),
-    "lookup": ("Lookup", "look_up"),
-    "model": ("CheckpointRef", "Listing", "ShardIndex", "State", "Version"),
-    "placement": ("row_owners", "variable_owner"),
-    "prune": ("PrunePlan", "execute_prune", "make_plan", "remove_own_shard"),
-    "reader": ("Checkpoint", "Part", "Rows", "open_checkpoint"),
-    "recovery": ("Recovery", "recover"),
-    "reshard": ("ReshardPlan", "ReshardResult", "execute_reshard", "plan_reshard"),
-    "retention": ("Policy",),
-    "stats": ("TensorStats", "tensor_stats"),
-    "summary": ("CheckpointSummary", "summarize"),
-    "verify": ("Finding", "VerifyResult", "seal_version", "verify_version"),
-    "writer": ("Table", "save_checkpoint"),
+    "operations.export": ("ExportResult", "Selection", "export_version"),
+    "checkpoint.fingerprint": ("Fingerprint", "fingerprint_checkpoint"),
+    "operations.importing": ("import_arrays",),
+    "operations.lookup": ("Lookup", "look_up"),
+    "format.model": ("CheckpointRef", "Listing", "ShardIndex", "State", "Version"),
+    "format.placement": ("row_owners", "variable_owner"),
+    "operations.prune.plan": ("PrunePlan", "make_plan"),
+    "operations.prune.execute": ("execute_prune",),
+    "operations.prune.own_shard": ("remove_own_shard",),
+    "checkpoint.reader": ("Checkpoint", "Part", "Rows", "open_checkpoint"),
+    "commit.recovery": ("Recovery", "recover"),
+    "operations.reshard.plan": ("ReshardPlan", "plan_reshard"),
+    "operations.reshard.execute": ("ReshardResult", "execute_reshard"),
+    "operations.prune.retention": ("Policy",),
+    "operations.stats": ("TensorStats", "tensor_stats"),
+    "operations.summary": ("CheckpointSummary", "summarize"),
+    "operations.verify.findings": ("Finding", "VerifyResult"),
+    "operations.verify": ("seal_version", "verify_version"),
+    "operations.save": ("Table", "save_checkpoint"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from edl_ckpt.core import bulk
+from edl_ckpt.core.format import bulk
 from oracle import GOLDEN
 from s3_fixtures import Bucket, Moto, fresh_bucket, running_moto
 

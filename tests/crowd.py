@@ -9,9 +9,10 @@ from typing import Any
 
 from edl_ckpt.core import list_versions, open_checkpoint, verify_version
 from edl_ckpt.core.errors import CorruptError, IncompleteError, LockedError, NotFoundError
-from edl_ckpt.core.layout import ELASTICDL
-from edl_ckpt.core.prune import Guards, execute_prune, locked, make_plan
-from edl_ckpt.core.retention import EverySteps, Latest, Policy
+from edl_ckpt.core.format.names import ELASTICDL
+from edl_ckpt.core.operations.prune.execute import execute_prune, locked
+from edl_ckpt.core.operations.prune.plan import Guards, make_plan
+from edl_ckpt.core.operations.prune.retention import EverySteps, Latest, Policy
 from edl_ckpt.proto import model_v4_pb2
 
 PS_NUM = 8

@@ -41,14 +41,15 @@ import numpy as np
 import elasticdl_rules
 from edl_ckpt.cli import app
 from edl_ckpt.core import export_version, list_versions, parse_ref, resolve, save_checkpoint, verify_version
-from edl_ckpt.core.annotate import set_metrics
+from edl_ckpt.core.commit.trash import list_trash
 from edl_ckpt.core.errors import EdlCkptError, NoSpaceError, NotFoundError, RefusedError, UsageError
-from edl_ckpt.core.layout import STATE_DIR
-from edl_ckpt.core.model import Version
-from edl_ckpt.core.prune import execute_prune, locked, make_plan
-from edl_ckpt.core.retention import Latest, Policy
-from edl_ckpt.core.trash import list_trash
-from edl_ckpt.core.writer import Table
+from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.operations.prune.execute import execute_prune, locked
+from edl_ckpt.core.operations.prune.plan import make_plan
+from edl_ckpt.core.operations.prune.retention import Latest, Policy
+from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.state.annotate import set_metrics
+from edl_ckpt.core.state.paths import STATE_DIR
 from program import PROGRAM
 
 SWEEPS_LEFTOVERS = True

@@ -27,14 +27,15 @@ from typing import Any, Self
 import numpy as np
 
 from builders import message, shard_bytes, table_shard
-from edl_ckpt.core import bulk, list_versions, open_checkpoint, verify_version
+from edl_ckpt.core import list_versions, open_checkpoint, verify_version
+from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint
 from edl_ckpt.core.errors import CorruptError, EdlCkptError
-from edl_ckpt.core.fingerprint import fingerprint_checkpoint
-from edl_ckpt.core.generations import draft_shard, index_shards
-from edl_ckpt.core.lookup import look_up
-from edl_ckpt.core.model import ShardFile, ShardIndex, Version
-from edl_ckpt.core.stats import tensor_stats
-from edl_ckpt.core.wire import BYTES, VARINT, Cursor, tag, varint
+from edl_ckpt.core.format import bulk
+from edl_ckpt.core.format.generations import draft_shard, index_shards
+from edl_ckpt.core.format.model import ShardFile, ShardIndex, Version
+from edl_ckpt.core.format.wire import BYTES, VARINT, Cursor, tag, varint
+from edl_ckpt.core.operations.lookup import look_up
+from edl_ckpt.core.operations.stats import tensor_stats
 from oracle import GOLDEN, Model, Table
 
 SECONDS = 1.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from edl_ckpt.core.layout import ELASTICDL
-from edl_ckpt.core.model import ShardFile, State, Version
-from edl_ckpt.core.prune import Guards
+from edl_ckpt.core.format.model import ShardFile, State, Version
+from edl_ckpt.core.format.names import ELASTICDL
+from edl_ckpt.core.operations.prune.plan import Guards
 
 NOW = 2_000_000_000.0
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import EDGE_IDS
-from edl_ckpt.core import bulk, placement
-from edl_ckpt.core.wire import varint
+from edl_ckpt.core.format import bulk, placement
+from edl_ckpt.core.format.wire import varint
 from oracle import variable_owner as slow_owner
 
 ID_LISTS = st.lists(st.one_of(st.sampled_from(EDGE_IDS), st.integers(-(2**63), 2**63 - 1)), max_size=80)

@@ -12,17 +12,18 @@ import numpy as np
 import pytest
 
 import elasticdl_rules
-from edl_ckpt.core import copying as module
 from edl_ckpt.core import list_versions, parse_ref, resolve, save_checkpoint, verify_version
-from edl_ckpt.core.annotate import add_tag, remember_modes, set_metrics, set_note
-from edl_ckpt.core.copying import execute_copy, plan_copy
+from edl_ckpt.core.commit.local import Staging, forget_seal
+from edl_ckpt.core.commit.recovery import recover
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError, RefusedError, UsageError
-from edl_ckpt.core.model import Version
-from edl_ckpt.core.publish import StagedFile, Staging, forget_seal
-from edl_ckpt.core.recovery import recover
-from edl_ckpt.core.s3 import Upload
-from edl_ckpt.core.verify import seal_version
-from edl_ckpt.core.writer import Table
+from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.operations import copy as module
+from edl_ckpt.core.operations.copy import execute_copy, plan_copy
+from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.operations.verify import seal_version
+from edl_ckpt.core.state.annotate import add_tag, remember_modes, set_metrics, set_note
+from edl_ckpt.core.storage.files import PreallocatedFile
+from edl_ckpt.core.storage.s3.upload import Upload
 from oracle import GOLDEN
 from s3_fixtures import Bucket
 from s3_proxy import Fault, status
@@ -122,16 +123,16 @@ def test_goes_on(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who
     version, out = at(run, 20), tmp_path / "out"
     with monkeypatch.context() as patched:
         calls: list[str] = []
-        real = StagedFile.flush
+        real = PreallocatedFile.flush
 
-        def flush(self: StagedFile) -> None:
+        def flush(self: PreallocatedFile) -> None:
             if self.path.endswith(".chkpt"):
                 calls.append(self.path)
                 if len(calls) > whole:
                     raise KeyboardInterrupt
             real(self)
 
-        patched.setattr(StagedFile, "flush", flush)
+        patched.setattr(PreallocatedFile, "flush", flush)
         with pytest.raises(KeyboardInterrupt):
             execute_copy(plan_copy([version], str(out)), workers=1)
     assert bool(elasticdl_rules.leftovers(out)) is (whole > 0)
@@ -232,7 +233,7 @@ def test_there_and_back(s3: Bucket, big: Path, tmp_path: Path) -> None:
 
 def test_goes_on_in_s3(s3: Bucket, big: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Uploads of whole shards stay open when a copy fails, and the next one completes them; or they are dropped."""
-    monkeypatch.setattr("edl_ckpt.core.s3.time.sleep", lambda _seconds: None)
+    monkeypatch.setattr("edl_ckpt.core.storage.s3.client.time.sleep", lambda _seconds: None)
 
     def interrupt(operation: Any) -> None:
         s3.proxy.fail(Fault(status(403, "AccessDenied"), operation=operation, key="1-of-2", nth=2, times=None))

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 import elasticdl_rules
 from builders import models, write_checkpoint
 from edl_ckpt.core import execute_reshard, list_versions, plan_reshard, save_checkpoint
-from edl_ckpt.core.diff import HISTOGRAM_EDGES, DiffResult, diff_versions
 from edl_ckpt.core.errors import CorruptError, IncompleteError
-from edl_ckpt.core.model import Version
-from edl_ckpt.core.writer import Table
+from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES, DiffResult, diff_versions
+from edl_ckpt.core.operations.save import Table
 from oracle import GOLDEN, Model
 
 

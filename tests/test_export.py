@@ -29,11 +29,11 @@ from edl_ckpt.core.errors import (
     UnsupportedError,
     UsageError,
 )
-from edl_ckpt.core.export import ExportResult, Selection, export_version
-from edl_ckpt.core.export.content import cast_floats, draw
-from edl_ckpt.core.export.names import check_names, file_name, original_name
-from edl_ckpt.core.model import Version
-from edl_ckpt.core.writer import Table
+from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.operations.export import ExportResult, Selection, export_version
+from edl_ckpt.core.operations.export.content import cast_floats, draw
+from edl_ckpt.core.operations.export.names import check_names, file_name, original_name
+from edl_ckpt.core.operations.save import Table
 from oracle import GOLDEN, Model
 
 

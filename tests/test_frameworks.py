@@ -15,10 +15,10 @@ import pytest
 
 from edl_ckpt.core import fingerprint_checkpoint, list_versions, open_checkpoint, save_checkpoint, verify_version
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, UnsupportedError
-from edl_ckpt.core.export import Selection, export_version
-from edl_ckpt.core.importing import import_arrays
-from edl_ckpt.core.model import Version
-from edl_ckpt.core.writer import Table
+from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.operations.export import Selection, export_version
+from edl_ckpt.core.operations.importing import import_arrays
+from edl_ckpt.core.operations.save import Table
 from oracle import GOLDEN
 
 pytestmark = [
@@ -94,7 +94,7 @@ def test_golden(tmp_path: Path, name: str, case: str, expected: Any) -> None:
 def test_many_parts(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that is written in many parts and slices is whole, and bfloat16 is where the framework has it."""
     need(name)
-    monkeypatch.setattr("edl_ckpt.core.export.frameworks._SLICE_BYTES", 1000)
+    monkeypatch.setattr("edl_ckpt.core.operations.export.frameworks._SLICE_BYTES", 1000)
     ids = np.arange(5000, dtype=np.int64) * 7
     rows = np.arange(20_000, dtype=np.float32).reshape(5000, 4)
     run = save_checkpoint(

@@ -17,13 +17,13 @@ import pytest
 import mutants
 from builders import message, shard_bytes, table_shard
 from edl_ckpt.core import open_checkpoint, verify_version
-from edl_ckpt.core.diff import diff_versions
 from edl_ckpt.core.errors import CorruptError
-from edl_ckpt.core.lookup import find_nearest, look_up
+from edl_ckpt.core.format.wire import varint
+from edl_ckpt.core.operations.diff import diff_versions
+from edl_ckpt.core.operations.lookup import find_nearest, look_up
+from edl_ckpt.core.operations.reshard.plan import plan_reshard
+from edl_ckpt.core.operations.stats import tensor_stats
 from edl_ckpt.core.parallel import default_workers
-from edl_ckpt.core.reshard import plan_reshard
-from edl_ckpt.core.stats import tensor_stats
-from edl_ckpt.core.wire import varint
 from edl_ckpt.proto import tensor_pb2
 from mutants import (
     PEAK_BYTES,

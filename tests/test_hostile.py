@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edl_ckpt.core import list_versions, open_checkpoint, parse_ref, resolve, verify_version
+from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, IncompleteError, NotFoundError, UsageError
-from edl_ckpt.core.fingerprint import fingerprint_checkpoint
-from edl_ckpt.core.model import State
-from edl_ckpt.core.wire import head, varint
+from edl_ckpt.core.format.model import State
+from edl_ckpt.core.format.wire import head, varint
 from oracle import GOLDEN
 
 SHARD = (GOLDEN / "current/ps4/version-120/variables-1-of-4.ckpt").read_bytes()
@@ -140,9 +140,10 @@ def test_claimed_rows_cost_nothing(tmp_path: Path) -> None:
 
 def test_duplicate_and_misplaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A repeated id and a row of another shard are found with the ids, also when sorted in several turns."""
-    from edl_ckpt.core import save_checkpoint, verify
-    from edl_ckpt.core.publish import forget_seal
-    from edl_ckpt.core.writer import Table
+    from edl_ckpt.core import save_checkpoint
+    from edl_ckpt.core.commit.local import forget_seal
+    from edl_ckpt.core.operations import verify
+    from edl_ckpt.core.operations.save import Table
 
     ids = np.array([*range(0, 4000, 2), 8, 10, 8], np.int64)
     rows = np.zeros((len(ids), 2), np.float32)

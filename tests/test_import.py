@@ -20,10 +20,10 @@ import elasticdl_rules
 from builders import models, write_checkpoint
 from edl_ckpt.core import fingerprint_checkpoint, list_versions, open_checkpoint, verify_version
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, NotFoundError, RefusedError, UnsupportedError, UsageError
-from edl_ckpt.core.export import export_version
-from edl_ckpt.core.export.names import file_name
-from edl_ckpt.core.importing import NameMap, import_arrays, read_map
-from edl_ckpt.core.model import Version
+from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.operations.export import export_version
+from edl_ckpt.core.operations.export.names import file_name
+from edl_ckpt.core.operations.importing import NameMap, import_arrays, read_map
 from oracle import GOLDEN, Model
 
 

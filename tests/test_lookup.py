@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl_ckpt.core import open_checkpoint, placement, save_checkpoint
-from edl_ckpt.core.catalog import list_versions, parse_ref, resolve
+from edl_ckpt.core import open_checkpoint, save_checkpoint
+from edl_ckpt.core.checkpoint.catalog import list_versions, parse_ref, resolve
 from edl_ckpt.core.errors import CorruptError, IncompleteError, NotFoundError, UnsupportedError, UsageError
-from edl_ckpt.core.lookup import find_nearest, look_up, read_variable
-from edl_ckpt.core.model import Version
-from edl_ckpt.core.store import LocalStore
-from edl_ckpt.core.writer import Table
+from edl_ckpt.core.format import placement
+from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.operations.lookup import find_nearest, look_up, read_variable
+from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.storage.local import LocalStore
 from edl_ckpt.proto import model_v4_pb2
 from oracle import GOLDEN
 

@@ -9,7 +9,10 @@ import pytest
 
 import elasticdl_rules
 from edl_ckpt.core import list_versions
-from edl_ckpt.core.annotate import (
+from edl_ckpt.core.checkpoint.catalog import narrowed, parse_ref, resolve
+from edl_ckpt.core.errors import NotFoundError, UsageError
+from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.state.annotate import (
     add_tag,
     remember_modes,
     remove_metrics,
@@ -18,10 +21,7 @@ from edl_ckpt.core.annotate import (
     set_note,
     store_policy,
 )
-from edl_ckpt.core.catalog import narrowed, parse_ref, resolve
-from edl_ckpt.core.errors import NotFoundError, UsageError
-from edl_ckpt.core.metadata import check_tag
-from edl_ckpt.core.model import Version
+from edl_ckpt.core.state.metadata import check_tag
 from oracle import GOLDEN
 
 

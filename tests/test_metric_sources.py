@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from edl_ckpt.core.errors import NotFoundError, UsageError
-from edl_ckpt.core.metric_sources import ImportPlan, MetricSeries, match_series, parse_literal, read_series
+from edl_ckpt.core.operations.metric_sources import ImportPlan, MetricSeries, match_series, parse_literal, read_series
 from oracle import GOLDEN
 from policy_cases import versions_of
 
@@ -108,7 +108,7 @@ def test_literals_run_nothing(text: str) -> None:
         parse_literal(text)
 
 
-def told(plan: ImportPlan) -> list[tuple[int, int]]:
+def format_owner(plan: ImportPlan) -> list[tuple[int, int]]:
     return [(m.version.version, m.step) for m in plan.matches]
 
 
@@ -117,12 +117,12 @@ def test_matching() -> None:
     versions, _ = versions_of(["10 complete auc=0.5", "20 complete auc=0.5", "30 complete", "1000 complete"])
     series = MetricSeries("x", {10: {"auc": 0.5}, 19: {"auc": 0.75}, 21: {"auc": 0.25}, 28: {"auc": 0.1}})
     exact = match_series(series, "run", versions)
-    assert told(exact) == [(10, 10)]
+    assert format_owner(exact) == [(10, 10)]
     assert exact.steps_without_version == (19, 21, 28)
     assert exact.versions_without_metrics == (20, 30, 1000)
     assert exact.matches[0].replaced == {}
     near = match_series(series, "run", versions, nearest=2)
-    assert told(near) == [(10, 10), (20, 19), (30, 28)]
+    assert format_owner(near) == [(10, 10), (20, 19), (30, 28)]
     assert near.steps_without_version == (21,)
     assert near.versions_without_metrics == (1000,)
     assert near.matches[1].replaced == {"auc": 0.5}

@@ -20,7 +20,7 @@ import pytest
 
 import elasticdl_rules
 from edl_ckpt.core import list_versions, save_checkpoint, verify_version
-from edl_ckpt.core.writer import Table
+from edl_ckpt.core.operations.save import Table
 from program import PROGRAM, edl
 
 pytestmark = pytest.mark.root

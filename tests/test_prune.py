@@ -12,28 +12,22 @@ import numpy as np
 import pytest
 
 import elasticdl_rules
-from edl_ckpt.core import publish, save_checkpoint, verify_version
-from edl_ckpt.core.annotate import add_tag, set_metrics, set_note
-from edl_ckpt.core.catalog import list_versions, parse_ref, resolve
+from edl_ckpt.core import save_checkpoint, verify_version
+from edl_ckpt.core.checkpoint.catalog import list_versions, parse_ref, resolve
+from edl_ckpt.core.commit.trash import list_trash, purge_all, undo
 from edl_ckpt.core.errors import LockedError, NotFoundError, RefusedError, UnsupportedError
-from edl_ckpt.core.lock import LocationLock
-from edl_ckpt.core.model import State
-from edl_ckpt.core.owner import describe
-from edl_ckpt.core.prune import (
-    Guards,
-    PrunePlan,
-    PruneResult,
-    execute_prune,
-    find_unreadable,
-    locked,
-    make_plan,
-    remove_own_shard,
-)
-from edl_ckpt.core.retention import Latest, Policy
-from edl_ckpt.core.seal import seal_file
-from edl_ckpt.core.store import LocalStore
-from edl_ckpt.core.trash import list_trash, purge_all, undo
-from edl_ckpt.core.writer import Table
+from edl_ckpt.core.format.model import State
+from edl_ckpt.core.operations.prune.execute import PruneResult, execute_prune, locked
+from edl_ckpt.core.operations.prune.own_shard import remove_own_shard
+from edl_ckpt.core.operations.prune.plan import Guards, PrunePlan, find_unreadable, make_plan
+from edl_ckpt.core.operations.prune.retention import Latest, Policy
+from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.state.annotate import add_tag, set_metrics, set_note
+from edl_ckpt.core.state.lock import LocationLock
+from edl_ckpt.core.state.owner import describe
+from edl_ckpt.core.state.paths import seal_file
+from edl_ckpt.core.storage import files as publish
+from edl_ckpt.core.storage.local import LocalStore
 from oracle import GOLDEN
 
 NOW = time.time() + 3600.0
@@ -245,7 +239,7 @@ def test_store_without_rename() -> None:
     """On storage without rename versions are deleted, a trash is refused, and the first removal makes one invalid."""
     import fsspec
 
-    from edl_ckpt.core.remote import FsspecStore
+    from edl_ckpt.core.storage.fsspec import FsspecStore
 
     fs = fsspec.filesystem("memory")
     for source in (GOLDEN / "multi").rglob("*.ckpt"):
@@ -352,7 +346,7 @@ def test_go_server_story(tmp_path: Path) -> None:
 
 def test_find_unreadable_stops_at_the_first_good_one(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only as many versions are opened as are needed to find a good one: usually one."""
-    from edl_ckpt.core import reader
+    from edl_ckpt.core.checkpoint import reader
 
     opened: list[int] = []
     real = reader.open_checkpoint

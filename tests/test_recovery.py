@@ -19,19 +19,20 @@ from edl_ckpt.core import (
     list_versions,
     plan_copy,
     plan_reshard,
-    publish,
     recover,
     save_checkpoint,
     verify_version,
 )
-from edl_ckpt.core import lock as lock_module
-from edl_ckpt.core import owner as owner_module
+from edl_ckpt.core.commit import local as publish
+from edl_ckpt.core.commit.local import Staging
 from edl_ckpt.core.errors import EdlCkptError, LockedError, RefusedError
-from edl_ckpt.core.lock import LocationLock
-from edl_ckpt.core.model import Version
-from edl_ckpt.core.publish import Staging
-from edl_ckpt.core.s3 import Upload
-from edl_ckpt.core.writer import Table
+from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.ids import new_id
+from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.state import lock as lock_module
+from edl_ckpt.core.state import owner as owner_module
+from edl_ckpt.core.state.lock import LocationLock
+from edl_ckpt.core.storage.s3.upload import Upload
 from s3_fixtures import Bucket
 
 
@@ -126,7 +127,7 @@ def test_who_waits_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """A copy that is interrupted while another is at work on the same leaves that one's files."""
     with Staging(str(tmp_path), "copy", name="copy-1") as held:
         mine = held.directory("version_1")
-        monkeypatch.setattr(publish.Hold, "take", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        monkeypatch.setattr(publish.StageLock, "take", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt), Staging(str(tmp_path), "copy", name="copy-1"):
             pass
         assert os.path.isdir(mine)
@@ -140,7 +141,7 @@ def test_another_space_of_process_numbers(tmp_path: Path, monkeypatch: pytest.Mo
     assert not owner_module.is_dead({**dead, "kernel": "another"}, 0.0)
     assert owner_module.is_dead({**dead, "kernel": "another"}, 1e6)
     assert not owner_module.is_me({**words, "kernel": "another"})
-    name = owner_module.new_id()
+    name = new_id()
     assert owner_module.is_here(owner_module.owner_in(name))
     assert not owner_module.is_here(owner_module.owner_in(name.replace(f"_{words['kernel']}-", "_00000000-")))
 
@@ -199,7 +200,7 @@ def test_small_shards_of_a_killed_copy(s3: Bucket, tmp_path: Path, monkeypatch: 
                 real(self, replace=replace)
 
             patched.setattr(Upload, "complete", complete)
-            patched.setattr("edl_ckpt.core.copying._RemoteTarget.__exit__", lambda *_: None)
+            patched.setattr("edl_ckpt.core.operations.copy._RemoteTarget.__exit__", lambda *_: None)
             with pytest.raises(SystemError):
                 execute_copy(plan_copy([version], s3.url))
         assert len([key for key in s3.objects() if "variables" in key]) == 2

@@ -17,21 +17,18 @@ from hypothesis import strategies as st
 import elasticdl_rules
 from builders import LAYOUTS, models, write_checkpoint
 from edl_ckpt.core import (
-    bulk,
     execute_reshard,
     list_versions,
     open_checkpoint,
     parse_ref,
     plan_reshard,
-    publish,
-    reader,
-    reshard,
     resolve,
     save_checkpoint,
-    scan,
-    store,
     verify_version,
 )
+from edl_ckpt.core import storage as store
+from edl_ckpt.core.checkpoint import reader, scan
+from edl_ckpt.core.commit import local as publish
 from edl_ckpt.core.errors import (
     CorruptError,
     EdlCkptError,
@@ -41,9 +38,13 @@ from edl_ckpt.core.errors import (
     RefusedError,
     UsageError,
 )
-from edl_ckpt.core.lock import LocationLock
-from edl_ckpt.core.model import TableEntry, Version
-from edl_ckpt.core.writer import Table
+from edl_ckpt.core.format import bulk
+from edl_ckpt.core.format.model import TableEntry, Version
+from edl_ckpt.core.operations.reshard import plan as reshard
+from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.state.lock import LocationLock
+from edl_ckpt.core.storage import files
+from edl_ckpt.core.storage.interface import RangeReader
 from oracle import GOLDEN, Model, combined, read_model
 
 
@@ -146,7 +147,7 @@ def test_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     seen: list[int] = []
     real = reader.read_rows
 
-    def read_rows(file: store.RangeReader, entry: TableEntry, first: int, rows: bulk.U8) -> bulk.U8:
+    def read_rows(file: RangeReader, entry: TableEntry, first: int, rows: bulk.U8) -> bulk.U8:
         seen.append(rows.nbytes)
         return real(file, entry, first, rows)
 
@@ -218,17 +219,17 @@ def test_a_bad_disk_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """One flipped bit between writing and reading back: nothing is published, the source stays, no leftovers."""
     version = big_model(tmp_path / "a")
     before = tree(tmp_path / "a")
-    real = publish.StagedFile.write
+    real = files.PreallocatedFile.write
     flipped: list[int] = []
 
-    def write(self: publish.StagedFile, offset: int, data: memoryview | bytes) -> None:
+    def write(self: files.PreallocatedFile, offset: int, data: memoryview | bytes) -> None:
         held = bytearray(memoryview(data).cast("B"))
         if len(held) > 4000 and not flipped:
             held[1234] ^= 16
             flipped.append(1)
         real(self, offset, bytes(held))
 
-    monkeypatch.setattr(publish.StagedFile, "write", write)
+    monkeypatch.setattr(files.PreallocatedFile, "write", write)
     for output in (None, str(tmp_path / "b")):
         flipped.clear()
         with pytest.raises(EdlCkptError):
@@ -291,7 +292,7 @@ def test_in_place_without_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_unpacked_and_split_ids(tmp_path: Path, either_kernel: str) -> None:
     """Ids unpacked, packed in several runs, and both mixed are read as protobuf reads them."""
-    from edl_ckpt.core.wire import head, varint
+    from edl_ckpt.core.format.wire import head, varint
 
     ids = [5, 300, -1, 2**40, 7, 8]
     values = np.arange(12, dtype="<f4").tobytes()

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from edl_ckpt.core.errors import NotFoundError, RefusedError, UsageError
-from edl_ckpt.core.layout import ELASTICDL
-from edl_ckpt.core.model import ShardFile, State, Version
-from edl_ckpt.core.prune import Guards, PrunePlan, plan_from_json, plan_prune, plan_to_json
-from edl_ckpt.core.retention import (
+from edl_ckpt.core.format.model import ShardFile, State, Version
+from edl_ckpt.core.format.names import ELASTICDL
+from edl_ckpt.core.operations.prune.plan import Guards, PrunePlan, plan_prune
+from edl_ckpt.core.operations.prune.plan_file import plan_from_json, plan_to_json
+from edl_ckpt.core.operations.prune.retention import (
     Best,
     EverySteps,
     ExperimentBest,
@@ -29,7 +30,7 @@ from policy_cases import NOW, guards_of, versions_of
 CASES = sorted((Path(__file__).parent / "data" / "policies").glob("*.json"))
 
 
-def told(plan: PrunePlan) -> list[str]:
+def format_owner(plan: PrunePlan) -> list[str]:
     """Return a plan in the words of the case files."""
     places = [e.path.replace("run/version-", "").replace("version-", "") for e in plan.entries]
     return [f"{e.action} {place}: {'; '.join(e.reasons)}" for e, place in zip(plan.entries, places, strict=True)]
@@ -43,7 +44,7 @@ def test_policy_case(path: Path) -> None:
     policy = Policy.from_json(case["policy"])
     assert policy.to_json()["rules"] == case["policy"]["rules"]
     plan = plan_prune(versions, policy, NOW, guards=guards_of(case["guards"]), unreadable=unreadable)
-    assert told(plan) == case["expect"]
+    assert format_owner(plan) == case["expect"]
     assert list(plan.warnings) == case["warnings"]
     assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))).guards == plan.guards
 

@@ -27,15 +27,15 @@ from edl_ckpt.core import (
     save_checkpoint,
     verify_version,
 )
-from edl_ckpt.core.copying import execute_copy, plan_copy
+from edl_ckpt.core.commit.local import forget_seal
+from edl_ckpt.core.commit.recovery import recover
+from edl_ckpt.core.commit.remote import open_memory
 from edl_ckpt.core.errors import EdlCkptError, LockedError, RefusedError, UnavailableError
-from edl_ckpt.core.lock import LocationLock
-from edl_ckpt.core.model import Version
-from edl_ckpt.core.output import open_memory
-from edl_ckpt.core.publish import forget_seal
-from edl_ckpt.core.recovery import recover
-from edl_ckpt.core.store import open_remote
-from edl_ckpt.core.writer import Table
+from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.operations.copy import execute_copy, plan_copy
+from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.state.lock import LocationLock
+from edl_ckpt.core.storage import open_remote
 from oracle import GOLDEN
 from program import PROGRAM, inside
 from s3_fixtures import Bucket
@@ -192,7 +192,7 @@ def test_each_value_is_read_once(s3: Bucket, large: Path, tmp_path: Path, to_s3:
 
 def test_memory_is_the_open_parts(s3: Bucket, large: Path) -> None:
     """Parts are uploaded as they fill, whatever the order; too little memory spools to the disk, and says so."""
-    from edl_ckpt.core import s3 as module
+    from edl_ckpt.core.storage.s3 import upload as module
 
     peaks: list[int] = []
     real = module.Upload.finish
@@ -299,7 +299,7 @@ def test_faults_that_pass(
     """A request that fails once is tried again, and told: a reshard from S3 to S3 gives the same as without."""
     if name == "truncated" and operation not in {"get", "list"}:
         pytest.skip("has no body")
-    monkeypatch.setattr("edl_ckpt.core.s3.time.sleep", lambda _seconds: None)
+    monkeypatch.setattr("edl_ckpt.core.storage.s3.client.time.sleep", lambda _seconds: None)
     upload(s3, large)
     armed = s3.proxy.fail(Fault(kind, operation=operation))
     caplog.set_level("INFO", "edl_ckpt")
@@ -363,7 +363,7 @@ def test_a_flipped_bit_on_the_way_down(s3: Bucket, large: Path, tmp_path: Path) 
 @pytest.mark.parametrize("operation", ["upload_part", "complete", "create_upload", "put"])
 def test_faults_that_stay(s3: Bucket, large: Path, monkeypatch: pytest.MonkeyPatch, operation: Any) -> None:
     """Storage that does not answer is error 13 after five attempts; nothing is visible, and no upload is open."""
-    monkeypatch.setattr("edl_ckpt.core.s3.time.sleep", lambda _seconds: None)
+    monkeypatch.setattr("edl_ckpt.core.storage.s3.client.time.sleep", lambda _seconds: None)
     plan = plan_reshard(at(large), 1, output=s3.url)
     s3.proxy.fail(Fault(status(503, "SlowDown"), operation=operation, times=None))
     with pytest.raises(UnavailableError):
@@ -422,7 +422,7 @@ def test_lock(multi: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     multi.put("run/.edl-ckpt-0/lock-0", json.dumps({"pid": 7, "host": "elsewhere", "since": "then"}).encode())
     with pytest.raises(LockedError, match="elsewhere"), LocationLock(multi.url, "c", wait_seconds=0):
         pass
-    monkeypatch.setattr("edl_ckpt.core.lock.STALE_SECONDS", -10.0)
+    monkeypatch.setattr("edl_ckpt.core.state.lock.STALE_SECONDS", -10.0)
     with LocationLock(multi.url, "d", warn=told.append):
         pass
     assert "took over" in told[0]

@@ -22,13 +22,14 @@ from edl_ckpt.core import (
     save_checkpoint,
     verify_version,
 )
-from edl_ckpt.core import seal as module
+from edl_ckpt.core.checkpoint import sealing as module
 from edl_ckpt.core.errors import LockedError, UsageError
-from edl_ckpt.core.model import Version
-from edl_ckpt.core.seal import parse_seal, read_seal, seal_bytes, seal_file
-from edl_ckpt.core.store import open_store
-from edl_ckpt.core.verify import seal_version
-from edl_ckpt.core.writer import Table
+from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.operations.verify import seal_version
+from edl_ckpt.core.state.paths import seal_file
+from edl_ckpt.core.state.seal import parse_seal, read_seal, seal_bytes
+from edl_ckpt.core.storage import open_store
 from oracle import GOLDEN
 from program import document, edl
 

@@ -24,7 +24,6 @@ from edl_ckpt.core import (
     resolve,
     verify_version,
 )
-from edl_ckpt.core.annotate import add_tag, set_metrics, set_note, store_policy
 from edl_ckpt.core.errors import (
     AuthError,
     EdlCkptError,
@@ -34,10 +33,14 @@ from edl_ckpt.core.errors import (
     RefusedError,
     UnavailableError,
 )
-from edl_ckpt.core.lock import LocationLock
-from edl_ckpt.core.prune import execute_prune, make_plan
-from edl_ckpt.core.retention import Latest, Policy
-from edl_ckpt.core.store import NewObject, RangeReader, RemoteStore, open_remote, open_store, storage_errors
+from edl_ckpt.core.operations.prune.execute import execute_prune
+from edl_ckpt.core.operations.prune.plan import make_plan
+from edl_ckpt.core.operations.prune.retention import Latest, Policy
+from edl_ckpt.core.state.annotate import add_tag, set_metrics, set_note, store_policy
+from edl_ckpt.core.state.lock import LocationLock
+from edl_ckpt.core.storage import open_remote, open_store
+from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, RangeReader
 from oracle import GOLDEN
 from s3_fixtures import Bucket
 
@@ -152,7 +155,7 @@ class Contract:
 class RemoteContract(Contract):
     """What every store without rename must do besides."""
 
-    def begin(self, size_bytes: int) -> tuple[RemoteStore, NewObject]:
+    def begin(self, size_bytes: int) -> tuple[ObjectStore, ObjectWriter]:
         """Return the store and an object that was begun on it."""
         store = open_remote(self.location)
         item = store.new_object("new/object", size_bytes)
@@ -305,7 +308,7 @@ class Failing:
 @pytest.mark.parametrize(("code", "exit_code"), [(errno.ESTALE, 11), (errno.EIO, 1)])
 def test_a_file_server_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, exit_code: int) -> None:
     """An error in the middle of a reshard or a verify names the shard; nothing is published."""
-    from edl_ckpt.core import store
+    from edl_ckpt.core.storage import local as store
 
     shutil.copytree(GOLDEN / "current/ps2", tmp_path / "run")
     version = resolve(parse_ref(str(tmp_path / "run")))
@@ -339,8 +342,8 @@ def test_listing_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_index_skips_values(tmp_path: Path) -> None:
     """Opening a shard of holes of 3 GiB, for which no memory is, reads a few kilobytes."""
-    from edl_ckpt.core.model import DTYPES, TableInfo
-    from edl_ckpt.core.writer import DensePart, TablePart, lay_out_shard
+    from edl_ckpt.core.format.model import DTYPES, TableInfo
+    from edl_ckpt.core.format.shard_layout import DensePart, TablePart, lay_out_shard
 
     f32 = DTYPES["float32"]
     rows = 40_000_000

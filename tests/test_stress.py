@@ -13,11 +13,12 @@ import pytest
 import elasticdl_rules
 from crowd import EVERY, KEEP, PS_NUM, prune_often, read_often, save_shards, work
 from edl_ckpt.core import list_versions, verify_version
-from edl_ckpt.core.annotate import add_tag
-from edl_ckpt.core.lock import LocationLock
-from edl_ckpt.core.model import State
-from edl_ckpt.core.prune import execute_prune, locked, make_plan
-from edl_ckpt.core.retention import EverySteps, Latest, Policy
+from edl_ckpt.core.format.model import State
+from edl_ckpt.core.operations.prune.execute import execute_prune, locked
+from edl_ckpt.core.operations.prune.plan import make_plan
+from edl_ckpt.core.operations.prune.retention import EverySteps, Latest, Policy
+from edl_ckpt.core.state.annotate import add_tag
+from edl_ckpt.core.state.lock import LocationLock
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from edl_ckpt.cli.text import parse_duration
 from edl_ckpt.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.model import Version
+    from edl_ckpt.core.format.model import Version
 
 
 def copy_command(
@@ -32,7 +32,7 @@ def copy_command(
     An interrupted copy goes on where it stopped; what is there already with the same content is left as it is.
     """
     from edl_ckpt.cli import render_copy
-    from edl_ckpt.core.copying import execute_copy, plan_copy
+    from edl_ckpt.core.operations.copy import execute_copy, plan_copy
 
     if len(words) > 2 or "@" in words[-1].rpartition("/")[2]:
         raise UsageError("expected [REF] LOCATION: a version keeps its number")
@@ -61,7 +61,7 @@ def copy_command(
 
 def _versions(source: str, out: Output, *, every: bool, since: int | None) -> Sequence[Version]:
     """Return what is to be copied: one version, or all of a location, or those from a number on."""
-    from edl_ckpt.core.catalog import list_versions, parse_ref
+    from edl_ckpt.core.checkpoint.catalog import list_versions, parse_ref
 
     if not every and since is None:
         return (resolve_ref(source, out),)

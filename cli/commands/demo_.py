@@ -67,8 +67,8 @@ def make_checkpoints(directory: str) -> None:
     """Write the demonstration's versions; the last lacks one of its shards."""
     import numpy as np
 
-    from edl_ckpt.core.publish import forget_seal
-    from edl_ckpt.core.writer import Table, save_checkpoint
+    from edl_ckpt.core.commit.local import forget_seal
+    from edl_ckpt.core.operations.save import Table, save_checkpoint
 
     random = np.random.default_rng(7)
     users = np.unique(random.integers(0, 2**40, 20_000))

@@ -23,7 +23,7 @@ def diff_command(
 ) -> None:
     """Compare two versions by content, whatever their shard counts and generations; 3 when they differ."""
     from edl_ckpt.cli import render_diff
-    from edl_ckpt.core.diff import diff_versions
+    from edl_ckpt.core.operations.diff import diff_versions
 
     if not tolerance >= 0:
         raise UsageError(f"tolerance must be 0 or more, got {tolerance}")

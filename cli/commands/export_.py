@@ -49,7 +49,7 @@ def export_command(
 ) -> None:
     """Write a version, whole or in part, as safetensors, numpy, text or one merged checkpoint. Memory stays bounded."""
     from edl_ckpt.cli import render_export
-    from edl_ckpt.core.export import Selection, export_version
+    from edl_ckpt.core.operations.export import Selection, export_version
 
     if len(words) > 2 or (len(words) == 1 and is_ref(words[0]) and "@" in words[0]):
         raise UsageError("expected [REF] OUTPUT")

@@ -35,7 +35,7 @@ def get_command(
 ) -> None:
     """Print rows of a table by their ids, or a dense variable. Opens only the shard that can hold them."""
     from edl_ckpt.cli import render_get
-    from edl_ckpt.core.lookup import find_nearest, look_up, read_variable
+    from edl_ckpt.core.operations.lookup import find_nearest, look_up, read_variable
 
     if (table is None) == (variable is None) or (variable and (ids or ids_file or nearest)):
         raise UsageError("say --table NAME with --id or --ids-file, or --variable NAME")
@@ -71,7 +71,7 @@ def read_ids(path: str) -> list[int]:
     """Return the ids of a file; UsageError, naming the line, for what is none."""
     import numpy as np
 
-    from edl_ckpt.core.store import storage_errors
+    from edl_ckpt.core.storage.faults import storage_errors
 
     with storage_errors(path):
         if path.endswith(".npy"):
@@ -96,7 +96,7 @@ def read_ids(path: str) -> list[int]:
 def _write_npy(path: str | None, values: npt.NDArray[np.generic]) -> None:
     import numpy as np
 
-    from edl_ckpt.core.store import storage_errors
+    from edl_ckpt.core.storage.faults import storage_errors
 
     if path is not None:
         with storage_errors(path), open(path, "wb") as file:

@@ -11,8 +11,8 @@ from edl_ckpt.cli.output import Output
 from edl_ckpt.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.model import Version
-    from edl_ckpt.core.reshard import ReshardResult
+    from edl_ckpt.core.format.model import Version
+    from edl_ckpt.core.operations.reshard.execute import ReshardResult
 
 
 def import_command(
@@ -32,8 +32,8 @@ def import_command(
 ) -> None:
     """Write a new version from arrays of other tools, placed for N servers and proved by its fingerprint."""
     from edl_ckpt.cli import render_import
-    from edl_ckpt.core.catalog import parse_ref
-    from edl_ckpt.core.importing import import_arrays, read_map
+    from edl_ckpt.core.checkpoint.catalog import parse_ref
+    from edl_ckpt.core.operations.importing import import_arrays, read_map
 
     ref = parse_ref(target)
     if not isinstance(ref.version, int):
@@ -61,8 +61,8 @@ def import_command(
 def _checkpoint(source: str, number: int, out: Output) -> Version | None:
     """Return the version that the input is, None when it is no checkpoint."""
     from edl_ckpt.cli.options import resolve_ref
-    from edl_ckpt.core.catalog import list_versions, split_version_dir
-    from edl_ckpt.core.importing import as_checkpoint_file
+    from edl_ckpt.core.checkpoint.catalog import list_versions, split_version_dir
+    from edl_ckpt.core.operations.importing import as_checkpoint_file
 
     if os.path.isfile(source) and source.endswith((".ckpt", ".chkpt")) and not split_version_dir(source):
         return as_checkpoint_file(source, number)
@@ -73,8 +73,8 @@ def _checkpoint(source: str, number: int, out: Output) -> Version | None:
 
 def _is_remote_location(source: str, out: Output) -> bool:
     """Say whether a URL is a checkpoint_dir, and not a file, or a directory of files, of another tool."""
-    from edl_ckpt.core.layout import parse_version_dir
-    from edl_ckpt.core.store import is_local, open_store
+    from edl_ckpt.core.format.names import parse_version_dir
+    from edl_ckpt.core.storage import is_local, open_store
 
     return not is_local(source) and any(map(parse_version_dir, open_store(source, out.storage_options).names("")))
 
@@ -84,7 +84,8 @@ def _import_checkpoint(
 ) -> ReshardResult:
     from dataclasses import replace
 
-    from edl_ckpt.core.reshard import execute_reshard, plan_reshard
+    from edl_ckpt.core.operations.reshard.execute import execute_reshard
+    from edl_ckpt.core.operations.reshard.plan import plan_reshard
 
     plan = plan_reshard(
         version,

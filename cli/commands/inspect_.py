@@ -20,10 +20,10 @@ def inspect_command(
 ) -> None:
     """Show the shards, dense variables and embedding tables of a version. Reads headers only."""
     from edl_ckpt.cli import render_inspect
+    from edl_ckpt.core.checkpoint.reader import open_checkpoint
     from edl_ckpt.core.errors import IncompleteError
-    from edl_ckpt.core.reader import open_checkpoint
-    from edl_ckpt.core.stats import tensor_stats
-    from edl_ckpt.core.summary import select, summarize
+    from edl_ckpt.core.operations.stats import tensor_stats
+    from edl_ckpt.core.operations.summary import select, summarize
 
     version = resolve_ref(ref, out)
     with open_checkpoint(version, partial=True, storage_options=out.storage_options) as checkpoint:

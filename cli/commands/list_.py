@@ -25,7 +25,7 @@ def list_command(
     import time
 
     from edl_ckpt.cli import render_list
-    from edl_ckpt.core.catalog import list_versions, narrowed
+    from edl_ckpt.core.checkpoint.catalog import list_versions, narrowed
 
     seconds = parse_duration(grace)
     whole = [

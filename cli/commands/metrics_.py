@@ -23,7 +23,7 @@ def metrics_set_command(
     lock_wait: o.LockWait = "10s",
 ) -> None:
     """Record metrics of a version, in the place of older values; with --mode remember which end is the better one."""
-    from edl_ckpt.core.annotate import remember_modes, set_metrics
+    from edl_ckpt.core.state.annotate import remember_modes, set_metrics
 
     ref, metrics = _split_pairs(words)
     version = o.resolve_ref(ref, out, to_change=True)
@@ -37,7 +37,7 @@ def metrics_set_command(
 
 def metrics_show_command(out: Output, ref: o.Ref = None, csv: o.Csv = False) -> None:  # noqa: ARG001
     """Show the metrics of a version, or of all versions of a location."""
-    from edl_ckpt.core.catalog import parse_ref, split_version_dir
+    from edl_ckpt.core.checkpoint.catalog import parse_ref, split_version_dir
 
     parsed = parse_ref(ref or "", default_location=o.default_location())
     split = split_version_dir(parsed.location)
@@ -63,8 +63,8 @@ def metrics_import_command(
     from contextlib import nullcontext
 
     from edl_ckpt.cli import render_metrics
-    from edl_ckpt.core.catalog import list_versions
-    from edl_ckpt.core.metric_sources import execute_import, match_series, read_series
+    from edl_ckpt.core.checkpoint.catalog import list_versions
+    from edl_ckpt.core.operations.metric_sources import execute_import, match_series, read_series
 
     where = location or o.default_location()
     series = read_series(source, kind)
@@ -88,7 +88,7 @@ def metrics_remove_command(
     lock_wait: o.LockWait = "10s",
 ) -> None:
     """Forget metrics of a version."""
-    from edl_ckpt.core.annotate import remove_metrics
+    from edl_ckpt.core.state.annotate import remove_metrics
 
     ref, names = (words[0], words[1:]) if o.is_ref(words[0]) else (None, words)
     if not names:
@@ -105,7 +105,7 @@ def metrics_mode_command(
     lock_wait: o.LockWait = "10s",
 ) -> None:
     """Remember which end of a metric is the better one, for `best` and for pruning."""
-    from edl_ckpt.core.annotate import remember_modes
+    from edl_ckpt.core.state.annotate import remember_modes
 
     if len(words) not in {2, 3}:
         raise UsageError("expected [LOCATION] NAME max|min")
@@ -133,7 +133,7 @@ def _split_pairs(words: list[str]) -> tuple[str | None, dict[str, float]]:
 
 def _show(out: Output, location: str, version: int | None) -> None:
     from edl_ckpt.cli import render_metrics
-    from edl_ckpt.core.catalog import list_versions
+    from edl_ckpt.core.checkpoint.catalog import list_versions
 
     listing = list_versions(location, storage_options=out.storage_options)
     chosen = [v for v in listing.versions if version in {None, v.version}]

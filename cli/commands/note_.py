@@ -18,7 +18,7 @@ def note_command(
     lock_wait: o.LockWait = "10s",
 ) -> None:
     """Write a version's note, in the place of an older one."""
-    from edl_ckpt.core.annotate import set_note
+    from edl_ckpt.core.state.annotate import set_note
 
     if len(words) > 2 or (len(words) == 1 and o.is_ref(words[0])):
         raise UsageError("expected [REF] TEXT; a text of several words stands in quotes")

@@ -10,7 +10,7 @@ from edl_ckpt.core.errors import UsageError
 
 def policy_show_command(out: Output, location: o.Location = None) -> None:
     """Show the rules that `edl-ckpt prune` follows here when it is given none."""
-    from edl_ckpt.core.prune import stored_policy
+    from edl_ckpt.core.operations.prune.plan import stored_policy
 
     where = location or o.default_location()
     policy = stored_policy(where, out.storage_options)
@@ -43,8 +43,8 @@ def policy_clear_command(out: Output, location: o.Location = None, lock_wait: o.
 
 
 def _store(out: Output, location: str | None, policy: dict[str, object] | None, lock_wait: str) -> None:
-    from edl_ckpt.core.annotate import store_policy
-    from edl_ckpt.core.catalog import list_versions
+    from edl_ckpt.core.checkpoint.catalog import list_versions
+    from edl_ckpt.core.state.annotate import store_policy
 
     where = location or o.default_location()
     list_versions(where, storage_options=out.storage_options)  # a wrong path must not get a policy

@@ -12,10 +12,10 @@ from edl_ckpt.cli import options as o
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration, size
 from edl_ckpt.core.errors import EdlCkptError, RefusedError, UsageError
-from edl_ckpt.core.store import storage_errors
+from edl_ckpt.core.storage.faults import storage_errors
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.prune import PrunePlan
+    from edl_ckpt.core.operations.prune.plan import PrunePlan
 
 
 def prune_command(
@@ -59,8 +59,9 @@ def prune_command(
     import time
 
     from edl_ckpt.cli import render_prune
-    from edl_ckpt.core.prune import Guards, PrunePlan, execute_prune, locked, make_plan
-    from edl_ckpt.core.trash import purge_all
+    from edl_ckpt.core.commit.trash import purge_all
+    from edl_ckpt.core.operations.prune.execute import execute_prune, locked
+    from edl_ckpt.core.operations.prune.plan import Guards, PrunePlan, make_plan
 
     policy = rules.policy()
     guards = Guards(incomplete, everything, tuple(delete or ()), tuple(drop_tag or ()), parse_duration(grace))
@@ -106,7 +107,7 @@ def prune_command(
 
 
 def _read_plan(path: str) -> PrunePlan:
-    from edl_ckpt.core.prune import plan_from_json
+    from edl_ckpt.core.operations.prune.plan_file import plan_from_json
 
     with storage_errors(path), open(path, encoding="utf-8") as file:
         try:
@@ -116,7 +117,7 @@ def _read_plan(path: str) -> PrunePlan:
 
 
 def _write_plan(path: str, plan: PrunePlan) -> None:
-    from edl_ckpt.core.prune import plan_to_json
+    from edl_ckpt.core.operations.prune.plan_file import plan_to_json
 
     with storage_errors(path), open(path, "w", encoding="utf-8") as file:
         json.dump(plan_to_json(plan), file, indent=1)

@@ -20,7 +20,7 @@ def recover_command(
     lock_wait: LockWait = "10s",
 ) -> None:
     """Finish or undo what commands that were killed left half-done; every command that writes does so as well."""
-    from edl_ckpt.core.recovery import recover
+    from edl_ckpt.core.commit.recovery import recover
 
     where = location or default_location()
     done = recover(

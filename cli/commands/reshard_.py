@@ -27,8 +27,9 @@ def reshard_command(
 ) -> None:
     """Write a version for N parameter servers, prove by its fingerprint that nothing was lost, and publish it."""
     from edl_ckpt.cli import render_reshard
+    from edl_ckpt.core.operations.reshard.execute import execute_reshard
+    from edl_ckpt.core.operations.reshard.plan import plan_reshard
     from edl_ckpt.core.parallel import keep_freed_memory
-    from edl_ckpt.core.reshard import execute_reshard, plan_reshard
 
     keep_freed_memory()
     version = resolve_ref(ref, out, to_change=output is None)

@@ -21,8 +21,8 @@ def tag_add_command(
     lock_wait: o.LockWait = "10s",
 ) -> None:
     """Give a version a tag: `@TAG` names it, and it is not deleted."""
-    from edl_ckpt.core.annotate import add_tag, remove_tag
-    from edl_ckpt.core.catalog import list_versions
+    from edl_ckpt.core.checkpoint.catalog import list_versions
+    from edl_ckpt.core.state.annotate import add_tag, remove_tag
 
     ref, tag = _split(words)
     version = o.resolve_ref(ref, out, to_change=True)
@@ -37,7 +37,7 @@ def tag_add_command(
 
 def tag_remove_command(out: Output, words: _Words, lock_wait: o.LockWait = "10s") -> None:
     """Take a tag from a version."""
-    from edl_ckpt.core.annotate import remove_tag
+    from edl_ckpt.core.state.annotate import remove_tag
 
     ref, tag = _split(words)
     version = o.resolve_ref(ref, out, to_change=True)
@@ -58,7 +58,7 @@ def _split(words: list[str]) -> tuple[str | None, str]:
 
 
 def _show(out: Output, location: str) -> None:
-    from edl_ckpt.core.catalog import list_versions
+    from edl_ckpt.core.checkpoint.catalog import list_versions
 
     versions = list_versions(location, storage_options=out.storage_options).versions
     tags = {

@@ -9,7 +9,7 @@ from edl_ckpt.cli.text import parse_duration, shown
 
 def undo_command(out: Output, location: Location = None, lock_wait: LockWait = "10s") -> None:
     """Put back what the last `prune --trash` deleted, with its metrics and tags."""
-    from edl_ckpt.core.trash import undo
+    from edl_ckpt.core.commit.trash import undo
 
     where = location or default_location()
     names = undo(where, wait_seconds=parse_duration(lock_wait), warn=out.warn)

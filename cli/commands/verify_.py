@@ -13,8 +13,8 @@ from edl_ckpt.cli.text import shown
 
 if TYPE_CHECKING:
     from edl_ckpt.core.errors import EdlCkptError
-    from edl_ckpt.core.model import Version
-    from edl_ckpt.core.verify import VerifyResult
+    from edl_ckpt.core.format.model import Version
+    from edl_ckpt.core.operations.verify.findings import VerifyResult
 
 
 def verify_command(
@@ -34,7 +34,7 @@ def verify_command(
 ) -> None:
     """Check that a version is complete and correct: names, headers and ids; with --deep every value."""
     from edl_ckpt.cli import render_verify
-    from edl_ckpt.core.catalog import list_versions, parse_ref, resolve, split_version_dir
+    from edl_ckpt.core.checkpoint.catalog import list_versions, parse_ref, resolve, split_version_dir
     from edl_ckpt.core.errors import UsageError
 
     if quick and (deep or seal):
@@ -77,7 +77,7 @@ def _verify_each(
 ) -> tuple[list[VerifyResult], list[tuple[str, EdlCkptError]]]:
     """Return the results, and the errors of versions that could not be verified when others are to be all the same."""
     from edl_ckpt.core.errors import EdlCkptError
-    from edl_ckpt.core.verify import verify_version
+    from edl_ckpt.core.operations.verify import verify_version
 
     results: list[VerifyResult] = []
     failed: list[tuple[str, EdlCkptError]] = []
@@ -106,7 +106,7 @@ def _seal(out: Output, versions: Sequence[Version], results: Sequence[VerifyResu
     """Seal what is whole and has no seal, odd values or not, and return the results as they are then."""
     from dataclasses import replace
 
-    from edl_ckpt.core.verify import seal_version
+    from edl_ckpt.core.operations.verify import seal_version
 
     found = {version.ref: version for version in versions}
     done: list[VerifyResult] = []

@@ -22,12 +22,12 @@ from pathlib import Path
 
 import numpy as np
 
-from edl_ckpt.core import bulk
-from edl_ckpt.core.layout import ELASTICDL
-from edl_ckpt.core.model import DTYPES, TableInfo
-from edl_ckpt.core.placement import variable_owner
-from edl_ckpt.core.publish import StagedFile
-from edl_ckpt.core.writer import DensePart, TablePart, lay_out_shard
+from edl_ckpt.core.format import bulk
+from edl_ckpt.core.format.model import DTYPES, TableInfo
+from edl_ckpt.core.format.names import ELASTICDL
+from edl_ckpt.core.format.placement import variable_owner
+from edl_ckpt.core.format.shard_layout import DensePart, TablePart, lay_out_shard
+from edl_ckpt.core.storage.files import PreallocatedFile
 
 EDL = [sys.executable, "-c", "from edl_ckpt.cli.app import main; main()"]
 F32 = DTYPES["float32"]
@@ -152,7 +152,7 @@ def write(location: Path, shape: Shape) -> None:
         ]
         mine = [DensePart(n, F32, (128, 128), 65_536) for n in names if variable_owner(n, shape.ps_num) == ps_id]
         layout = lay_out_shard(1, infos, mine, parts)
-        file = StagedFile(str(directory / ELASTICDL.shard_file(ps_id, shape.ps_num)), layout.size_bytes)
+        file = PreallocatedFile(str(directory / ELASTICDL.shard_file(ps_id, shape.ps_num)), layout.size_bytes)
         for offset, data in layout.between:
             file.write(offset, data)
         for part, (varints, _) in zip(parts, ids, strict=True):
@@ -170,7 +170,7 @@ def _ids(random: np.random.Generator, rows: int, shape: Shape, ps_id: int) -> tu
     return bulk.encode_varints(drawn * shape.ps_num + ps_id), len(drawn)
 
 
-def _fill(file: StagedFile, offset: int, count: int, random: np.random.Generator) -> None:
+def _fill(file: PreallocatedFile, offset: int, count: int, random: np.random.Generator) -> None:
     while count:
         values = random.standard_normal(min(count, 1 << 22), np.float32)
         file.write(offset, values.data.cast("B"))

@@ -203,7 +203,7 @@ def test_hostile_names(tmp_path: Path) -> None:
     import numpy as np
 
     from edl_ckpt.core import save_checkpoint
-    from edl_ckpt.core.writer import Table
+    from edl_ckpt.core.operations.save import Table
 
     name = "\x1b[31mred\x07[bold]x[/bold]\u202eevil\r\n"
     rows = np.ones((2, 2), np.float32)
@@ -263,7 +263,7 @@ def test_signals(tmp_path: Path, number: signal.Signals, code: int) -> None:
     import numpy as np
 
     from edl_ckpt.core import save_checkpoint
-    from edl_ckpt.core.writer import Table
+    from edl_ckpt.core.operations.save import Table
 
     ids = np.arange(400_000, dtype=np.int64)
     table = Table(ids, np.zeros((len(ids), 64), np.float32))

@@ -35,12 +35,13 @@ from edl_ckpt.core import (
     tensor_stats,
     verify_version,
 )
+from edl_ckpt.core.commit.trash import Purge
 from edl_ckpt.core.errors import EdlCkptError
-from edl_ckpt.core.metric_sources import MetricSeries, match_series
-from edl_ckpt.core.model import Listing, State, Version
-from edl_ckpt.core.prune import PruneResult, plan_prune
-from edl_ckpt.core.retention import Latest, Policy
-from edl_ckpt.core.trash import Purge
+from edl_ckpt.core.format.model import Listing, State, Version
+from edl_ckpt.core.operations.metric_sources import MetricSeries, match_series
+from edl_ckpt.core.operations.prune.execute import PruneResult
+from edl_ckpt.core.operations.prune.plan import plan_prune
+from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from oracle import GOLDEN
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""A version, listed, opened and read."""

@@ -1,0 +1,329 @@
+"""Versions in a location and their state, from listings alone, and references to them.
+
+A version is complete when all its ps_num files are there and nothing else is. No shard is opened: the answer for
+a thousand versions is one listing per directory.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from edl_ckpt.core.errors import IncompleteError, NotFoundError, UsageError
+from edl_ckpt.core.format import names
+from edl_ckpt.core.format.model import CheckpointRef, ForeignEntry, Listing, ShardFile, State, Version
+from edl_ckpt.core.format.names import SINGLE_FILE, Layout
+from edl_ckpt.core.state.metadata import LocationMetadata, mode_of, rank, read_documents, read_metadata
+from edl_ckpt.core.state.paths import JOURNAL, META_DIR, STAGE_DIR, STATE_DIR, seal_file
+from edl_ckpt.core.state.seal import differing_sizes, parse_seal
+from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage.interface import Entry, Store
+
+GRACE_SECONDS: Final = 600.0
+"""An incomplete version touched within this time may still be being written (`--grace`)."""
+
+
+def list_versions(
+    location: str,
+    *,
+    grace_seconds: float = GRACE_SECONDS,
+    now: float | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> Listing:
+    """Return the versions of a location, by number; an existing directory without any gives an empty listing.
+
+    `now` is seconds since the epoch, the current time when None. Raises NotFoundError when there is no such
+    directory. One listing per directory on a local disk, one for all on an object store, and one small read for each
+    version that metrics, tags or a note were recorded for.
+    """
+    store = open_store(location, storage_options)
+    top, children, state = store.scan(store.root)
+    moment = time.time() if now is None else now
+    versions: list[Version] = []
+    foreign: list[ForeignEntry] = []
+    for entry in top:
+        parsed = names.parse_version_dir(entry.name)
+        single = names.parse_single_file(entry.name)
+        if parsed and entry.is_dir:
+            content = children.get(entry.name, ())
+            versions.append(_sharded(location, parsed, entry, content, moment - grace_seconds))
+        elif single is not None and not entry.is_dir:
+            versions.append(_single(location, single, entry))
+        elif entry.name != STATE_DIR:
+            foreign.append(ForeignEntry(entry.name, names.elasticdl_version(entry.name)))
+    versions.sort(key=lambda v: (v.version, v.path))
+    foreign.sort(key=lambda f: f.name)
+    known = LocationMetadata()
+    if known_state(top):
+        prefix = f"{META_DIR}/"
+        here = None if state is None else [p.removeprefix(prefix) for p in state if p.startswith(prefix)]
+        known = read_metadata(store, here)
+    annotated = [_annotated(version, known) for version in versions]
+    sealed = _sealed(store, [v for v in annotated if v.version in known.sealed])
+    problems = known.problems + tuple(_half_done(store, location, state) if known_state(top) else ())
+    return Listing(location, tuple(sealed.get(v.path, v) for v in annotated), tuple(foreign), known.modes, problems)
+
+
+def known_state(top: Iterable[Entry]) -> bool:
+    """Say whether a location has any state of ours."""
+    return any(entry.name == STATE_DIR for entry in top)
+
+
+def _annotated(version: Version, known: LocationMetadata) -> Version:
+    held = known.versions.get(version.version)
+    if held is None:
+        return version
+    return replace(version, metrics=held.metrics, tags=held.tags, note=held.note, metadata_fault=held.fault)
+
+
+def _sealed(store: Store, versions: Sequence[Version]) -> dict[str, Version]:
+    """Return versions that have seals, by path, with their fingerprints or what is wrong with their seals."""
+    names = [seal_file(v.version).rpartition("/")[2] for v in versions]
+    found: dict[str, Version] = {}
+    for version, read in zip(versions, read_documents(store, names), strict=True):
+        try:
+            document = read()
+            if document is None:
+                continue
+            seal = parse_seal(document)
+            faults = differing_sizes(seal, version)
+        except UsageError as error:
+            found[version.path] = replace(version, seal_fault=error.message)
+        else:
+            fault = faults[0] if faults else ""
+            found[version.path] = replace(version, fingerprint="" if fault else seal.fingerprint, seal_fault=fault)
+    return found
+
+
+def _half_done(store: Store, location: str, state: Sequence[str] | None) -> Iterator[str]:
+    """Yield what a command that was killed left to be finished; nothing is changed by looking."""
+    journals = [p for p in state if p.endswith(f"/{JOURNAL}")] if state is not None else _local_journals(store)
+    if journals:
+        yield (
+            f"{location}: a command was interrupted while it put a version in its place, or is doing so now;"
+            f" if none is running: edl-ckpt recover {location}"
+        )
+
+
+def _local_journals(store: Store) -> list[str]:
+    stages = store.names(STAGE_DIR)
+    return [name for name, path in stages.items() if os.path.exists(f"{path}/{JOURNAL}")]
+
+
+def _single(location: str, version: int, entry: Entry) -> Version:
+    shard = ShardFile(0, 1, entry.path, entry.size_bytes, entry.modified)
+    return Version(location, version, entry.path, SINGLE_FILE, State.COMPLETE, 1, (shard,), modified=entry.modified)
+
+
+def _sharded(
+    location: str, parsed: tuple[str, int], directory: Entry, content: Iterable[Entry], fresh_after: float
+) -> Version:
+    """Build a version from what its directory holds."""
+    separator, number = parsed
+    shards: list[ShardFile] = []
+    extra: list[str] = []
+    suffixes: set[str] = set()
+    modified = directory.modified
+    for entry in content:
+        modified = max(modified, entry.modified)
+        parts = names.parse_shard_file(entry.name)
+        if parts is None or entry.is_dir or names.layout_of(separator, parts[2]) is None:
+            extra.append(entry.name)
+            continue
+        suffixes.add(parts[2])
+        shards.append(ShardFile(parts[0], parts[1], entry.path, entry.size_bytes, entry.modified))
+    shards.sort(key=lambda s: (s.ps_num, s.ps_id, s.path))
+    counts = {shard.ps_num for shard in shards}
+    ps_num = counts.pop() if len(counts) == 1 and len(suffixes) == 1 else None
+    if shards and ps_num is None:
+        state = State.MIXED
+    elif ps_num is None or len(shards) < ps_num:
+        state = State.WRITING if modified >= fresh_after else State.INCOMPLETE
+    else:
+        state = State.INVALID if extra else State.COMPLETE
+    return Version(
+        location,
+        number,
+        directory.path,
+        _layout(separator, suffixes),
+        state,
+        ps_num,
+        tuple(shards),
+        tuple(sorted(extra)),
+        modified,
+    )
+
+
+def _layout(separator: str, suffixes: set[str]) -> Layout:
+    """Return the layout of a directory; a directory without shards has the one its name is most used in."""
+    found = names.layout_of(separator, min(suffixes, default=""))
+    return found or (names.ELASTICDL if separator == "-" else names.DESIGN)
+
+
+def parse_ref(text: str, *, default_location: str = ".") -> CheckpointRef:
+    """Split `[LOCATION][@VERSION]`; what follows the last '@' is a version unless it holds a '/'.
+
+    >>> parse_ref("s3://bucket/run@best:auc")
+    CheckpointRef(location='s3://bucket/run', version='best:auc')
+    >>> parse_ref("@100"), parse_ref("runs/a")
+    (CheckpointRef(location='.', version=100), CheckpointRef(location='runs/a', version='latest'))
+    """
+    location, at, version = text.rpartition("@")
+    if not at or "/" in version:
+        return CheckpointRef(text or default_location, "latest")
+    if not version:
+        raise UsageError(f"{text!r}: no version after '@' (a number, latest, best, best:METRIC or a tag)")
+    number = int(version) if version.isascii() and version.isdigit() and len(version) < 20 else None
+    return CheckpointRef(location or default_location, version if number is None else number)
+
+
+def split_version_dir(location: str) -> tuple[str, int] | None:
+    """Return (checkpoint_dir, version) when a location is itself one version's directory, else None.
+
+    >>> split_version_dir("runs/a/version-30/")
+    ('runs/a', 30)
+    """
+    head, _, name = location.rstrip("/").rpartition("/")
+    parsed = names.parse_version_dir(name)
+    single = names.parse_single_file(name)
+    version = parsed[1] if parsed else single
+    if version is None:
+        return None
+    return head or ("/" if location.startswith("/") else "."), version
+
+
+def resolve(
+    ref: CheckpointRef,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    grace_seconds: float = GRACE_SECONDS,
+    now: float | None = None,
+) -> Version:
+    """Return the version a reference names; 'latest' is the newest complete one.
+
+    Raises NotFoundError, naming what is there, IncompleteError for 'latest' where no version is complete, and
+    UsageError for what names several.
+    """
+    split = split_version_dir(ref.location)
+    if split and ref.version == "latest":
+        ref = CheckpointRef(*split)
+    listing = list_versions(ref.location, grace_seconds=grace_seconds, now=now, storage_options=storage_options)
+    return pick(listing, ref.version)
+
+
+def pick(listing: Listing, wanted: int | str) -> Version:
+    """Return one version of a listing, by number, 'latest', 'best', 'best:METRIC' or tag; errors as `resolve`."""
+    if isinstance(wanted, int):
+        found = [v for v in listing.versions if v.version == wanted]
+        if len(found) > 1:
+            paths = ", ".join(v.path for v in found)
+            raise UsageError(f"version {wanted} is there twice: {paths}", path=listing.location)
+        if found:
+            return found[0]
+        raise _not_found(listing, f"no version {wanted}")
+    if wanted == "best" or wanted.startswith("best:"):
+        return best_version(listing, wanted.partition(":")[2] or None)
+    if wanted != "latest":
+        return _tagged(listing, wanted)
+    complete = [v for v in listing.versions if v.state is State.COMPLETE]
+    if complete:
+        return complete[-1]
+    if listing.versions:
+        raise IncompleteError(
+            "no complete version",
+            path=listing.location,
+            hint=f"try: edl-ckpt list {listing.location}",
+        )
+    raise _not_found(listing, "no checkpoint here")
+
+
+def ranked(versions: Iterable[Version], metric: str, mode: str) -> list[Version]:
+    """Return the complete versions that have a value of a metric, the best first.
+
+    Equal values: the newer version first. NaN and missing values are left out: they never win.
+    """
+    having = [v for v in versions if v.state is State.COMPLETE and not math.isnan(v.metrics.get(metric, math.nan))]
+    return sorted(having, key=lambda v: (rank(v.metrics[metric], mode), -v.version))
+
+
+def best_version(listing: Listing, metric: str | None = None, mode: str | None = None) -> Version:
+    """Return the complete version with the best value of a metric; without a name, of the only metric there is.
+
+    `mode` is 'max' or 'min', else what is remembered or agreed on. Raises NotFoundError when no complete version has
+    a value, UsageError when the metric or its mode must be said.
+    """
+    known = sorted({name for v in listing.versions for name in v.metrics})
+    if metric is None:
+        if len(known) > 1:
+            raise UsageError(
+                f"best by which metric? there are {', '.join(map(repr, known))}",
+                path=listing.location,
+                hint=f"try: @best:{known[0]}",
+            )
+        metric = known[0] if known else "any metric"
+    best = ranked(listing.versions, metric, mode_of(metric, mode, listing.modes)) if metric in known else []
+    if not best:
+        raise NotFoundError(
+            f"no complete version has a value of {metric!r}" if known else "no version has any metric",
+            path=listing.location,
+            hint=f"metrics there: {', '.join(known)}" if known else "try: edl-ckpt metrics import SOURCE LOCATION",
+        )
+    return best[0]
+
+
+def narrowed(
+    listing: Listing,
+    *,
+    sort: str | None = None,
+    best: str | None = None,
+    tags: Iterable[str] = (),
+    mode: str | None = None,
+) -> Listing:
+    """Return a listing with only the versions asked for, in the order asked for.
+
+    `tags` leaves those with one of the tags, `best` the best by a metric of what is left, `sort` puts the best by a
+    metric first and those without a value last. `mode` as in `best_version`, errors too.
+    """
+    wanted = set(tags)
+    versions = tuple(v for v in listing.versions if not wanted or wanted & set(v.tags))
+    left = replace(listing, versions=versions)
+    if best is not None and versions:
+        left = replace(left, versions=(best_version(left, best, mode),))
+    if sort is not None:
+        order = ranked(left.versions, sort, mode_of(sort, mode, listing.modes))
+        place = {v.path: i for i, v in enumerate(order)}
+        left = replace(left, versions=tuple(sorted(left.versions, key=lambda v: place.get(v.path, len(place)))))
+    return left
+
+
+def _tagged(listing: Listing, tag: str) -> Version:
+    """Return the version with a tag; one of several could be the wrong one, so that is an error."""
+    found = [v for v in listing.versions if tag in v.tags]
+    if len(found) > 1:
+        raise UsageError(
+            f"{len(found)} versions have the tag {tag!r}: {', '.join(str(v.version) for v in found)}",
+            path=listing.location,
+            hint=f"name one by its number, or move the tag: edl-ckpt tag add --move {found[-1].ref} {tag}",
+        )
+    if found:
+        return found[0]
+    tags = sorted({t for v in listing.versions for t in v.tags})
+    if tags:
+        raise NotFoundError(f"no version or tag {tag!r}", path=listing.location, hint=f"tags there: {', '.join(tags)}")
+    raise _not_found(listing, f"no version or tag {tag!r}")
+
+
+def _not_found(listing: Listing, what: str) -> NotFoundError:
+    known = ", ".join(str(v.version) for v in listing.versions[-8:])
+    more = "... " if len(listing.versions) > 8 else ""
+    hint = f"versions there: {more}{known}" if known else "is this a checkpoint_dir?"
+    return NotFoundError(what, path=listing.location, hint=hint)
+
+
+def open_for_version(version: Version, storage_options: Mapping[str, str] | None = None) -> Store:
+    """Return the store that a version's files are in."""
+    return open_store(version.location, storage_options)

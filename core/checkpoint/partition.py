@@ -1,0 +1,208 @@
+"""The rows of one table in parts that fit into memory: by a hash of the id, or by ranges of ids, which is sorting.
+
+A first pass over the ids says how many rows each part has, so every row's place in a temporary file is known before a
+value moves; values are read once. The file has no name: nothing is left of it, whatever happens.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.checkpoint.reader import Checkpoint, as_dtype
+from edl_ckpt.core.checkpoint.scan import VALUE_BATCH_BYTES, IdPiece, read_piece, row_batches
+from edl_ckpt.core.errors import CorruptError
+from edl_ckpt.core.format import bulk
+from edl_ckpt.core.format.model import DType
+from edl_ckpt.core.progress import SILENT, Progress
+from edl_ckpt.core.storage.faults import storage_errors
+
+PART_BYTES: Final = 64 << 20
+"""Values and ids that are held at a time."""
+
+
+MAX_PARTS: Final = 4096
+
+
+_SAMPLES: Final = 64
+
+
+_LEAST_SAMPLES: Final = 1 << 16
+
+
+Assign = Callable[[bulk.I64], bulk.U16]
+"""Says which part each id is in: int64 [n] -> uint16 [n]."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TablePart:
+    """Some rows of a table: int64 [n] ids, ascending and unique; uint8 [n, row_bytes] values."""
+
+    ids: bulk.I64
+    values: bulk.U8
+    dtype: DType | None
+    dim: int
+
+    def rows(self, place: npt.NDArray[np.intp] | slice = slice(None)) -> npt.NDArray[np.generic]:
+        """Return the rows of some places as [k, dim] elements."""
+        data = self.values[place]
+        return as_dtype(np.ascontiguousarray(data).reshape(-1), self.dtype).reshape(len(data), self.dim)
+
+
+def by_hash(parts: int) -> Assign:
+    """Return the assignment to parts by a hash of the id, mixed: ids of one shard share their low digits."""
+
+    def assign(ids: bulk.I64) -> bulk.U16:
+        word = ids.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        word ^= word >> np.uint64(32)
+        return (word % np.uint64(parts)).astype(np.uint16)
+
+    return assign
+
+
+def by_range(checkpoint: Checkpoint, pieces: Sequence[IdPiece], parts: int) -> Assign:
+    """Return the assignment to ascending ranges of ids of about equal count, told from a sample of all pieces."""
+    step = max(sum(p.rows for p in pieces) // max(_SAMPLES * parts, _LEAST_SAMPLES), 1)
+    # Copies: a view would keep every id of its piece in memory.
+    sampled = [read_piece(checkpoint, piece).ids[::step].copy() for piece in pieces] if parts > 1 else []
+    sample = np.sort(np.concatenate(sampled)) if sampled else np.empty(0, np.int64)
+    cuts = sample[np.arange(1, parts) * len(sample) // parts] if len(sample) else sample
+
+    def assign(ids: bulk.I64) -> bulk.U16:
+        return np.searchsorted(cuts, ids, "right").astype(np.uint16)
+
+    return assign
+
+
+def parts_needed(size_bytes: int, part_bytes: int = PART_BYTES) -> int:
+    """Return into how many parts so many bytes are cut.
+
+    >>> parts_needed(0), parts_needed(100, 30)
+    (1, 4)
+    """
+    return max(min(-(-size_bytes // part_bytes), MAX_PARTS), 1)
+
+
+class PartitionedTable:
+    """A table cut into parts in a temporary file; a context manager. `pieces` are those of the table, numbered."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        name: str,
+        pieces: Sequence[IdPiece],
+        *,
+        parts: int,
+        assign: Assign,
+        directory: str | None = None,
+        progress: Progress = SILENT,
+    ) -> None:
+        self.parts = parts
+        self._checkpoint = checkpoint
+        self._name = name
+        self._pieces = pieces
+        self._assign = assign
+        self._directory = directory or tempfile.gettempdir()
+        self._progress = progress
+        self.dtype = checkpoint.table_dtype(name)
+        self.dim = max((e.dim for _, e in checkpoint.entries(name)), default=0)
+        self._row_bytes = self.dim * (self.dtype.itemsize if self.dtype else 0)
+        self._rows = np.zeros(parts, np.int64)
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows."""
+        return int(self._rows.sum())
+
+    def __enter__(self) -> Self:
+        with storage_errors(self._directory):
+            self._file = tempfile.TemporaryFile(dir=self._directory)
+        try:
+            self._fill()
+        except BaseException:
+            self._file.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def _fill(self) -> None:
+        """Count the rows of each part, then write ids and rows at their offsets: first all ids, then all rows."""
+        for piece in self._pieces:
+            self._rows += np.bincount(self._assign(read_piece(self._checkpoint, piece).ids), minlength=self.parts)
+        starts = np.cumsum(self._rows) - self._rows
+        ids_at = starts * 8
+        values_at = self.rows * 8 + starts * self._row_bytes
+        for piece in self._pieces:
+            self._write_piece(piece, ids_at, values_at)
+            self._progress.advance(piece.end - piece.start + piece.rows * self._row_bytes)
+
+    def _write_piece(self, piece: IdPiece, ids_at: bulk.I64, values_at: bulk.I64) -> None:
+        block = read_piece(self._checkpoint, piece)
+        owner = self._assign(block.ids)
+        for some, values in row_batches(self._checkpoint, piece, len(block.ids), VALUE_BATCH_BYTES):
+            rows = np.bincount(owner[some], minlength=self.parts)
+            ids = np.ascontiguousarray(block.ids[some]).view(np.uint8).reshape(-1, 8)
+            self._write(ids, owner[some], rows, ids_at)
+            if self._row_bytes:
+                self._write(values, owner[some], rows, values_at)
+
+    def _write(self, data: bulk.U8, owner: bulk.U16, rows: bulk.I64, at: bulk.I64) -> None:
+        """Write rows ordered by part, each part's at its offset, which moves on."""
+        grouped = np.empty_like(data)
+        bulk.group_rows(data, owner, rows, grouped)
+        width, start = data.shape[1], 0
+        view = grouped.reshape(-1).data
+        for part in np.flatnonzero(rows).tolist():
+            size = int(rows[part]) * width
+            with storage_errors(self._directory):
+                done = 0
+                while done < size:
+                    done += os.pwrite(self._file.fileno(), view[start + done : start + size], int(at[part]) + done)
+            at[part] += size
+            start += size
+
+    def part(self, number: int, *, values: bool = True) -> TablePart:
+        """Return one part; without `values` only its ids. CorruptError for an id that is there twice."""
+        rows, before = int(self._rows[number]), int(self._rows[:number].sum())
+        ids = np.empty(rows, np.int64)
+        self._read(before * 8, ids.view(np.uint8))
+        order = np.argsort(ids)
+        ids = ids[order]
+        twice = np.flatnonzero(ids[1:] == ids[:-1])
+        if len(twice):
+            raise CorruptError(
+                f"table {self._name!r}: id {int(ids[twice[0]])} is there twice",
+                code="duplicate-id",
+                path=self._checkpoint.version.path,
+                hint=f"try: edl-ckpt verify {self._checkpoint.version.ref}",
+            )
+        if not values:
+            return TablePart(ids, np.empty((rows, 0), np.uint8), self.dtype, self.dim)
+        held = np.empty((rows, self._row_bytes), np.uint8)
+        self._read(self.rows * 8 + before * self._row_bytes, held.reshape(-1))
+        return TablePart(ids, held[order], self.dtype, self.dim)
+
+    def all_parts(self, *, values: bool = True) -> Iterator[TablePart]:
+        """Yield every part, in order."""
+        for number in range(self.parts):
+            yield self.part(number, values=values)
+
+    def _read(self, offset: int, data: bulk.U8) -> None:
+        done, view = 0, data.data
+        while done < len(data):
+            with storage_errors(self._directory):
+                count = os.preadv(self._file.fileno(), [view[done:]], offset + done)
+            if count == 0:
+                raise EOFError(offset)
+            done += count

@@ -1,0 +1,341 @@
+"""A version opened for reading: the index of every shard, dense variables as arrays, tables in bounded batches.
+
+Opening walks tags only. Values are read when asked for, ids in blocks, rows in batches; nothing is ever held whole
+but what the caller asks to be given whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.checkpoint import catalog
+from edl_ckpt.core.errors import CorruptError, IncompleteError, NotFoundError, UnsupportedError, UsageError
+from edl_ckpt.core.format import bulk, placement
+from edl_ckpt.core.format.consistency import BLOCKING, cross_check
+from edl_ckpt.core.format.generations import draft_shard, index_shards
+from edl_ckpt.core.format.model import (
+    CheckpointRef,
+    DenseEntry,
+    DType,
+    IdRun,
+    ShardIndex,
+    State,
+    TableEntry,
+    TableInfo,
+    Version,
+)
+from edl_ckpt.core.format.wire import Cursor
+from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage.interface import RangeReader
+from edl_ckpt.core.storage.local import MappedReader
+
+ID_BLOCK_BYTES: Final = 512 << 10
+"""Id bytes read at a time: with what they decode to, about the L2 cache of a core."""
+
+
+class IdBlock(NamedTuple):
+    """Ids that follow each other in a shard: their varints without tags, their values and lengths."""
+
+    data: bulk.U8
+    ids: bulk.I64
+    lengths: bulk.U8
+
+
+class Rows(NamedTuple):
+    """Rows of one table: int64 [n] ids and [n, dim] vectors."""
+
+    ids: npt.NDArray[np.int64]
+    vectors: npt.NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one parameter server holds after a restore."""
+
+    version: int
+    variables: Mapping[str, npt.NDArray[np.generic]]
+    tables: Mapping[str, Rows]
+    infos: Mapping[str, TableInfo]
+
+
+class Checkpoint:
+    """One version, opened; use it as a context manager. Safe to read from several threads."""
+
+    def __init__(self, version: Version, shards: Sequence[ShardIndex], readers: Mapping[int, RangeReader]) -> None:
+        self.version = version
+        self.shards = tuple(shards)
+        self._readers = dict(readers)
+        self.infos = {info.name: info for shard in reversed(self.shards) for info in shard.infos}
+        """Every table's info by name: the first shard's, where they differ."""
+        self._entries: dict[str, list[tuple[ShardIndex, TableEntry]]] = {name: [] for name in self.infos}
+        for shard in self.shards:
+            for entry in shard.tables:
+                self._entries.setdefault(entry.name, []).append((shard, entry))
+
+    @property
+    def bytes_read(self) -> int:
+        """Return how many bytes were read so far."""
+        return sum(reader.bytes_read for reader in self._readers.values())
+
+    @property
+    def generation(self) -> str:
+        """Return the wire generation, '' when no shard tells."""
+        return max((shard.generation for shard in self.shards), default="")
+
+    @property
+    def table_names(self) -> list[str]:
+        """Return the names of all tables, with rows or without, in order."""
+        return sorted(self._entries)
+
+    @property
+    def variable_names(self) -> list[str]:
+        """Return the names of all dense variables, in order."""
+        return sorted({v.name for s in self.shards for v in s.variables})
+
+    def reader(self, shard: ShardIndex) -> RangeReader:
+        """Return the open file of a shard."""
+        return self._readers[shard.file.ps_id]
+
+    def entries(self, table: str) -> list[tuple[ShardIndex, TableEntry]]:
+        """Return the shards that hold a table and their entries of it; NotFoundError for an unknown name."""
+        if table not in self._entries:
+            raise NotFoundError(f"no table {table!r}", path=self.version.ref)
+        return self._entries[table]
+
+    def table_dtype(self, table: str) -> DType | None:
+        """Return the element type of a table's vectors, None for a table without rows."""
+        return next((t.dtype for _, t in self.entries(table) if t.dtype), None)
+
+    def variable(self, name: str) -> npt.NDArray[np.generic]:
+        """Return a dense variable; bfloat16, which numpy lacks, as the same values in float32.
+
+        Raises NotFoundError for an unknown name.
+        """
+        for shard in self.shards:
+            for entry in shard.variables:
+                if entry.name == name:
+                    return self._read_variable(shard, entry)
+        raise NotFoundError(f"no variable {name!r}", path=self.version.ref)
+
+    def _read_variable(self, shard: ShardIndex, entry: DenseEntry) -> npt.NDArray[np.generic]:
+        data = np.empty(entry.size_bytes, np.uint8)
+        self.reader(shard).read_into(entry.values.start, data.data)
+        return as_dtype(data, entry.dtype).reshape(entry.shape)
+
+    def table(self, name: str, *, batch_rows: int = 65_536) -> Iterator[Rows]:
+        """Yield a table in batches of at most `batch_rows` rows: ids int64 [n], vectors [n, dim].
+
+        In the order of shards, then of rows. Raises NotFoundError, and CorruptError where ids and rows differ.
+        """
+        if batch_rows < 1:
+            raise UsageError(f"batch_rows must be at least 1, got {batch_rows}")
+        for shard, entry in self.entries(name):
+            reader, at = self.reader(shard), 0
+            for block in id_blocks(reader, entry):
+                for start in range(0, len(block.ids), batch_rows):
+                    ids = block.ids[start : start + batch_rows]
+                    if at + len(ids) > entry.rows:  # before there is memory for rows that are not there
+                        check_row_count(reader, entry, at + len(ids), at_least=True)
+                    rows = np.empty((len(ids), entry.row_bytes), np.uint8)
+                    read_rows(reader, entry, at, rows)
+                    at += len(ids)
+                    yield Rows(ids, as_dtype(rows.reshape(-1), entry.dtype).reshape(len(ids), entry.dim))
+            check_row_count(reader, entry, at)
+
+    def restore(self, ps_id: int, ps_num: int) -> Part:
+        """Return what parameter server `ps_id` of `ps_num` holds after restoring this version.
+
+        Whatever the version's own ps_num: variables go by the hash of their name, rows by `id % ps_num`.
+        """
+        if not 0 <= ps_id < ps_num <= placement.MAX_PS_NUM:
+            raise UsageError(f"ps_id {ps_id} of {ps_num}: expected 0 <= ps_id < ps_num")
+        names = [n for n in self.variable_names if placement.variable_owner(n, ps_num) == ps_id]
+        tables = {name: self._restore_table(name, ps_id, ps_num) for name in self.table_names}
+        variables = {name: self.variable(name) for name in names}
+        return Part(self.shards[0].version if self.shards else 0, variables, tables, dict(self.infos))
+
+    def _restore_table(self, name: str, ps_id: int, ps_num: int) -> Rows:
+        ids: list[npt.NDArray[np.int64]] = []
+        vectors: list[npt.NDArray[np.generic]] = []
+        for batch in self.table(name):
+            mine = placement.row_owners(batch.ids, ps_num) == ps_id
+            ids.append(batch.ids[mine])
+            vectors.append(batch.vectors[mine])
+        if not ids:
+            dim = self.infos[name].dim if name in self.infos else 0
+            return Rows(np.empty(0, np.int64), np.empty((0, dim), np.float32))
+        return Rows(np.concatenate(ids), np.concatenate(vectors))
+
+    def check_unchanged(self) -> None:
+        """Raise LockedError when a shard's file is not what it was when it was opened."""
+        for reader in self._readers.values():
+            reader.check_unchanged()
+
+    def close(self) -> None:
+        """Close every shard file."""
+        for reader in self._readers.values():
+            reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_checkpoint(
+    version: Version | CheckpointRef | str,
+    *,
+    partial: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+    staged: bool = False,
+) -> Checkpoint:
+    """Open a version, or what a reference such as 'runs/a@latest' names.
+
+    Raises IncompleteError when shards are missing, CorruptError when one cannot be what it claims or shards
+    contradict each other. With `partial`, whatever shards are there are opened and contradictions are left to
+    `verify`. `staged` is for what we write ourselves and nobody else touches: it is mapped.
+    """
+    if not isinstance(version, Version):
+        ref = catalog.parse_ref(version) if isinstance(version, str) else version
+        version = catalog.resolve(ref, storage_options=storage_options)
+    _check_state(version, partial=partial)
+    store = open_store(version.location, storage_options)
+    readers: dict[int, RangeReader] = {}
+    try:
+        for file in version.shards:
+            readers[file.ps_id] = MappedReader(file.path) if staged else store.open(file.path)
+        drafts = [draft_shard(file, Cursor(readers[file.ps_id])) for file in version.shards]
+        shards = index_shards(drafts)
+    except BaseException:
+        for reader in readers.values():
+            reader.close()
+        raise
+    checkpoint = Checkpoint(version, shards, readers)
+    if not partial:
+        try:
+            raise_problems(version, shards)
+        except BaseException:
+            checkpoint.close()
+            raise
+    return checkpoint
+
+
+def _check_state(version: Version, *, partial: bool) -> None:
+    if version.state is State.MIXED:
+        counts = sorted({s.ps_num for s in version.shards})
+        raise CorruptError(
+            f"files of several ps_num in one directory: {', '.join(map(str, counts))}",
+            code="mixed-ps-num",
+            path=version.path,
+            hint=f"try: edl-ckpt verify {version.ref}",
+        )
+    if version.state in {State.INCOMPLETE, State.WRITING} and not partial:
+        what = f"lacks shards {_numbers(version.missing)} of {version.ps_num}" if version.ps_num else "has no shard"
+        writing = "; a job may still be writing it" if version.state is State.WRITING else ""
+        raise IncompleteError(f"version {version.version} {what}{writing}", path=version.path)
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
+
+
+def raise_problems(version: Version, shards: Iterable[ShardIndex]) -> None:
+    """Raise CorruptError for the first problem that forbids believing the values, naming how many more."""
+    held = list(shards)
+    found = [(s, p) for s in held for p in s.problems] + cross_check(version, held)
+    blocking = [(s, p) for s, p in found if p.code in BLOCKING]
+    if blocking:
+        shard, problem = blocking[0]
+        more = f" (and {len(blocking) - 1} more)" if len(blocking) > 1 else ""
+        raise CorruptError(
+            f"{problem.subject!r}: {problem.message}{more}",
+            code="missing-table-info" if problem.code == "lost-info" else problem.code,
+            path=shard.file.path,
+            offset=problem.offset,
+            hint=f"try: edl-ckpt verify {version.ref}",
+        )
+
+
+def as_dtype(data: bulk.U8, dtype: DType | None) -> npt.NDArray[np.generic]:
+    """Return raw bytes as elements; bfloat16 as float32 of the same values."""
+    if dtype is None:
+        return np.empty(0, np.float32)
+    if dtype.name == "bfloat16":
+        return (data.view("<u2").astype(np.uint32) << 16).view(np.float32)
+    try:
+        numpy_dtype = np.dtype(dtype.name).newbyteorder("<")
+    except TypeError:
+        raise UnsupportedError(f"numpy has no {dtype.name}") from None
+    return data.view(numpy_dtype)
+
+
+def id_blocks(reader: RangeReader, entry: TableEntry, *, block_bytes: int = ID_BLOCK_BYTES) -> Iterator[IdBlock]:
+    """Yield a table's ids in blocks of about `block_bytes` bytes of varints, in order."""
+    for run in entry.ids:
+        at = run.start
+        while at < run.end:
+            block, at = read_id_block(reader, entry.name, run, at, min(at + block_bytes, run.end))
+            yield block
+
+
+def read_id_block(reader: RangeReader, table: str, run: IdRun, start: int, end: int) -> tuple[IdBlock, int]:
+    """Return the ids whose varints lie whole in [start, end) of a run, and where the next one starts."""
+    data = np.empty(end - start, np.uint8)
+    reader.read_into(start, data.data)
+    try:
+        whole = bulk.complete_prefix(data)
+        values, lengths = bulk.decode_varints(data[:whole])
+    except bulk.VarintError as error:
+        raise bad_id(reader, table, start + error.position, str(error)) from None
+    if end == run.end and whole < len(data):
+        raise bad_id(reader, table, start + whole, "an id is cut short")
+    if not run.tagged:
+        return IdBlock(data[:whole], values, lengths), start + whole
+    if len(values) % 2:
+        whole -= int(lengths[-1])
+        values, lengths = values[:-1], lengths[:-1]
+    is_id = np.repeat(np.arange(len(values)) % 2 == 1, lengths)
+    return IdBlock(data[:whole][is_id], values[1::2].copy(), lengths[1::2].copy()), start + whole
+
+
+def bad_id(reader: RangeReader, table: str, offset: int, what: str) -> CorruptError:
+    """Return the error for ids that cannot be decoded."""
+    return CorruptError(f"table {table!r}: {what}", path=reader.path, offset=offset)
+
+
+def read_rows(reader: RangeReader, entry: TableEntry, first: int, rows: bulk.U8) -> bulk.U8:
+    """Return the rows from `first` on, as many as uint8 [n, row_bytes] holds; CorruptError past the last row.
+
+    They are read into the array, or where the reader can show them without a copy, shown.
+    """
+    if first + len(rows) > entry.rows:
+        check_row_count(reader, entry, first + len(rows), at_least=True)
+    if not rows.size:
+        return rows
+    at = entry.values.start + first * entry.row_bytes
+    view = reader.view(at, rows.nbytes)
+    if view is not None:
+        return np.frombuffer(view, np.uint8).reshape(rows.shape)
+    reader.read_into(at, rows.reshape(-1).data)
+    return rows
+
+
+def check_row_count(reader: RangeReader, entry: TableEntry, ids: int, *, at_least: bool = False) -> None:
+    """Raise CorruptError when a table's ids are not as many as its rows."""
+    if ids != entry.rows:
+        more = "or more " if at_least else ""
+        raise CorruptError(
+            f"table {entry.name!r} has {ids} {more}ids for {entry.rows} rows",
+            code="id-row-mismatch",
+            path=reader.path,
+            offset=entry.offset,
+        )

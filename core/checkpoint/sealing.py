@@ -1,0 +1,127 @@
+"""Making the checksums of a seal, and comparing a version's bytes with them."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from edl_ckpt.core.format.model import ShardIndex
+from edl_ckpt.core.parallel import run_parallel
+from edl_ckpt.core.progress import SILENT, Progress
+from edl_ckpt.core.state.seal import Chunk, Seal, SealedShard, file_name, now_text
+from edl_ckpt.core.storage.interface import RangeReader
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.checkpoint.reader import Checkpoint
+
+
+CHUNK_BYTES: Final = 4 << 20
+
+
+LOG: Final = logging.getLogger("edl_ckpt")
+
+
+class Mismatch(NamedTuple):
+    """A chunk of a shard that is not what was sealed."""
+
+    shard: str
+    chunk: Chunk
+
+
+def make_seal(checkpoint: Checkpoint, fingerprint: str, *, workers: int, progress: Progress = SILENT) -> Seal:
+    """Read every byte of an opened version once and return its seal."""
+    progress.start("sealing", sum(shard.file.size_bytes for shard in checkpoint.shards))
+    held = [(checkpoint.reader(shard), cut(shard, checkpoint.reader(shard))) for shard in checkpoint.shards]
+    sums = sums_of(held, workers=workers, progress=progress)
+    shards = [SealedShard(file_name(r.path), r.size_bytes, tuple(c)) for (r, _), c in zip(held, sums, strict=True)]
+    number = checkpoint.version.version
+    return Seal(number, fingerprint, tuple(shards), now_text())
+
+
+def cut(shard: ShardIndex, reader: RangeReader) -> list[Chunk]:
+    """Return the chunks of a shard, without checksums: each field of the Model message begins one."""
+    from edl_ckpt.core.format.wire import Cursor
+
+    edges = [field.offset for field in Cursor(reader).fields(0, reader.size_bytes)]
+    of: dict[int, tuple[str, str]] = {}
+    for kind, entries in (("info", shard.infos), ("variable", shard.variables), ("table", shard.tables)):
+        for entry in entries:
+            of[edges[bisect_right(edges, entry.offset) - 1]] = (kind, entry.name)
+    chunks: list[Chunk] = []
+    for start, end in pairwise([*edges, reader.size_bytes]):
+        kind, name = of.get(start, ("", ""))
+        chunks += [
+            Chunk(kind, name, number, at, min(at + CHUNK_BYTES, end))
+            for number, at in enumerate(range(start, end, CHUNK_BYTES))
+        ]
+    return chunks
+
+
+def sums_of(
+    held: Sequence[tuple[RangeReader, Sequence[Chunk]]], *, workers: int, progress: Progress = SILENT
+) -> list[list[Chunk]]:
+    """Return the chunks of each file with the checksums of what it holds there now, in their order."""
+    import numpy as np
+
+    def add(task: tuple[int, list[Chunk]]) -> tuple[int, list[Chunk]]:
+        number, some = task
+        reader, start, end = held[number][0], some[0].start, some[-1].end
+        data = reader.view(start, end - start)
+        if data is None:
+            buffer = np.empty(end - start, np.uint8)
+            reader.read_into(start, buffer.data)
+            data = buffer.data
+        progress.advance(end - start)
+        return number, [chunk._replace(sum=checksum(data[chunk.start - start : chunk.end - start])) for chunk in some]
+
+    done: list[list[Chunk]] = [[] for _ in held]
+    tasks = ((number, some) for number, (_, chunks) in enumerate(held) for some in batches(chunks))
+    for number, some in run_parallel(add, tasks, workers):
+        done[number] += some
+    return done
+
+
+def batches(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
+    """Yield runs of chunks that follow each other, each of about CHUNK_BYTES: small ones are read together."""
+    some: list[Chunk] = []
+    for chunk in chunks:
+        if some and chunk.end - some[0].start > CHUNK_BYTES:
+            yield some
+            some = []
+        some.append(chunk)
+    if some:
+        yield some
+
+
+def checksum(data: memoryview | bytes) -> str:
+    """Return the XXH3-128 of bytes in hex.
+
+    >>> checksum(b"")
+    '99aa06d3014798d86001c324468d497f'
+    """
+    import xxhash
+
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+def check_chunks(
+    seal: Seal, readers: Mapping[str, RangeReader], *, workers: int, progress: Progress = SILENT
+) -> Iterator[Mismatch]:
+    """Yield every chunk of a seal that is not what a reader, by shard file name, finds; sizes must be right already."""
+    for shard in seal.shards:
+        if shard.name in readers and readers[shard.name].size_bytes == shard.size_bytes:
+            (found,) = sums_of([(readers[shard.name], shard.chunks)], workers=workers, progress=progress)
+            for held, now in zip(shard.chunks, found, strict=True):
+                if held != now and not rereads_correctly(readers[shard.name], held):
+                    yield Mismatch(shard.name, held)
+
+
+def rereads_correctly(reader: RangeReader, chunk: Chunk) -> bool:
+    """Read a chunk once more and say whether it is what was sealed: a network may damage an answer, a disk a read."""
+    ((found,),) = sums_of([(reader, [chunk])], workers=1)
+    if found == chunk:
+        LOG.info("read wrongly once, and rightly now: %s, bytes %d to %d", reader.path, chunk.start, chunk.end)
+    return found == chunk

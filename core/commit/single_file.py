@@ -1,0 +1,140 @@
+"""Exports: a file or directory written under a hidden name beside its target, then renamed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Self
+
+from edl_ckpt.core.commit.remote import _UPLOAD_BYTES
+from edl_ckpt.core.errors import EdlCkptError, RefusedError
+from edl_ckpt.core.ids import new_id
+from edl_ckpt.core.state.owner import is_presumed_dead, owner_in
+from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.files import _RENAME_EXCHANGE, _rename, flush_directory, rename_new
+from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter
+from edl_ckpt.core.storage.local import LocalReader
+
+_OLD: Final = ".old"
+
+
+_NAME_PART: Final = 100
+"""How much of a target's name is in that of what is staged beside it: a name has 255 bytes at most."""
+
+
+class StagedOutput:
+    """A file or a directory that is written under a hidden name beside its target, and renamed when it is whole.
+
+    A context manager; what was not published is removed at its end. Entering raises RefusedError when the target
+    exists and `force` is not said, NotFoundError when its directory does not.
+    """
+
+    def __init__(self, target: str, *, is_directory: bool, force: bool) -> None:
+        self.target = target
+        self._force = force
+        self._is_directory = is_directory
+        folder, name = os.path.split(target)
+        self.path = os.path.join(folder, f".{name[:_NAME_PART]}.{new_id()}.edl-ckpt")
+        self._folder = folder or "."
+        self._others: list[str] = []
+
+    def __enter__(self) -> Self:
+        with storage_errors(self._folder):
+            os.stat(self._folder)
+        with storage_errors(self._folder):
+            _sweep_outputs(self._folder)
+        if os.path.lexists(self.target) and not self._force:
+            raise RefusedError("exists already; nothing was changed", path=self.target, hint="--force replaces it")
+        if self._is_directory:
+            with storage_errors(self.path):
+                os.mkdir(self.path)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for path in (self.path, *self._others):
+            shutil.rmtree(path, ignore_errors=True)
+            with suppress(OSError):
+                os.unlink(path)
+
+    def also(self, path: str) -> None:
+        """Remove another path at the end too."""
+        self._others.append(path)
+
+    def publish(self) -> None:
+        """Put what was written in its place; what `force` replaces is there until the new one is."""
+        if self._is_directory:
+            flush_directory(self.path)
+        if not self._force or not os.path.lexists(self.target):
+            rename_new(self.path, self.target)
+        else:
+            with storage_errors(self.target):
+                self._replace()
+        flush_directory(self._folder)
+
+    def _replace(self) -> None:
+        """Exchange both where the kernel can, and leave the old one to be removed; else one rename, or two."""
+        try:
+            _rename(self.path, self.target, _RENAME_EXCHANGE)
+        except OSError as error:
+            if error.errno not in {errno.EINVAL, errno.ENOSYS}:
+                raise
+            if not self._is_directory and not os.path.isdir(self.target):
+                os.replace(self.path, self.target)
+                return
+            old = f"{self.path}{_OLD}"
+            os.rename(self.target, old)
+            try:
+                os.rename(self.path, self.target)
+            except BaseException:
+                os.rename(old, self.target)
+                raise
+            self.also(old)
+
+
+def _sweep_outputs(folder: str) -> None:
+    """Remove what dead runs left beside targets in a folder: hidden names that end as ours do."""
+    for name in os.listdir(folder):
+        owner = owner_in(name) if name.startswith(".") and ".edl-ckpt" in name else {}
+        path = os.path.join(folder, name)
+        with suppress(OSError):
+            if not owner or not is_presumed_dead(owner, time.time() - os.lstat(path).st_mtime):
+                continue
+            target = os.path.join(folder, name[1:].rsplit(".", 3)[0])
+            if name.endswith(_OLD) and not os.path.lexists(target):  # killed between two renames
+                if len(os.path.basename(target)) < _NAME_PART:
+                    os.rename(path, target)
+                continue
+            shutil.rmtree(path, ignore_errors=True)
+            os.unlink(path)
+
+
+def put_files(store: ObjectStore, files: Mapping[str, str], *, replace: bool) -> None:
+    """Upload local files, their paths by where they go below the location, and make them visible back to back.
+
+    Names must be free unless `replace` is said. A failure leaves what was there, or, once the first file is visible,
+    what could be completed.
+    """
+    objects: list[ObjectWriter] = []
+    try:
+        for relative, path in files.items():
+            with LocalReader(path) as reader:
+                item = store.new_object(relative, reader.size_bytes)
+                objects.append(item)
+                item.begin()
+                for start in range(0, reader.size_bytes, _UPLOAD_BYTES):
+                    item.write(start, reader.read(start, min(_UPLOAD_BYTES, reader.size_bytes - start)))
+                item.finish()
+        for item in objects:
+            item.complete(replace=replace)
+    except BaseException:
+        for item in objects:
+            with suppress(EdlCkptError):
+                item.abort()
+        raise

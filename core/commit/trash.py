@@ -1,0 +1,329 @@
+"""Deleting versions so that it can be undone: one rename into the trash, removal afterwards.
+
+`.edl-ckpt-0/trash-0/<id>/` holds, for one deletion, `record.json` (when, what, whether it is to stay), the versions
+under their own names, and what was known of them in `meta/`. A version is moved by one rename, so that a crash at any
+instant leaves it in its place whole or in the trash whole. Before bytes are removed the whole `<id>` is renamed to
+`drop-<id>`, which is never put back. On storage without rename (S3) there is no trash: files are removed one by one,
+and the first removal already makes the version invalid for ElasticDL.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UnsupportedError
+from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.ids import new_id
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, LocationLock
+from edl_ckpt.core.state.paths import META_DIR, STATE_DIR, seal_file, version_file
+from edl_ckpt.core.storage import is_local, local_path, open_remote, open_store
+from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.files import flush_directory, make_inside, rename_new, write_new
+from edl_ckpt.core.storage.interface import ObjectStore
+
+RECORD_SCHEMA: Final = "edl-ckpt/trash/1"
+
+
+_RECORD: Final = "record.json"
+
+
+_META: Final = "meta"
+
+
+_DROP: Final = "drop-"
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What became of versions that were to be deleted: those that are gone, and what could not be removed and why."""
+
+    deleted: tuple[Version, ...]
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TrashEntry:
+    """One deletion in the trash: its directory, its time in seconds since the epoch, the names of what it holds."""
+
+    path: str
+    time: float
+    keep: bool
+    names: tuple[str, ...]
+    size_bytes: int
+
+
+def delete_versions(
+    location: str,
+    versions: Sequence[Version],
+    *,
+    keep: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+) -> Removal:
+    """Delete versions of a location, or with `keep` leave them in its trash; the caller holds its lock.
+
+    A version that is gone already is no error, and not in the result. Raises UnsupportedError for `keep` on storage
+    without rename, before anything is touched.
+    """
+    if not versions:
+        return Removal(())
+    if not is_local(location):
+        if keep:
+            raise UnsupportedError("this storage has no rename, so no trash", path=location)
+        return _remove_in_order(open_remote(location, storage_options), versions)
+    state = os.path.join(local_path(location), STATE_DIR)
+    trash = os.path.join(state, "trash-0", new_id())
+    make_inside(trash)
+    record = {"schema": RECORD_SCHEMA, "time": time.time(), "keep": keep, "versions": [v.version for v in versions]}
+    write_new(os.path.join(trash, _RECORD), json.dumps(record).encode())
+    flush_directory(trash)
+    root = local_path(location)
+    known = [file for v in versions for file in (version_file(v.version), seal_file(v.version))]
+    if keep:  # first: once a version is gone, the next prune forgets what was known of it
+        _copy_known(root, known, os.path.join(trash, _META))
+    deleted = tuple(v for v in versions if _move(v.path, os.path.join(trash, os.path.basename(v.path))))
+    _flush_moves(root, trash)
+    for version in deleted:
+        for file in (version_file(version.version), seal_file(version.version)):
+            with storage_errors(root), suppress(FileNotFoundError):
+                os.unlink(os.path.join(root, file))
+    problems = () if keep and deleted else _drop(trash)
+    _tidy(state)
+    return Removal(deleted, tuple(problems))
+
+
+def list_trash(location: str) -> list[TrashEntry]:
+    """Return the deletions in a location's trash, the newest first; a local location's, other storage has none."""
+    if not is_local(location):
+        return []
+    top = os.path.join(local_path(location), STATE_DIR, "trash-0")
+    entries: list[TrashEntry] = []
+    for name in _names(top):
+        path = os.path.join(top, name)
+        record = _read_record(path)
+        if name.startswith(_DROP) or not os.path.isdir(path):
+            continue
+        held = tuple(sorted(set(_names(path)) - {_RECORD, _META}))
+        with storage_errors(path):
+            told = record.get("time")
+            moment = float(told) if isinstance(told, int | float) else os.stat(path).st_mtime
+        keep = bool(record.get("keep", True))  # what has no record was put here by `reshard --keep-old`
+        entries.append(TrashEntry(path, moment, keep, held, _tree_bytes(path)))
+    return sorted(entries, key=lambda entry: (entry.time, entry.path), reverse=True)
+
+
+def undo(
+    location: str,
+    *,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    warn: Callable[[str], None] = lambda _text: None,
+) -> tuple[str, ...]:
+    """Put the versions of the last deletion in the trash back, with what was known of them; return their names.
+
+    Raises NotFoundError when there is none, RefusedError, before anything moves, when a name is taken by now, and
+    UnsupportedError on storage that has no trash.
+    """
+    if not is_local(location):
+        raise UnsupportedError("this storage has no rename, so no trash", path=location)
+    root = local_path(location)
+    with LocationLock(location, "undo", wait_seconds=wait_seconds, warn=warn):
+        entry = next((e for e in list_trash(location) if _read_record(e.path) and _holds_anything(e.path)), None)
+        if entry is None:
+            raise NotFoundError("nothing to undo", path=location, hint="only `prune --trash` leaves what it deletes")
+        taken = [name for name in entry.names if os.path.lexists(os.path.join(root, name))]
+        if taken:
+            raise RefusedError(
+                f"{taken[0]} exists again; nothing was put back",
+                path=location,
+                hint=f"move it away; the deleted one is in {entry.path}",
+            )
+        for name in entry.names:
+            rename_new(os.path.join(entry.path, name), os.path.join(root, name))
+        meta = os.path.join(entry.path, _META)
+        with storage_errors(root):
+            if entry.names or _names(meta):
+                os.makedirs(os.path.join(root, META_DIR), exist_ok=True)
+            for name in _names(meta):
+                target = os.path.join(root, META_DIR, name)
+                if not os.path.lexists(target):
+                    os.rename(os.path.join(meta, name), target)
+        flush_directory(os.path.join(root, META_DIR))
+        _flush_moves(root, entry.path)
+        problems = _drop(entry.path)
+        _tidy(os.path.join(root, STATE_DIR))
+    for problem in problems:
+        warn(problem)
+    return entry.names
+
+
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """What emptying the trash freed, in bytes, and what could not be removed."""
+
+    freed_bytes: int
+    problems: tuple[str, ...] = ()
+
+
+def purge_all(locations: Iterable[str], *, now: float, older_than_seconds: float = 0.0) -> Purge:
+    """Remove for good what is in the trash of locations for so long; the caller holds their locks.
+
+    That includes what `reshard --keep-old` left. Locations on storage without rename have no trash.
+    """
+    freed = 0
+    problems: list[str] = []
+    for location in locations:
+        for entry in list_trash(location):
+            if now - entry.time >= older_than_seconds:
+                problems += _drop(entry.path)
+                freed += 0 if os.path.lexists(entry.path) else entry.size_bytes
+        problems += sweep(location)
+    return Purge(freed, tuple(problems))
+
+
+def sweep(location: str) -> tuple[str, ...]:
+    """Finish what killed deletions left: those that were not to stay in the trash. The caller holds the lock."""
+    if not is_local(location):
+        return ()
+    state = os.path.join(local_path(location), STATE_DIR)
+    top = os.path.join(state, "trash-0")
+    problems: list[str] = []
+    for name in _names(top):
+        path = os.path.join(top, name)
+        if name.startswith(_DROP) or not _read_record(path).get("keep", True) or not _holds_anything(path):
+            problems += _drop(path)
+    _tidy(state)
+    return tuple(problems)
+
+
+def forget_gone(location: str, present: Iterable[int], *, storage_options: Mapping[str, str] | None = None) -> None:
+    """Remove what is known of versions that are gone: a restarted job may use their numbers again. Caller locks."""
+    store = open_store(location, storage_options)
+    kept = {f"{version}{ending}" for version in present for ending in (".json", ".seal.json")} | {"location.json"}
+    for name in store.names(META_DIR):
+        number, _, ending = name.partition(".")
+        if name not in kept and ending in {"json", "seal.json"} and number.isascii() and number.isdigit():
+            store.remove(f"{META_DIR}/{name}")
+
+
+def _copy_known(root: str, files: Iterable[str], target: str) -> None:
+    """Copy what is known of versions, as far as anything is, into a directory of the trash."""
+    for file in files:
+        path = os.path.join(root, file)
+        with storage_errors(path), suppress(FileNotFoundError), open(path, "rb") as source:
+            data = source.read()
+            os.makedirs(target, exist_ok=True)
+            write_new(os.path.join(target, os.path.basename(file)), data)
+    if os.path.isdir(target):
+        flush_directory(target)
+
+
+def _move(source: str, target: str) -> bool:
+    """Rename into the trash; False when another process was faster."""
+    with storage_errors(source):
+        try:
+            os.rename(source, target)
+        except FileNotFoundError:
+            if os.path.lexists(source):
+                raise
+            return False
+    return True
+
+
+def _flush_moves(location: str, trash: str) -> None:
+    flush_directory(trash)
+    flush_directory(location)
+
+
+def _drop(path: str) -> list[str]:
+    """Remove a directory of the trash for good; return what was in the way."""
+    doomed = path
+    if not os.path.basename(path).startswith(_DROP):
+        doomed = os.path.join(os.path.dirname(path), _DROP + os.path.basename(path))
+        with storage_errors(path):
+            os.rename(path, doomed)
+    problems: list[str] = []
+
+    def note(_function: object, failed: str, error: BaseException) -> None:
+        if not isinstance(error, FileNotFoundError):
+            problems.append(f"{failed}: cannot be removed ({getattr(error, 'strerror', None) or error})")
+
+    _remove_tree(doomed, note)
+    return problems
+
+
+def _remove_tree(path: str, note: Callable[[object, str, BaseException], None]) -> None:
+    import sys
+
+    if sys.version_info >= (3, 12):
+        shutil.rmtree(path, onexc=note)
+    else:
+        shutil.rmtree(path, onerror=lambda function, failed, info: note(function, failed, info[1]))
+
+
+def _tidy(state: str) -> None:
+    """Remove our directories that are empty now."""
+    for path in (os.path.join(state, "trash-0"), os.path.join(state, "meta-0"), state):
+        with suppress(OSError):  # not empty
+            os.rmdir(path)
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        with storage_errors(directory):
+            return sorted(os.listdir(directory))
+    except NotFoundError:
+        return []
+
+
+def _holds_anything(path: str) -> bool:
+    return any(name != _RECORD and (name != _META or _names(os.path.join(path, name))) for name in _names(path))
+
+
+def _read_record(path: str) -> dict[str, Any]:
+    try:
+        with open(os.path.join(path, _RECORD), encoding="utf-8") as file:
+            record = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _tree_bytes(path: str) -> int:
+    total = 0
+    for file in _files(path):
+        with suppress(FileNotFoundError):  # another prune is removing it
+            total += os.lstat(file).st_size
+    return total
+
+
+def _files(path: str) -> Iterator[str]:
+    for top, _, names in os.walk(path):
+        yield from (os.path.join(top, name) for name in names)
+
+
+def _remove_in_order(store: ObjectStore, versions: Sequence[Version]) -> Removal:
+    """Delete files where nothing can be renamed: one of each ps_num first, so that no rest is taken for a whole."""
+    deleted: list[Version] = []
+    problems: list[str] = []
+    for version in versions:
+        firsts = {shard.ps_num: shard for shard in reversed(version.shards)}
+        first = [shard.path for shard in firsts.values()]
+        rest = [shard.path for shard in version.shards if shard.path not in first]
+        extra = [f"{version.path}/{name}" for name in version.extra]
+        try:
+            for path in first:
+                store.remove(path.removeprefix(store.location + "/"))
+            store.remove_many([path.removeprefix(store.location + "/") for path in (*rest, *extra)])
+            store.remove_many([version_file(version.version), seal_file(version.version)])
+            store.remove_directory(version.path.removeprefix(store.location + "/"))
+        except EdlCkptError as error:
+            problems.append(str(error))
+        else:
+            deleted.append(version)
+    return Removal(tuple(deleted), tuple(problems))

@@ -1,0 +1,287 @@
+"""Inner loops over many ids or rows at once: varints, owners, grouping by owner, the sketch of the fingerprint.
+
+Every function is written in numpy, which is the reference, and is done by the compiled kernel (`_kernel.c`) where
+that could be built: the same result, byte for byte, some five times faster. There is no loop over ids or rows in
+Python anywhere. All functions release the GIL while they work, so threads scale.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+kernel: ModuleType | None
+try:
+    from edl_ckpt.core.format import _kernel as kernel
+except ImportError:  # no compiler when it was installed: numpy does the same work
+    kernel = None
+"""The compiled kernel, or None; tests set it to None to hold numpy against it."""
+
+
+U8 = npt.NDArray[np.uint8]
+
+
+U16 = npt.NDArray[np.uint16]
+
+
+U32 = npt.NDArray[np.uint32]
+
+
+U64 = npt.NDArray[np.uint64]
+
+
+I64 = npt.NDArray[np.int64]
+
+
+MAX_VARINT_BYTES: Final = 10
+
+
+LIMBS: Final = 8
+"""Signed 16-bit numbers in the key of a row; see `fingerprint.py`."""
+
+
+CHUNK_BYTES: Final = 4096
+"""A row is sketched in chunks of this many bytes; see `fingerprint.py`."""
+
+
+_ROWS_AT_ONCE: Final = 2048  # of the numpy sketch: batches that stay in the L2 cache
+
+
+_MASK64: Final = 0xFFFFFFFFFFFFFFFF
+
+
+_GROUPS: Final = np.array([0x7F7F7F7F7F7F7F7F & ((1 << 8 * min(k, 8)) - 1) for k in range(11)], np.uint64)
+"""The seven-bit groups of a varint of k bytes among the eight that a load brings."""
+
+
+class VarintError(ValueError):
+    """Bytes that are no varint of 64 bits; `position` is where the bad one starts."""
+
+    def __init__(self, position: int, what: str) -> None:
+        super().__init__(what)
+        self.position = position
+
+
+def complete_prefix(data: U8) -> int:
+    """Return how many leading bytes of uint8 [n] are whole varints; VarintError when the last one is too long.
+
+    >>> complete_prefix(np.array([1, 0x80, 1, 0x80], np.uint8))
+    3
+    """
+    for size in range(len(data), max(len(data) - MAX_VARINT_BYTES, 0), -1):
+        if data[size - 1] < 0x80:
+            return size
+    if len(data) >= MAX_VARINT_BYTES:
+        raise VarintError(len(data) - MAX_VARINT_BYTES, "a varint longer than 10 bytes")
+    return 0
+
+
+def count_varints(data: U8) -> int:
+    """Return how many varints end in uint8 [n]: its bytes below 0x80.
+
+    >>> count_varints(np.array([1, 0x80, 1, 0x80], np.uint8))
+    2
+    """
+    return len(data) - int(np.count_nonzero(data & 0x80))
+
+
+def decode_varints(data: U8) -> tuple[I64, U8]:
+    """Decode varints that lie back to back: uint8 [bytes] -> (int64 [n] values, uint8 [n] lengths in bytes).
+
+    Raises VarintError for one longer than 10 bytes, one of more than 64 bits, and one cut at the end.
+
+    >>> values, lengths = decode_varints(np.array([5, 0x80, 0x01, *[0xFF] * 9, 0x01], np.uint8))
+    >>> values.tolist(), lengths.tolist()
+    ([5, 128, -1], [1, 2, 10])
+    """
+    if kernel is not None:
+        values = np.empty(count_varints(data), np.int64)
+        lengths = np.empty(len(values), np.uint8)
+        bad = kernel.decode_varints(data, values, lengths)
+        if bad >= 0:
+            raise VarintError(bad, "a varint longer than 10 bytes, of more than 64 bits, or cut short")
+        return values, lengths
+    return _decode_varints(data)
+
+
+def _decode_varints(data: U8) -> tuple[I64, U8]:
+    """Decode by unaligned 8-byte loads, and SWAR: seven-bit groups are closed up pair by pair."""
+    ends = np.flatnonzero(data < 0x80)
+    if len(data) and (not len(ends) or ends[-1] != len(data) - 1):
+        raise VarintError(int(ends[-1]) + 1 if len(ends) else 0, "a varint cut short")
+    starts = np.empty_like(ends)
+    starts[:1] = 0
+    starts[1:] = ends[:-1] + 1
+    sizes = ends - starts + 1
+    if len(sizes) and int(sizes.max()) > MAX_VARINT_BYTES:
+        raise VarintError(int(starts[sizes > MAX_VARINT_BYTES][0]), "a varint longer than 10 bytes")
+    padded = np.zeros(len(data) + 8, np.uint8)
+    padded[: len(data)] = data
+    words: U64 = np.ndarray((len(data) + 1,), np.dtype("<u8"), padded, strides=(1,))[starts]
+    words &= _GROUPS[sizes]
+    longest = int(sizes.max(initial=0))
+    for low, shift in ((0x007F007F007F007F, 1), (0x00003FFF00003FFF, 2), (0x000000000FFFFFFF, 4)):
+        if longest > shift:
+            high = words & np.uint64(~low & _MASK64)
+            high >>= np.uint64(shift)
+            words &= np.uint64(low)
+            words |= high
+    for byte, shift in ((8, 56), (9, 63)):
+        long = np.flatnonzero(sizes > byte)
+        if len(long):
+            extra = padded[starts[long] + byte].astype(np.uint64)
+            if byte == 9 and int(extra.max()) > 1:
+                raise VarintError(int(starts[long][extra > 1][0]), "a varint of more than 64 bits")
+            words[long] |= (extra & np.uint64(0x7F)) << np.uint64(shift)
+    return words.view(np.int64), sizes.astype(np.uint8)
+
+
+def varint_lengths(values: I64) -> U8:
+    """Return how many bytes the varint of each int64 takes: uint8 [n].
+
+    >>> varint_lengths(np.array([0, 127, 128, -1])).tolist()
+    [1, 1, 2, 10]
+    """
+    bits = values.view(np.uint64)
+    lengths = np.ones(len(values), np.uint8)
+    for group in range(1, MAX_VARINT_BYTES):
+        lengths += bits >= np.uint64(1 << (7 * group))
+    return lengths
+
+
+def encode_varints(values: I64) -> U8:
+    """Encode int64 [n] as varints back to back: uint8 [bytes].
+
+    >>> encode_varints(np.array([5, 128])).tolist()
+    [5, 128, 1]
+    """
+    lengths = varint_lengths(values)
+    shifts = np.arange(MAX_VARINT_BYTES, dtype=np.uint64) * np.uint64(7)
+    groups = ((values.view(np.uint64)[:, None] >> shifts) & np.uint64(0x7F)).astype(np.uint8)
+    column = np.arange(MAX_VARINT_BYTES)
+    groups |= np.where(column < lengths[:, None] - 1, 0x80, 0).astype(np.uint8)
+    return groups[column < lengths[:, None]]
+
+
+def owners(ids: I64, ps_num: int) -> U16:
+    """Return `id % ps_num` with Python's sign: int64 [n] -> uint16 [n]."""
+    if kernel is not None:
+        out = np.empty(len(ids), np.uint16)
+        kernel.owners(np.ascontiguousarray(ids), ps_num, out)
+        return out
+    if ps_num & (ps_num - 1) == 0:
+        return (ids & (ps_num - 1)).astype(np.uint16)
+    return np.mod(ids, ps_num).astype(np.uint16)
+
+
+def tally(owner: U16, lengths: U8, ps_num: int) -> tuple[I64, I64]:
+    """Return (rows, id bytes) of each owner, both int64 [ps_num], from uint16 [n] owners and uint8 [n] lengths."""
+    if kernel is not None:
+        rows, id_bytes = np.zeros(ps_num, np.int64), np.zeros(ps_num, np.int64)
+        kernel.tally(owner, lengths, rows, id_bytes)
+        return rows, id_bytes
+    rows = np.bincount(owner, minlength=ps_num)
+    return rows, np.bincount(owner, lengths, ps_num).astype(np.int64)
+
+
+def group_rows(values: U8, owner: U16, rows_per_owner: I64, out: U8) -> None:
+    """Fill `out` with the rows uint8 [n, row_bytes] ordered by owner, and in their old order within one."""
+    if kernel is not None:
+        kernel.group_rows(values, values.shape[1], owner, _starts(rows_per_owner), out)
+        return
+    row = np.dtype((np.void, values.shape[1]))
+    np.take(values.view(row).ravel(), _order(owner), out=out.view(row).ravel(), mode="clip")
+
+
+def group_varints(data: U8, lengths: U8, owner: U16, bytes_per_owner: I64) -> U8:
+    """Return varints, back to back in uint8 [bytes], ordered by owner: their bytes are moved, never re-encoded."""
+    if kernel is not None:
+        out = np.empty_like(data)
+        kernel.group_varints(data, lengths, owner, _starts(bytes_per_owner), out)
+        return out
+    starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    padded = np.zeros(len(data) + MAX_VARINT_BYTES, np.uint8)
+    padded[: len(data)] = data
+    order = _order(owner)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, MAX_VARINT_BYTES)[starts[order]]
+    grouped: U8 = windows[np.arange(MAX_VARINT_BYTES) < lengths[order][:, None]]
+    return grouped
+
+
+def _starts(sizes: I64) -> I64:
+    return np.cumsum(sizes) - sizes
+
+
+def _order(owner: U16) -> npt.NDArray[np.intp]:
+    """Return the stable order by owner; eight bits, where they do, sort twice as fast."""
+    narrow = owner.astype(np.uint8) if len(owner) and int(owner.max()) < 256 else owner
+    return np.argsort(narrow, kind="stable")
+
+
+def new_sketch(row_bytes: int) -> U32:
+    """Return the sketch of no rows: zeros, uint32 [8, columns + 1]; the last column is the sum of the keys."""
+    return np.zeros((LIMBS, -(-min(row_bytes, CHUNK_BYTES) // 2) + 1), np.uint32)
+
+
+def sketch_rows(sketch: U32, ids: I64, values: U8, *, first_chunk: int = 0) -> None:
+    """Add rows uint8 [n, row_bytes] with their ids int64 [n] to a sketch, in place.
+
+    The definition is in `fingerprint.py`. `first_chunk` is the number of the chunk that `values` begin with, for
+    a row that is given piece by piece.
+    """
+    for chunk in range(max(1, -(-values.shape[1] // CHUNK_BYTES))):
+        salt = (first_chunk + chunk) * CHUNK_STEP & _MASK64
+        start, stop = chunk * CHUNK_BYTES, min((chunk + 1) * CHUNK_BYTES, values.shape[1])
+        if kernel is not None and stop > start:
+            kernel.sketch(sketch, ids, values, values.shape[1], start, stop - start, salt)
+        else:
+            for row in range(0, len(ids), _ROWS_AT_ONCE):
+                some = slice(row, row + _ROWS_AT_ONCE)
+                _sketch(sketch, ids[some], values[some, start:stop], salt)
+
+
+CHUNK_STEP: Final = 0x9E3779B97F4A7C15
+
+
+KEY_CONSTANTS: Final = (
+    0x9FB21C651E98DF25,
+    0xBF58476D1CE4E5B9,
+    0x94D049BB133111EB,
+    0xD6E8FEB86659FD93,
+    0xA0761D6478BD642F,
+)
+
+
+def row_keys(ids: I64, salt: int) -> npt.NDArray[np.int16]:
+    """Return the keys of rows, int16 [n, 8]: see `fingerprint.py`."""
+    add, first, second, add_more, third = KEY_CONSTANTS
+    keys = np.empty((len(ids), 2), np.uint64)
+    shifted = np.empty(len(ids), np.uint64)
+    word = ids.view(np.uint64) + np.uint64(salt + add & _MASK64)
+    word *= np.uint64(first)
+    word ^= np.right_shift(word, np.uint64(32), out=shifted)
+    word *= np.uint64(second)
+    word ^= np.right_shift(word, np.uint64(29), out=shifted)
+    keys[:, 0] = word
+    word += np.uint64(add_more)
+    word *= np.uint64(third)
+    np.bitwise_xor(word, np.right_shift(word, np.uint64(32), out=shifted), out=keys[:, 1])
+    return keys.view("<i2")
+
+
+def _sketch(sketch: U32, ids: I64, values: U8, salt: int) -> None:
+    """Sum keys times values exactly: float64 holds every partial sum of up to 2**23 products of 16 by 16 bits."""
+    rows, size = values.shape
+    even = values
+    if size % 2:
+        even = np.zeros((rows, size + 1), np.uint8)
+        even[:, :size] = values
+    keys = row_keys(ids, salt).astype(np.float64).T
+    columns = even.shape[1] // 2
+    if columns:
+        numbers = np.ascontiguousarray(even).view("<i2").astype(np.float64)
+        sketch[:, :columns] += (keys @ numbers).astype(np.int64).astype(np.uint32)
+    sketch[:, -1] += keys.sum(axis=1).astype(np.int64).astype(np.uint32)

@@ -1,0 +1,131 @@
+"""What the shards of one version must agree on, so that a restore gives the model that was saved."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+from edl_ckpt.core.format.model import Problem, ShardIndex, TableEntry, TableInfo, Version
+
+WARNINGS: Final = frozenset(
+    {
+        "negative-id",
+        "dense-skew",
+        "empty-table-form",
+        "over-2gib",
+        "ambiguous-dtype",
+        "old-generation",
+        "unknown-field",
+    }
+)
+"""Finding codes that leave a version restorable; all others are errors."""
+
+
+BLOCKING: Final = frozenset(
+    {
+        "version-mismatch",
+        "duplicate-variable",
+        "content-size-mismatch",
+        "id-row-mismatch",
+        "unsupported-dtype",
+        "values-outside-content",
+        "info-mismatch",
+        "lost-info",
+    }
+)
+"""Codes of problems with which the content of a version is not certain, so that nothing is made from it."""
+
+
+def cross_check(version: Version, shards: Sequence[ShardIndex]) -> list[tuple[ShardIndex, Problem]]:
+    """Return the contradictions between the shards of one version, each with the shard that shows it."""
+    found = _versions(version, shards)
+    found += _duplicate_names(shards)
+    found += _infos(shards)
+    return found + _vectors(shards)
+
+
+def _versions(version: Version, shards: Sequence[ShardIndex]) -> list[tuple[ShardIndex, Problem]]:
+    if not shards:
+        return []
+    first = shards[0]
+    if any(shard.version != first.version for shard in shards):
+        return [
+            (
+                shard,
+                Problem(
+                    "version-mismatch",
+                    "version",
+                    0,
+                    f"this shard is of version {shard.version}, shard {first.file.ps_id} of {first.version}:"
+                    " Python's restore raises",
+                ),
+            )
+            for shard in shards
+            if shard.version != first.version
+        ]
+    if first.version != version.version:
+        message = f"the shards are of version {first.version}, the directory's name says {version.version}"
+        return [(first, Problem("directory-version-mismatch", "version", 0, message))]
+    return []
+
+
+def _duplicate_names(shards: Sequence[ShardIndex]) -> list[tuple[ShardIndex, Problem]]:
+    holder: dict[str, int] = {}
+    found = []
+    for shard in shards:
+        for variable in shard.variables:
+            first = holder.setdefault(variable.name, shard.file.ps_id)
+            if first != shard.file.ps_id:
+                message = f"variable is in shard {first} too: which one is restored depends on the listing"
+                problem = Problem("duplicate-variable", variable.name, variable.offset, message)
+                found.append((shard, problem))
+    return found
+
+
+def _infos(shards: Sequence[ShardIndex]) -> list[tuple[ShardIndex, Problem]]:
+    """Every shard must carry every info (Python's restore raises KeyError otherwise), and the same one."""
+    known: dict[str, TableInfo] = {}
+    found: list[tuple[ShardIndex, Problem]] = []
+    for shard in shards:
+        for info in shard.infos:
+            first = known.setdefault(info.name, info)
+            if info != first:
+                message = (
+                    f"info says dim {info.dim}, initializer {info.initializer!r};"
+                    f" another says {first.dim}, {first.initializer!r}"
+                )
+                found.append((shard, Problem("info-mismatch", info.name, info.offset, message)))
+    for shard in shards:
+        own = {info.name for info in shard.infos}
+        wanted = dict.fromkeys(known, 0) | {t.name: t.offset for t in shard.tables}
+        for name, offset in wanted.items():
+            if name not in own:
+                message = "this shard has no info of the table: Python's restore raises KeyError"
+                found.append((shard, Problem("missing-table-info", name, offset, message)))
+    return found
+
+
+def _vectors(shards: Sequence[ShardIndex]) -> list[tuple[ShardIndex, Problem]]:
+    """Vectors of one table have one dtype, and the dim that its info gives."""
+    infos = {info.name: info for shard in reversed(shards) for info in shard.infos}
+    first: dict[str, TableEntry] = {}
+    found: defaultdict[str, list[tuple[ShardIndex, Problem]]] = defaultdict(list)
+    for shard in shards:
+        for entry in shard.tables:
+            if entry.name not in infos:
+                message = "no shard has an info of this table: its initializer is lost"
+                found[entry.name].append((shard, Problem("lost-info", entry.name, entry.offset, message)))
+            if entry.dtype is None:
+                continue
+            reference = first.setdefault(entry.name, entry)
+            if (entry.dtype, entry.dim) != (reference.dtype, reference.dim):
+                got = f"{entry.dtype.name} of dim {entry.dim}"
+                other = f"{reference.dtype.name if reference.dtype else '?'} of dim {reference.dim}"
+                message = f"vectors are {got} here and {other} in another shard"
+            elif entry.name in infos and infos[entry.name].dim != entry.dim:
+                message = f"vectors have dim {entry.dim}, the info says {infos[entry.name].dim}"
+            else:
+                continue
+            found[entry.name].append((shard, Problem("info-mismatch", entry.name, entry.offset, message)))
+    return [problem for problems in found.values() for problem in problems]

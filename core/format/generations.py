@@ -1,0 +1,512 @@
+"""Wire generations v0 to v4 of the Model message, each turned into the same `ShardIndex`.
+
+The numbers of fields changed several times while the file kept no magic and no version of its own, so a generation
+is told by the wire types found (`proto/README.md`, section Generations). A shard with nothing in it tells nothing:
+the decision is taken over all shards of a version.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from edl_ckpt.core.format import wire
+from edl_ckpt.core.format.model import (
+    OLD_DTYPES,
+    TF_DTYPES,
+    DenseEntry,
+    DType,
+    Extent,
+    IdRun,
+    Problem,
+    ShardFile,
+    ShardIndex,
+    TableEntry,
+    TableInfo,
+)
+from edl_ckpt.core.format.wire import BYTES, VARINT, Cursor, Field
+from edl_ckpt.proto import tensor_pb2
+
+_TAGGED_BLOCK: Final = 1 << 20
+
+
+_TELLING_FIELDS: Final = 16
+
+
+_MAX_FIELDS: Final = 1_000_000
+
+
+_MAX_UNKNOWN: Final = 10_000
+
+
+_MAX_ID_RUNS: Final = 10_000
+"""Bounds on what only a hostile or a random file holds, so that neither time nor memory run away."""
+
+
+_MAX_DIMENSIONS: Final = 32
+"""Of an array of the numpy that ElasticDL saved from, and of every later one."""
+
+
+_MAX_ELEMENTS: Final = 1 << 60
+"""Sizes without the zeros among them: numpy makes no array, not even an empty one, of 2**63 bytes."""
+
+
+_MAX_DIM: Final = 1 << 31
+"""More elements than a row in a message of protobuf has bytes."""
+
+
+_NOWHERE: Final = Extent(0, 0)
+
+
+@dataclass(slots=True)
+class _Tensor:
+    """A value message of any generation, before it is known what its dtype's number counts in."""
+
+    name: str = ""
+    offset: int = 0
+    number: int | None = None
+    shape: tuple[int, ...] = ()
+    values: Extent = _NOWHERE
+    ids: tuple[IdRun, ...] | None = None
+    outside: int | None = None
+    """The offset of values that are not in tensor_content."""
+
+    @property
+    def size(self) -> float:
+        """Return the bytes per element, 0 where there is nothing to tell it from."""
+        elements = math.prod(self.shape)
+        return self.values.size_bytes / elements if elements else 0
+
+
+@dataclass(slots=True)
+class Draft:
+    """A shard whose fields are known, but not yet its generation."""
+
+    file: ShardFile
+    cursor: Cursor
+    fields: list[Field] = field(default_factory=list)
+    candidates: frozenset[str] = frozenset({"v0", "v1", "v3", "v4"})
+    family: str = ""
+    version: int = 0
+    infos: list[TableInfo] = field(default_factory=list)
+    dense: list[_Tensor] = field(default_factory=list)
+    tables: list[_Tensor] = field(default_factory=list)
+    unknown: list[tuple[int, int]] = field(default_factory=list)
+
+    def note_unknown(self, found: Field) -> None:
+        """Remember a field that no reader knows; CorruptError when there is no end of them."""
+        if len(self.unknown) >= _MAX_UNKNOWN:
+            raise self.cursor.corrupt(f"more than {_MAX_UNKNOWN} fields that no reader knows", found.offset)
+        self.unknown.append((found.number, found.offset))
+
+
+def draft_shard(file: ShardFile, cursor: Cursor) -> Draft:
+    """Walk the top-level fields of a shard and collect what tells its generation.
+
+    Raises CorruptError, with the byte offset, for bytes that are no Model of any generation.
+    """
+    if cursor.size_bytes == 0:
+        raise cursor.corrupt("the file is empty (0 bytes)", 0, "empty-file")
+    draft = Draft(file, cursor)
+    for found in cursor.fields(0, cursor.size_bytes):
+        if found.number == 1:
+            _expect(cursor, found, VARINT, "version")
+            draft.version = wire.signed32(found.value)
+        elif found.number <= 5:
+            _expect(cursor, found, BYTES, "a part of the model")
+            hint = _evidence(cursor, found)
+            if hint and not hint & draft.candidates:
+                raise cursor.corrupt("the fields are of several wire generations", found.offset)
+            draft.candidates &= hint or draft.candidates
+            draft.fields.append(found)
+            if len(draft.fields) > _MAX_FIELDS:
+                raise cursor.corrupt(f"more than {_MAX_FIELDS} variables and tables", found.offset)
+        else:
+            draft.note_unknown(found)
+    return draft
+
+
+def _evidence(cursor: Cursor, found: Field) -> frozenset[str]:
+    """Return the generations that could have written a top-level field; empty when it tells nothing."""
+    if found.number == 5:
+        return frozenset({"v3"})
+    types: dict[int, Field] = {}
+    for sub in islice(cursor.fields(found.start, found.end), _TELLING_FIELDS):
+        types.setdefault(sub.number, sub)
+        if found.number == 2 and (sub.number == 5 or (2 in types and 3 in types) or _is(types.get(2), VARINT)):
+            break
+    second = types.get(2)
+    if found.number == 4:
+        first = next(cursor.fields(second.start, second.end), None) if second and _is(second, BYTES) else None
+        if first is None or first.number != 1:
+            return frozenset({"v3", "v4"})
+        return frozenset({"v3"} if first.wire_type == VARINT else {"v4"})
+    if found.number == 3:
+        return frozenset({"v4"} if _is(second, BYTES) else {"v1", "v3"} if _is(second, VARINT) else ())
+    if _is(second, VARINT):
+        return frozenset({"v4"})
+    if 3 in types or 5 in types:
+        return frozenset({"v1", "v4"} if second is None and 5 not in types else {"v1"})
+    return frozenset({"v0"} if _is(second, BYTES) else ())
+
+
+def _is(found: Field | None, wire_type: int) -> bool:
+    return found is not None and found.wire_type == wire_type
+
+
+def index_shards(drafts: Sequence[Draft]) -> list[ShardIndex]:
+    """Decide the generation over all shards of a version and index each; CorruptError as `draft_shard`."""
+    family = decide_family(drafts)
+    for draft in drafts:
+        _fill(draft, family)
+    dtypes, generation, ambiguous = _dtype_numbers(drafts, family)
+    return [_finish(draft, dtypes, generation, ambiguous=ambiguous) for draft in drafts]
+
+
+def decide_family(drafts: Sequence[Draft]) -> str:
+    """Return 'v0', 'v1' (v1 and v2), 'v3' or 'v4': what most of the shards that tell it are; else v4."""
+    votes: Counter[str] = Counter()
+    for draft in drafts:
+        votes.update({name: 8 if len(draft.candidates) == 1 else 1 for name in draft.candidates})
+    return max(votes, key=lambda name: (votes[name], name), default="v4")
+
+
+def _fill(draft: Draft, family: str) -> None:
+    """Interpret the top-level fields of a draft as one family's."""
+    cursor = draft.cursor
+    draft.family = family
+    if family not in draft.candidates:
+        first = draft.fields[0].offset if draft.fields else 0
+        own = "/".join(sorted(draft.candidates))
+        raise cursor.corrupt(f"wire generation {own}, where the other shards are {family}", first)
+    info_number = {"v1": 3, "v3": 3, "v4": 2}.get(family)
+    dense_number = {"v0": 2, "v1": 2, "v3": 4, "v4": 3}[family]
+    table_number = {"v3": 5, "v4": 4}.get(family)
+    for found in draft.fields:
+        if found.number == info_number:
+            draft.infos.append(_info(cursor, found))
+        elif found.number == dense_number and family == "v1":
+            draft.dense.append(_old_tensor(draft, found, 3, 4, 5))
+        elif found.number == dense_number:
+            draft.dense.append(_dense(draft, found, family))
+        elif found.number == table_number:
+            draft.tables.append(_slices(draft, found))
+        else:
+            draft.note_unknown(found)
+    if family == "v1":
+        named = {info.name for info in draft.infos}
+        draft.tables = [t for t in draft.dense if t.ids is not None or t.name in named]
+        draft.dense = [t for t in draft.dense if t.ids is None and t.name not in named]
+
+
+def _dense(draft: Draft, found: Field, family: str) -> _Tensor:
+    """Read a map entry of a dense variable (v0, v3, v4)."""
+    name, value = _map_entry(draft.cursor, found)
+    tensor = _Tensor()
+    if value:
+        tensor = _old_tensor(draft, value, 2, None, 4) if family == "v0" else _tensor(draft, value)
+    tensor.name, tensor.offset = name, found.offset
+    return tensor
+
+
+def _expect(cursor: Cursor, found: Field, wire_type: int, what: str) -> Field:
+    if found.wire_type != wire_type:
+        raise cursor.corrupt(f"{what} (field {found.number}) has wire type {found.wire_type}", found.offset)
+    return found
+
+
+def _map_entry(cursor: Cursor, found: Field) -> tuple[str, Field | None]:
+    """Return (key, value field) of a map entry."""
+    name, value = "", None
+    for sub in cursor.fields(found.start, found.end):
+        if sub.number == 1:
+            _expect(cursor, sub, BYTES, "a name")
+            name = cursor.text(sub.start, sub.end, "a name")
+        elif sub.number == 2:
+            if value is not None:
+                raise cursor.corrupt(f"a second value for {name!r}", sub.offset)
+            value = _expect(cursor, sub, BYTES, f"the value of {name!r}")
+    return name, value
+
+
+def _info(cursor: Cursor, found: Field) -> TableInfo:
+    data = cursor.small(found.start, found.end, "a table info")
+    try:
+        info = tensor_pb2.EmbeddingTableInfo.FromString(data)
+    except DecodeError:
+        raise cursor.corrupt("a table info that protobuf cannot parse", found.offset) from None
+    if not 0 <= info.dim < _MAX_DIM:
+        raise cursor.corrupt(f"a table info with dim {info.dim}", found.offset)
+    return TableInfo(info.name, info.dim, info.initializer, found.offset, info.dtype or 1)
+
+
+def _tensor(draft: Draft, value: Field) -> _Tensor:
+    """Read a TensorProto (v3, v4)."""
+    tensor = _Tensor(offset=value.offset, number=0)
+    known = {
+        1: (VARINT, "dtype"),
+        2: (BYTES, "tensor_shape"),
+        3: (VARINT, "version_number"),
+        4: (BYTES, "values"),
+    }
+    seen: set[int] = set()
+    for sub in draft.cursor.fields(value.start, value.end):
+        if 5 <= sub.number <= 17:
+            tensor.outside = sub.offset
+            continue
+        if sub.number not in known:
+            draft.note_unknown(sub)
+            continue
+        wire_type, what = known[sub.number]
+        _expect(draft.cursor, sub, wire_type, what)
+        if sub.number in seen:
+            raise draft.cursor.corrupt(f"{what} (field {sub.number}) stands here twice", sub.offset)
+        seen.add(sub.number)
+        if sub.number == 1:
+            tensor.number = wire.signed32(sub.value)
+        elif sub.number == 2:
+            tensor.shape = _shape(draft.cursor, sub)
+        elif sub.number == 4:
+            tensor.values = Extent(sub.start, sub.end)
+    return tensor
+
+
+def _shape(cursor: Cursor, found: Field) -> tuple[int, ...]:
+    data = cursor.small(found.start, found.end, "a shape")
+    try:
+        shape = tuple(dim.size for dim in tensor_pb2.TensorShapeProto.FromString(data).dim)
+    except DecodeError:
+        raise cursor.corrupt("a shape that protobuf cannot parse", found.offset) from None
+    if any(size < 0 for size in shape):
+        raise cursor.corrupt(f"a shape with a negative size: {_short(shape)}", found.offset)
+    return _believable(cursor, shape, found)
+
+
+def _believable(cursor: Cursor, shape: tuple[int, ...], found: Field) -> tuple[int, ...]:
+    """Return a shape that an array can have, whether its values are there or not; else CorruptError."""
+    if len(shape) > _MAX_DIMENSIONS:
+        raise cursor.corrupt(f"a shape of {len(shape)} dimensions", found.offset)
+    if 0 in shape and math.prod(size or 1 for size in shape) >= _MAX_ELEMENTS:
+        raise cursor.corrupt(f"a shape that no array has: {_short(shape)}", found.offset)
+    return shape
+
+
+def _slices(draft: Draft, found: Field) -> _Tensor:
+    """Read a map entry of IndexedSlicesProto (v3, v4): vectors, and ids packed or not."""
+    name, value = _map_entry(draft.cursor, found)
+    tensor = _Tensor()
+    ids: list[IdRun] = []
+    if value is not None:
+        vectors: Field | None = None
+        for sub in _with_ids(draft.cursor, value.start, value.end, 2, ids):
+            if sub.number != 1:
+                draft.note_unknown(sub)
+            elif vectors is not None:
+                raise draft.cursor.corrupt(f"a second tensor for table {name!r}", sub.offset)
+            else:
+                vectors = _expect(draft.cursor, sub, BYTES, "the vectors of a table")
+        if vectors is not None:
+            tensor = _tensor(draft, vectors)
+    tensor.name, tensor.offset, tensor.ids = name, found.offset, tuple(ids)
+    return tensor
+
+
+def _old_tensor(draft: Draft, found: Field, content: int, indices: int | None, dtype: int) -> _Tensor:
+    """Read a Tensor of v0 (dim, content, dtype) or of v1 and v2 (name, dim, content, indices, dtype)."""
+    cursor = draft.cursor
+    tensor = _Tensor(offset=found.offset)
+    dims: list[int] = []
+    ids: list[IdRun] = []
+    has_ids = False
+    for sub in _with_ids(cursor, found.start, found.end, indices, ids):
+        if sub.number == indices:
+            has_ids = True
+        elif sub.number == content - 1:
+            dims += _dims(cursor, sub)
+            _believable(cursor, tuple(dims), sub)
+        elif sub.number == content:
+            _expect(cursor, sub, BYTES, "values")
+            tensor.values = Extent(sub.start, sub.end)
+        elif sub.number == dtype:
+            _expect(cursor, sub, VARINT, "dtype")
+            tensor.number = wire.signed32(sub.value)
+        elif sub.number == 1 and indices is not None:
+            _expect(cursor, sub, BYTES, "a name")
+            tensor.name = cursor.text(sub.start, sub.end, "a name")
+        else:
+            draft.note_unknown(sub)
+    tensor.shape = tuple(dims)
+    tensor.ids = tuple(ids) if has_ids or ids else None
+    return tensor
+
+
+def _with_ids(cursor: Cursor, start: int, end: int, number: int | None, ids: list[IdRun]) -> Iterator[Field]:
+    """Walk a message, putting where its ids lie into `ids`; the field of packed ids is yielded too if empty."""
+    at = start
+    while at < end:
+        found = cursor.field(at, end)
+        at = found.end
+        if len(ids) > _MAX_ID_RUNS:
+            raise cursor.corrupt(f"the ids of a table in more than {_MAX_ID_RUNS} pieces", found.offset)
+        if found.number != number or number is None:
+            yield found
+        elif found.wire_type == BYTES:
+            if found.end > found.start:
+                ids.append(IdRun(found.start, found.end))
+        else:
+            _expect(cursor, found, VARINT, "an id")
+            runs = list(cursor.tagged_run(found.offset, end, number << 3, _TAGGED_BLOCK))
+            # A tag in more bytes than it needs, which protobuf reads, begins no run: its id stands alone.
+            ids.extend(runs or [IdRun(found.start, found.end)])
+            at = ids[-1].end
+
+
+def _dims(cursor: Cursor, found: Field) -> list[int]:
+    """Return the sizes in a packed or unpacked `dim` field."""
+    if found.wire_type == VARINT:
+        values = [found.value]
+    else:
+        _expect(cursor, found, BYTES, "dim")
+        if found.end - found.start > _MAX_DIMENSIONS * 10:
+            raise cursor.corrupt(f"a shape of {found.end - found.start} bytes", found.offset)
+        values = []
+        at = found.start
+        while at < found.end:
+            value, at = cursor.varint(at, found.end)
+            values.append(value)
+    if any(value >> 63 for value in values):
+        raise cursor.corrupt("a shape with a negative size", found.offset)
+    return values
+
+
+def _dtype_numbers(drafts: Sequence[Draft], family: str) -> tuple[dict[int, DType], str, bool]:
+    """Return (meaning of dtype numbers, generation, whether an ambiguous number was met).
+
+    Only v1 and v2 look alike; the bytes per element tell them apart, over all tensors of the version.
+    """
+    if family in {"v3", "v4"}:
+        return TF_DTYPES, family, False
+    if family == "v0":
+        return OLD_DTYPES, "v0", False
+    tensors = [t for draft in drafts for t in (*draft.dense, *draft.tables) if t.number is not None]
+    old = all(_agrees(t, OLD_DTYPES) for t in tensors)
+    new = all(_agrees(t, TF_DTYPES) for t in tensors)
+    # A table without rows was saved as an empty float64 array, and what number that is has changed.
+    empty = {t.number for draft in drafts for t in draft.tables if t.shape == (0,)}
+    if new and (not old or (2 in empty and 7 not in empty)):
+        return TF_DTYPES, "v2", False
+    if empty & {2, 7}:
+        return OLD_DTYPES, "v1", False
+    return OLD_DTYPES, "v1", new and old
+
+
+def _agrees(tensor: _Tensor, dtypes: dict[int, DType]) -> bool:
+    dtype = dtypes.get(tensor.number or 0)
+    return dtype is not None and tensor.size in {0, dtype.itemsize}
+
+
+def _finish(draft: Draft, dtypes: dict[int, DType], generation: str, *, ambiguous: bool) -> ShardIndex:
+    """Turn a draft into the index, setting aside what cannot be used as a problem."""
+    problems: list[Problem] = []
+    variables: dict[str, DenseEntry] = {}
+    tables: dict[str, TableEntry] = {}
+    for tensor in draft.dense:
+        dtype = _checked_dtype(tensor, dtypes, draft.family, problems)
+        if dtype is None:
+            continue
+        if tensor.name in variables:
+            problems.append(_twice(tensor, "variable"))
+        variables[tensor.name] = DenseEntry(tensor.name, dtype, tensor.shape, tensor.values, tensor.offset)
+    for tensor in draft.tables:
+        entry = _table(tensor, dtypes, draft.family, problems)
+        if entry is None:
+            continue
+        if entry.name in tables:
+            problems.append(_twice(tensor, "table"))
+        tables[entry.name] = entry
+    if ambiguous:
+        problems += [_ambiguous(t) for t in (*draft.dense, *draft.tables) if _is_ambiguous(t)]
+    told = generation if draft.fields else ""
+    infos = tuple(draft.infos)
+    return ShardIndex(
+        draft.file,
+        draft.version,
+        told,
+        infos,
+        tuple(variables.values()),
+        tuple(tables.values()),
+        tuple(problems),
+        tuple(draft.unknown),
+    )
+
+
+def _is_ambiguous(tensor: _Tensor) -> bool:
+    """Return whether a dtype's number means one thing in v1 and another in v2, and the values do not tell which."""
+    old, new = OLD_DTYPES.get(tensor.number or 0), TF_DTYPES.get(tensor.number or 0)
+    return old is not None and new is not None and old != new
+
+
+def _ambiguous(tensor: _Tensor) -> Problem:
+    number = tensor.number or 0
+    message = f"dtype {number} is {OLD_DTYPES[number].name} before 2020-02-14 and {TF_DTYPES[number].name} after it"
+    return Problem("ambiguous-dtype", tensor.name, tensor.offset, f"{message}; taken for the first")
+
+
+def _twice(tensor: _Tensor, kind: str) -> Problem:
+    return Problem("duplicate-variable", tensor.name, tensor.offset, f"{kind} stands twice in this shard")
+
+
+def _short(shape: Sequence[int]) -> str:
+    return f"[{', '.join(map(str, shape[:8]))}{', ...' if len(shape) > 8 else ''}]"
+
+
+def _checked_dtype(tensor: _Tensor, dtypes: dict[int, DType], family: str, problems: list[Problem]) -> DType | None:
+    """Return the dtype of a tensor whose values are all there, else note the problem and return None."""
+    number = 6 if tensor.number is None and family == "v0" else tensor.number or 0
+    dtype = dtypes.get(number)
+    if tensor.outside is not None:
+        message = "values lie outside tensor_content, where no ElasticDL reader looks"
+        problems.append(Problem("values-outside-content", tensor.name, tensor.outside, message))
+    elif dtype is None:
+        message = f"dtype number {number} is none that a checkpoint can hold"
+        problems.append(Problem("unsupported-dtype", tensor.name, tensor.offset, message))
+    elif math.prod(tensor.shape) * dtype.itemsize != tensor.values.size_bytes:
+        message = (
+            f"{dtype.name} {_short(tensor.shape)} takes {_product(tensor.shape, dtype.itemsize)} bytes,"
+            f" the values have {tensor.values.size_bytes}"
+        )
+        problems.append(Problem("content-size-mismatch", tensor.name, tensor.offset, message))
+    else:
+        return dtype
+    return None
+
+
+def _product(shape: Sequence[int], itemsize: int) -> str:
+    size = math.prod(shape) * itemsize
+    return str(size) if size < 1 << 64 else "more than 2**64"
+
+
+def _table(tensor: _Tensor, dtypes: dict[int, DType], family: str, problems: list[Problem]) -> TableEntry | None:
+    """Return a table's entry; without rows its dtype and dim are not told, whatever is written there."""
+    ids = tensor.ids or ()
+    if family == "v4" and tensor.shape == (0,):
+        message = "no rows, written as [0] and not as [0, dim]: ElasticDL's Go parameter server panics on it"
+        problems.append(Problem("empty-table-form", tensor.name, tensor.offset, message))
+    empty = tensor.values.size_bytes == 0 and 0 in tensor.shape[:1]
+    if (empty or (not tensor.shape and not ids)) and tensor.outside is None:
+        return TableEntry(tensor.name, None, 0, 0, tensor.values, ids, tensor.offset)
+    dtype = _checked_dtype(tensor, dtypes, family, problems)
+    if dtype is None:
+        return None
+    if len(tensor.shape) != 2:
+        message = f"the vectors have shape {_short(tensor.shape)}, expected [rows, dim]"
+        problems.append(Problem("content-size-mismatch", tensor.name, tensor.offset, message))
+        return None
+    rows, dim = tensor.shape
+    return TableEntry(tensor.name, dtype, dim, rows, tensor.values, ids, tensor.offset)

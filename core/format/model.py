@@ -1,0 +1,264 @@
+"""The nouns: frozen dataclasses of plain values that every operation takes and returns.
+
+A *location* (checkpoint_dir) holds *versions*; a version holds one *shard* file per parameter server; a shard
+holds *dense variables* and rows of *embedding tables*. Nothing here reads or writes.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from edl_ckpt.core.format.names import Layout
+
+
+class State(enum.StrEnum):
+    """What a listing alone says of a version; nothing is opened to decide it."""
+
+    COMPLETE = "complete"
+    INCOMPLETE = "incomplete"
+    WRITING = "writing"
+    """Incomplete, and touched within the grace period: a job may still be saving it."""
+    MIXED = "mixed"
+    """Files of several ps_num, or of several suffixes, in one directory."""
+    INVALID = "invalid"
+    """All shards are there, but so are entries that make ElasticDL refuse the version."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFile:
+    """One shard as a listing shows it; `modified` in seconds since the epoch, 0.0 where unknown."""
+
+    ps_id: int
+    ps_num: int
+    path: str
+    size_bytes: int
+    modified: float
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version as a listing shows it. `ps_num` is None when no file, or files that disagree, tell it."""
+
+    location: str
+    version: int
+    path: str
+    """The version's directory; the file itself in the single-file layout."""
+    layout: Layout
+    state: State
+    ps_num: int | None
+    shards: tuple[ShardFile, ...]
+    extra: tuple[str, ...] = ()
+    """Names in the version's directory that are not its shards."""
+    modified: float = 0.0
+    metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
+    tags: tuple[str, ...] = ()
+    note: str = ""
+    metadata_fault: str = ""
+    """Why what is kept beside the version (metrics, tags, note) cannot be read; '' when it can."""
+    fingerprint: str = ""
+    """Of its seal, when it has one that is of these files; '' otherwise."""
+    seal_fault: str = ""
+    """Why its seal cannot be of these files; '' when it is, or when there is none."""
+
+    @property
+    def ref(self) -> str:
+        """Return the reference that names this version on the command line."""
+        return f"{self.location}@{self.version}"
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of all shard files."""
+        return sum(shard.size_bytes for shard in self.shards)
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Return the ps_ids without a file; empty when ps_num is unknown."""
+        present = {shard.ps_id for shard in self.shards}
+        return tuple(i for i in range(self.ps_num or 0) if i not in present)
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignEntry:
+    """A name in checkpoint_dir that is no version of ours, and what ElasticDL's scan makes of it."""
+
+    name: str
+    elasticdl_version: int | None
+    """The version ElasticDL takes it for; None where its scan raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All versions of one location, by number, and what else lies there."""
+
+    location: str
+    versions: tuple[Version, ...]
+    foreign: tuple[ForeignEntry, ...] = ()
+    modes: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Which end of a metric is the better one, 'max' or 'min', as somebody said once."""
+    problems: tuple[str, ...] = ()
+    """What of our own state in the location cannot be read."""
+
+    @property
+    def layout(self) -> str | None:
+        """Return the layout's name, 'mixed' when versions differ, None when there are none."""
+        names = {version.layout.name for version in self.versions}
+        return names.pop() if len(names) == 1 else "mixed" if names else None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRef:
+    """A parsed reference: `version` is a number, 'latest', 'best', 'best:METRIC' or a tag."""
+
+    location: str
+    version: int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Bytes [start, end) of a file."""
+
+    start: int
+    end: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the number of bytes."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class IdRun:
+    """Where ids lie: varints back to back, or each behind its own tag byte when `tagged` (unpacked)."""
+
+    start: int
+    end: int
+    tagged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """An element type: our name (numpy's where numpy has it), its size, its number in tensorflow.DataType."""
+
+    name: str
+    itemsize: int
+    tf_enum: int
+    elasticdl: bool
+    """True when ElasticDL's current readers take it."""
+
+
+_DTYPES = (
+    DType("float32", 4, 1, elasticdl=True),
+    DType("float64", 8, 2, elasticdl=True),
+    DType("int32", 4, 3, elasticdl=True),
+    DType("uint8", 1, 4, elasticdl=False),
+    DType("int16", 2, 5, elasticdl=True),
+    DType("int8", 1, 6, elasticdl=True),
+    DType("int64", 8, 9, elasticdl=True),
+    DType("bool", 1, 10, elasticdl=True),
+    DType("bfloat16", 2, 14, elasticdl=False),
+    DType("uint16", 2, 17, elasticdl=False),
+    DType("float16", 2, 19, elasticdl=False),
+    DType("uint32", 4, 22, elasticdl=False),
+    DType("uint64", 8, 23, elasticdl=False),
+)
+
+
+DTYPES = {dtype.name: dtype for dtype in _DTYPES}
+
+
+TF_DTYPES = {dtype.tf_enum: dtype for dtype in _DTYPES}
+
+
+OLD_DTYPES = {
+    number: DTYPES[name]
+    for number, name in enumerate(("int8", "int16", "int32", "int64", "float16", "float32", "float64", "bool"), start=1)
+}
+"""ElasticDL's own TensorDtype, used until 2020-02-14."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableInfo:
+    """What a shard says of a table apart from its rows (EmbeddingTableInfo); `offset` is where it says so."""
+
+    name: str
+    dim: int
+    initializer: str
+    offset: int = field(default=0, compare=False)
+    dtype: int = field(default=1, compare=False)
+    """Always FLOAT from Python savers, whatever the rows are: carried on, never believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DenseEntry:
+    """A dense variable in a shard: its values are the bytes of `values`, C order, little-endian."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    values: Extent
+    offset: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of its values."""
+        return self.values.size_bytes
+
+    @property
+    def elements(self) -> int:
+        """Return the number of elements."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class TableEntry:
+    """Rows of an embedding table in a shard: row k is `values[k * row_bytes :][:row_bytes]`, its id the k-th.
+
+    `dtype` is None and `dim` 0 when there are no rows to tell them.
+    """
+
+    name: str
+    dtype: DType | None
+    dim: int
+    rows: int
+    values: Extent
+    ids: tuple[IdRun, ...]
+    offset: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Return the bytes of one row."""
+        return self.dim * self.dtype.itemsize if self.dtype else 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of values and ids."""
+        return self.values.size_bytes + sum(run.end - run.start for run in self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A fault seen while indexing a shard that did not stop the indexing; `code` is a finding of `verify`."""
+
+    code: str
+    subject: str
+    offset: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardIndex:
+    """What a shard holds and where, from its tags alone; no value and no id was read to make it."""
+
+    file: ShardFile
+    version: int
+    generation: str
+    """'v0', 'v1', 'v2', 'v3' or 'v4'; '' for a shard that tells nothing."""
+    infos: tuple[TableInfo, ...]
+    variables: tuple[DenseEntry, ...]
+    tables: tuple[TableEntry, ...]
+    problems: tuple[Problem, ...] = ()
+    unknown_fields: tuple[tuple[int, int], ...] = ()
+    """(field number, byte offset) of top-level fields that no reader knows."""

@@ -1,0 +1,53 @@
+"""Which parameter server owns a dense variable or an embedding row: pure, and vectorised for ids.
+
+The rules are those of every ElasticDL parameter server (`proto/README.md`, section Placement): a restore with
+another number of servers re-partitions by them, so a reshard that follows them changes nothing for a job.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.format import bulk
+
+MAX_PS_NUM = 65_535
+"""Owners are held as uint16; no deployment comes near."""
+
+
+def variable_owner(name: str, ps_num: int) -> int:
+    """Return the `ps_id` that holds the dense variable `name` among `ps_num` servers.
+
+    The base is 32 although the digits are hexadecimal: that is what every parameter server computes, so it is
+    the rule (ElasticDL, `string_to_id`).
+
+    >>> [variable_owner("dense/kernel:0", n) for n in (1, 2, 3)]
+    [0, 0, 1]
+    """
+    digest = hashlib.sha256(name.encode("utf-8")).hexdigest()
+    return int(digest, base=32) % ps_num
+
+
+def row_owners(ids: npt.NDArray[np.int64], ps_num: int) -> npt.NDArray[np.uint16]:
+    """Return the `ps_id` of each id, `id % ps_num` with Python's sign: never negative.
+
+    `ids` is int64 [n]; the result is uint16 [n].
+
+    >>> row_owners(np.array([5, -1, -9223372036854775808]), 3).tolist()
+    [2, 2, 1]
+    """
+    return bulk.owners(ids, ps_num)
+
+
+def crowded_shards(ps_num: int) -> int:
+    """Return how many shards can hold dense variables: fewer than `ps_num` when 32 and `ps_num` share a factor.
+
+    The hash read in base 32 keeps only the low hexadecimal digits modulo a power of two, each below 16, so with
+    a multiple of 32 half of the residues never occur.
+
+    >>> crowded_shards(8), crowded_shards(32), crowded_shards(64)
+    (8, 16, 32)
+    """
+    return ps_num // 2 if ps_num % 32 == 0 else ps_num

@@ -1,0 +1,149 @@
+"""Writing v4 shards: every offset is known before a value moves.
+
+`lay_out_shard` computes, from names, shapes and sizes alone, where each value and each id of a shard's file will lie
+and which bytes stand between them. `save_checkpoint` writes a new version from arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from edl_ckpt.core.format import bulk, wire
+from edl_ckpt.core.format.model import DTYPES, DType, TableInfo
+from edl_ckpt.proto import tensor_pb2
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.storage.interface import Sink
+
+
+EMPTY_DTYPE: Final = DTYPES["float32"]
+"""What the vectors of a table without rows are said to be: [0, dim] float32 loads in both of ElasticDL's readers."""
+
+
+@dataclass(frozen=True, slots=True)
+class DensePart:
+    """A dense variable to be placed in a shard."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TablePart:
+    """Rows of a table to be placed in a shard; `id_bytes` is the size of their ids as varints."""
+
+    name: str
+    dtype: DType
+    dim: int
+    rows: int
+    id_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLayout:
+    """Where everything lies in a shard's file."""
+
+    size_bytes: int
+    between: tuple[tuple[int, bytes], ...]
+    """The (offset, bytes) of all that is neither values nor ids."""
+    dense_at: Mapping[str, int]
+    values_at: Mapping[str, int]
+    ids_at: Mapping[str, int]
+
+
+class _Layer:
+    """Grows a layout from front to back."""
+
+    def __init__(self) -> None:
+        self.at = 0
+        self.between: list[tuple[int, bytes]] = []
+        self._pending = bytearray()
+
+    def literal(self, data: bytes) -> None:
+        self._pending += data
+        self.at += len(data)
+
+    def hole(self, size_bytes: int) -> int:
+        """Leave room for values or ids and return where it begins."""
+        if self._pending:
+            self.between.append((self.at - len(self._pending), bytes(self._pending)))
+            self._pending.clear()
+        start = self.at
+        self.at += size_bytes
+        return start
+
+
+def lay_out_shard(
+    version: int, infos: Sequence[TableInfo], dense: Sequence[DensePart], tables: Sequence[TablePart]
+) -> ShardLayout:
+    """Return the layout of a v4 shard: version, infos, variables, tables, each in the order given.
+
+    Empty values and ids are left out, as protobuf does; a table without rows is [0, dim] float32.
+    """
+    layer = _Layer()
+    dense_at: dict[str, int] = {}
+    values_at: dict[str, int] = {}
+    ids_at: dict[str, int] = {}
+    if version:
+        layer.literal(wire.tag(1, wire.VARINT) + wire.varint(version))
+    for info in infos:
+        message = tensor_pb2.EmbeddingTableInfo(
+            name=info.name, dim=info.dim, initializer=info.initializer, dtype=info.dtype
+        )
+        data = message.SerializeToString(deterministic=True)
+        layer.literal(wire.head(2, len(data)) + data)
+    for part in dense:
+        tensor = _tensor_head(part.dtype, part.shape, part.size_bytes)
+        name = part.name.encode()
+        value_size = len(tensor) + part.size_bytes
+        key = wire.head(1, len(name)) + name + wire.head(2, value_size)
+        layer.literal(wire.head(3, len(key) + value_size) + key + tensor)
+        dense_at[part.name] = layer.hole(part.size_bytes)
+    for table in tables:
+        values_at[table.name], ids_at[table.name] = _lay_out_table(layer, table)
+    layer.hole(0)
+    return ShardLayout(layer.at, tuple(layer.between), dense_at, values_at, ids_at)
+
+
+def _lay_out_table(layer: _Layer, table: TablePart) -> tuple[int, int]:
+    """Place a table's entry; return where its values and its ids begin."""
+    dtype = table.dtype if table.rows else EMPTY_DTYPE
+    values_size = table.rows * table.dim * dtype.itemsize
+    tensor = _tensor_head(dtype, (table.rows, table.dim), values_size)
+    vectors = wire.head(1, len(tensor) + values_size) + tensor
+    ids = wire.head(2, table.id_bytes) if table.id_bytes else b""
+    name = table.name.encode()
+    slices_size = len(vectors) + values_size + len(ids) + table.id_bytes
+    key = wire.head(1, len(name)) + name + wire.head(2, slices_size)
+    layer.literal(wire.head(4, len(key) + slices_size) + key + vectors)
+    values_at = layer.hole(values_size)
+    layer.literal(ids)
+    return values_at, layer.hole(table.id_bytes)
+
+
+def _tensor_head(dtype: DType, shape: tuple[int, ...], size_bytes: int) -> bytes:
+    """Return a TensorProto up to its values."""
+    dims = [tensor_pb2.TensorShapeProto.Dim(size=size) for size in shape]
+    data = tensor_pb2.TensorShapeProto(dim=dims).SerializeToString(deterministic=True)
+    head = wire.tag(1, wire.VARINT) + wire.varint(dtype.tf_enum) + wire.head(2, len(data)) + data
+    return head + (wire.head(4, size_bytes) if size_bytes else b"")
+
+
+def write_groups(files: Sequence[Sink], data: bulk.U8, sizes: bulk.I64, offsets: bulk.I64) -> None:
+    """Write consecutive stretches of `data`, one for each target, at each target's offset."""
+    start = 0
+    view = data.data
+    for target in np.flatnonzero(sizes).tolist():
+        end = start + int(sizes[target])
+        files[target].write(int(offsets[target]), view[start:end])
+        start = end
+
+
+LARGE_SHARD_BYTES: Final = 1 << 31
+"""Python's protobuf can neither parse nor write a larger message; ElasticDL's Go servers can."""

@@ -1,0 +1,1 @@
+"""What people ask for: each operation stands alone on the rooms below."""

@@ -1,0 +1,403 @@
+"""What differs between two versions, across shard counts, generations and locations.
+
+Fingerprints answer first: parts whose digests are equal are equal, and only the others are looked at closer. The rows
+of a table lie in another order on each side, so both sides are cut into parts by a hash of the id, into temporary files
+at offsets known from a first pass over the ids; then part by part is held against its counterpart. Values are read once
+for the fingerprint and once to be cut; memory is one part of both sides, whatever the size of the table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint
+from edl_ckpt.core.checkpoint.partition import PART_BYTES, PartitionedTable, TablePart, by_hash, parts_needed
+from edl_ckpt.core.checkpoint.reader import Checkpoint, as_dtype, open_checkpoint
+from edl_ckpt.core.checkpoint.scan import IdPiece, count_rows, id_pieces
+from edl_ckpt.core.format.model import DenseEntry, ShardIndex, Version
+from edl_ckpt.core.parallel import default_workers
+from edl_ckpt.core.progress import SILENT, Progress
+from edl_ckpt.core.storage import is_local
+
+F64 = npt.NDArray[np.float64]
+
+
+_DENSE_BYTES: Final = 4 << 20
+
+
+_ROWS_AT_ONCE: Final = 16_384
+
+
+HISTOGRAM_EDGES: Final = tuple(10.0**k for k in range(-8, 5))
+"""Row changes (L2) are counted below the first edge, between each two, and from the last on."""
+
+
+@dataclass(frozen=True, slots=True)
+class DenseDiff:
+    """How a dense variable changed. Measures are None where values cannot be compared.
+
+    `max_abs` and `l2` are of b - a, `relative` is l2 over the L2 norm of a (None when that is 0), `cosine` is between
+    both.
+    """
+
+    name: str
+    status: str
+    """'equal', 'changed', 'added' (only in b) or 'removed' (only in a)."""
+    max_abs: float | None = None
+    l2: float | None = None
+    relative: float | None = None
+    cosine: float | None = None
+    what: str = ""
+    """What else changed: dtype or shape, from -> to."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """A row that moved: the L2 norm and the largest absolute element of its change."""
+
+    id: int
+    l2: float
+    max_abs: float
+
+
+@dataclass(frozen=True, slots=True)
+class TableDiff:
+    """How a table changed: counts of ids, measures over the rows that both have, the rows that moved most.
+
+    `histogram` counts changed rows by their L2 change, between HISTOGRAM_EDGES.
+    """
+
+    name: str
+    status: str
+    added: int = 0
+    removed: int = 0
+    changed: int = 0
+    unchanged: int = 0
+    max_abs: float | None = None
+    l2: float | None = None
+    relative: float | None = None
+    top: tuple[RowChange, ...] = ()
+    histogram: tuple[int, ...] = ()
+    what: str = ""
+    """What else changed: dim, dtype or initializer, from -> to."""
+    rows: tuple[tuple[int, str, float | None], ...] = ()
+    """(id, status, L2 change) of every row that is not unchanged; only when asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiffResult:
+    """What differs between two versions; `equal` within the tolerance."""
+
+    a: str
+    b: str
+    equal: bool
+    tolerance: float
+    variables: tuple[DenseDiff, ...]
+    tables: tuple[TableDiff, ...]
+    fingerprint_a: str
+    fingerprint_b: str
+
+
+def diff_versions(
+    a: Version,
+    b: Version,
+    *,
+    tolerance: float = 0.0,
+    top: int = 0,
+    rows: bool = False,
+    workers: int | None = None,
+    part_bytes: int = PART_BYTES,
+    storage_options: Mapping[str, str] | None = None,
+    progress: Progress = SILENT,
+) -> DiffResult:
+    """Compare two versions by value: elements are equal when they differ by at most `tolerance`, or are both NaN.
+
+    `top` rows that moved most are named for each table; with `rows` every row that differs. Temporary files of the
+    size of the tables that differ are made in the system's directory for them. Raises what reading raises, CorruptError
+    for an id that is there twice, NoSpaceError when the temporary files find no room.
+    """
+    remote = not (is_local(a.location) and is_local(b.location))
+    count = default_workers(remote=remote) if workers is None else workers
+    with (
+        open_checkpoint(a, storage_options=storage_options) as one,
+        open_checkpoint(b, storage_options=storage_options) as two,
+    ):
+        progress.start("fingerprints", a.size_bytes + b.size_bytes)
+        first = fingerprint_checkpoint(one, workers=count, progress=progress)
+        second = fingerprint_checkpoint(two, workers=count, progress=progress)
+        variables = tuple(
+            DenseDiff(name, "equal", 0.0, 0.0, 0.0)
+            if first.variables.get(name) == second.variables.get(name)
+            else _diff_dense(one, two, name, tolerance)
+            for name in sorted({*one.variable_names, *two.variable_names})
+        )
+        names = sorted({*one.table_names, *two.table_names})
+        progress.start("comparing rows", sum(_table_bytes(c, n) for n in names for c in (one, two)))
+        wish = _Wish(tolerance, top, rows, part_bytes)
+        sides = (_Side(one), _Side(two))
+        tables = tuple(
+            _equal_table(one, name)
+            if first.tables.get(name) == second.tables.get(name)
+            else _diff_table(*sides, name, wish, progress)
+            for name in names
+        )
+        one.check_unchanged()
+        two.check_unchanged()
+    equal = all(v.status == "equal" for v in variables) and all(t.status == "equal" for t in tables)
+    return DiffResult(a.ref, b.ref, equal, tolerance, variables, tables, first.text, second.text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What is asked of the comparison of a table."""
+
+    tolerance: float
+    top: int
+    rows: bool
+    part_bytes: int
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Sums over elements of both sides from which all measures follow."""
+
+    max_abs: float = 0.0
+    change: float = 0.0
+    before: float = 0.0
+    after: float = 0.0
+    product: float = 0.0
+
+    def add(self, a: F64, b: F64, change: F64) -> None:
+        with np.errstate(all="ignore"):
+            self.max_abs = _worse(self.max_abs, float(np.abs(change).max(initial=0.0)))
+            self.change += float(np.vdot(change, change))
+            self.before += float(np.vdot(a, a))
+            self.after += float(np.vdot(b, b))
+            self.product += float(np.vdot(a, b))
+
+    @property
+    def l2(self) -> float:
+        return math.sqrt(self.change)
+
+    @property
+    def relative(self) -> float | None:
+        return math.sqrt(self.change / self.before) if self.before > 0 else None
+
+    @property
+    def cosine(self) -> float | None:
+        norm = math.sqrt(self.before) * math.sqrt(self.after)
+        return self.product / norm if norm > 0 else None
+
+
+def _worse(a: float, b: float) -> float:
+    return math.nan if math.isnan(a) or math.isnan(b) else max(a, b)
+
+
+def _change(
+    a: npt.NDArray[np.generic], b: npt.NDArray[np.generic], tolerance: float
+) -> tuple[F64, F64, F64, npt.NDArray[np.bool_]]:
+    """Return (a, b, b - a) in float64 and where they differ by more than the tolerance; NaN equals NaN."""
+    with np.errstate(all="ignore"):
+        x, y = a.astype(np.float64), b.astype(np.float64)
+        same = (a == b) | (np.isnan(x) & np.isnan(y))
+        change = np.where(same, 0.0, y - x)
+        if a.dtype == b.dtype and a.dtype.kind in "iu":
+            change = _whole_change(a, b)
+        differ = ~same & ~(np.abs(change) <= tolerance)
+    return x, y, change, differ
+
+
+def _whole_change(a: Any, b: Any) -> F64:
+    """Return b - a of whole numbers of one dtype: subtracted before float64, which holds only 53 bits, sees them."""
+    apart = np.where(a > b, a - b, b - a).view(f"<u{a.dtype.itemsize}").astype(np.float64)
+    change: F64 = np.where(a > b, -apart, apart)
+    return change
+
+
+def _dense_entry(checkpoint: Checkpoint, name: str) -> tuple[ShardIndex, DenseEntry] | None:
+    found = ((shard, v) for shard in checkpoint.shards for v in shard.variables if v.name == name)
+    return next(found, None)
+
+
+def _diff_dense(one: Checkpoint, two: Checkpoint, name: str, tolerance: float) -> DenseDiff:
+    first, second = _dense_entry(one, name), _dense_entry(two, name)
+    if first is None or second is None:
+        return DenseDiff(name, "added" if first is None else "removed")
+    a, b = first[1], second[1]
+    told = [f"dtype {a.dtype.name} -> {b.dtype.name}"] if a.dtype != b.dtype else []
+    if a.shape != b.shape:
+        told.append(f"shape {_shape(a.shape)} -> {_shape(b.shape)}")
+        return DenseDiff(name, "changed", what=", ".join(told))
+    sums, differs = _Sums(), False
+    step = _DENSE_BYTES // 8
+    for start in range(0, a.elements, step):
+        stop = min(start + step, a.elements)
+        x, y, change, differ = _change(
+            _elements(one, *first, start, stop), _elements(two, *second, start, stop), tolerance
+        )
+        sums.add(x, y, change)
+        differs |= bool(differ.any())
+    status = "changed" if differs or told else "equal"
+    return DenseDiff(name, status, sums.max_abs, sums.l2, sums.relative, sums.cosine, ", ".join(told))
+
+
+def _elements(
+    checkpoint: Checkpoint, shard: ShardIndex, entry: DenseEntry, start: int, stop: int
+) -> npt.NDArray[np.generic]:
+    data = np.empty((stop - start) * entry.dtype.itemsize, np.uint8)
+    checkpoint.reader(shard).read_into(entry.values.start + start * entry.dtype.itemsize, data.data)
+    return as_dtype(data, entry.dtype)
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "scalar"
+
+
+def _row_count(checkpoint: Checkpoint, name: str) -> int:
+    return sum(e.rows for _, e in checkpoint.entries(name)) if name in checkpoint.table_names else 0
+
+
+def _table_bytes(checkpoint: Checkpoint, name: str) -> int:
+    return sum(e.size_bytes for _, e in checkpoint.entries(name)) if name in checkpoint.table_names else 0
+
+
+def _equal_table(checkpoint: Checkpoint, name: str) -> TableDiff:
+    return TableDiff(name, "equal", unchanged=_row_count(checkpoint, name), max_abs=0.0, l2=0.0, relative=0.0)
+
+
+class _Side:
+    """One of the two checkpoints; its pieces of ids are counted when the first of its tables needs them."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+
+    @cached_property
+    def pieces(self) -> Mapping[str, Sequence[IdPiece]]:
+        """The pieces of each table, with their rows numbered."""
+        by_table: dict[str, list[IdPiece]] = {}
+        for piece in count_rows(self.checkpoint, id_pieces(self.checkpoint), default_workers()):
+            by_table.setdefault(piece.entry.name, []).append(piece)
+        return by_table
+
+    def cut(self, name: str, parts: int, progress: Progress) -> PartitionedTable:
+        """Return a table cut by a hash of the id."""
+        return PartitionedTable(
+            self.checkpoint,
+            name,
+            self.pieces.get(name, ()),
+            parts=parts,
+            assign=by_hash(parts),
+            progress=progress,
+        )
+
+
+def _diff_table(first: _Side, second: _Side, name: str, wish: _Wish, progress: Progress) -> TableDiff:
+    one, two = first.checkpoint, second.checkpoint
+    if name not in one.table_names:
+        return TableDiff(name, "added", added=_row_count(two, name))
+    if name not in two.table_names:
+        return TableDiff(name, "removed", removed=_row_count(one, name))
+    told = list(_table_changes(one, two, name))
+    size = max(_table_bytes(one, name), _table_bytes(two, name)) + 16 * _row_count(one, name)
+    parts = parts_needed(size, wish.part_bytes)
+    tally = _TableTally(wish)
+    with first.cut(name, parts, progress) as left, second.cut(name, parts, progress) as right:
+        for one_part, other in zip(left.all_parts(), right.all_parts(), strict=True):
+            tally.compare(one_part, other)
+    return tally.result(name, ", ".join(told))
+
+
+def _table_changes(one: Checkpoint, two: Checkpoint, name: str) -> Iterator[str]:
+    """Yield what is not the same of two tables apart from their rows."""
+    a, b = one.infos.get(name), two.infos.get(name)
+    if a and b and a.dim != b.dim:
+        yield f"dim {a.dim} -> {b.dim}"
+    if a and b and a.initializer != b.initializer:
+        yield f"initializer {a.initializer!r} -> {b.initializer!r}"
+    x, y = one.table_dtype(name), two.table_dtype(name)
+    if x and y and x != y:
+        yield f"dtype {x.name} -> {y.name}"
+
+
+@dataclass(slots=True)
+class _TableTally:
+    """What is counted over the parts of a table."""
+
+    wish: _Wish
+    added: int = 0
+    removed: int = 0
+    changed: int = 0
+    unchanged: int = 0
+    sums: _Sums = field(default_factory=_Sums)
+    comparable: bool = True
+    histogram: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(HISTOGRAM_EDGES) + 1, np.int64))
+    top: list[RowChange] = field(default_factory=list)
+    rows: list[tuple[int, str, float | None]] = field(default_factory=list)
+
+    def compare(self, a: TablePart, b: TablePart) -> None:
+        """StageLock one part of both sides against each other."""
+        at = np.searchsorted(b.ids, a.ids)
+        both = np.zeros(len(a.ids), np.bool_)
+        inside = at < len(b.ids)
+        both[inside] = b.ids[at[inside]] == a.ids[inside]
+        gone = a.ids[~both]
+        new = np.setdiff1d(b.ids, a.ids[both], assume_unique=True)
+        self.removed += len(gone)
+        self.added += len(new)
+        if self.wish.rows:
+            self.rows += [(i, "removed", None) for i in gone.tolist()]
+            self.rows += [(i, "added", None) for i in new.tolist()]
+        places = np.flatnonzero(both)
+        if len(places) and (a.dim != b.dim or a.dtype is None or b.dtype is None):
+            self.comparable = False
+            self.changed += len(places)
+            return
+        for start in range(0, len(places), _ROWS_AT_ONCE):
+            place = places[start : start + _ROWS_AT_ONCE]
+            self._compare_rows(a.ids[place], a.rows(place), b.rows(at[place]))
+
+    def _compare_rows(self, ids: npt.NDArray[np.int64], a: npt.NDArray[np.generic], b: npt.NDArray[np.generic]) -> None:
+        x, y, change, differ = _change(a, b, self.wish.tolerance)
+        self.sums.add(x, y, change)
+        moved = np.flatnonzero(differ.any(axis=1))
+        self.changed += len(moved)
+        self.unchanged += len(ids) - len(moved)
+        if not len(moved):
+            return
+        with np.errstate(all="ignore"):
+            l2 = np.sqrt((change[moved] ** 2).sum(axis=1))
+            largest = np.abs(change[moved]).max(axis=1)
+        self.histogram += np.bincount(np.searchsorted(HISTOGRAM_EDGES, l2, "right"), minlength=len(self.histogram))
+        if self.wish.rows:
+            self.rows += [(i, "changed", c) for i, c in zip(ids[moved].tolist(), l2.tolist(), strict=True)]
+        if self.wish.top:
+            order = np.lexsort((ids[moved], -np.where(np.isnan(l2), np.inf, l2)))[: self.wish.top]
+            self.top += [RowChange(int(ids[moved[k]]), float(l2[k]), float(largest[k])) for k in order.tolist()]
+            self.top.sort(key=lambda r: (-(math.inf if math.isnan(r.l2) else r.l2), r.id))
+            del self.top[self.wish.top :]
+
+    def result(self, name: str, what: str) -> TableDiff:
+        """Return what was counted."""
+        same = not (self.added or self.removed or self.changed or what)
+        return TableDiff(
+            name,
+            "equal" if same else "changed",
+            self.added,
+            self.removed,
+            self.changed,
+            self.unchanged,
+            self.sums.max_abs if self.comparable else None,
+            self.sums.l2 if self.comparable else None,
+            self.sums.relative if self.comparable else None,
+            tuple(self.top),
+            tuple(self.histogram.tolist()),
+            what,
+            tuple(sorted(self.rows, key=lambda row: row[0])),
+        )

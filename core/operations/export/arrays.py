@@ -1,0 +1,188 @@
+"""Formats of arrays: safetensors, .npz, and a directory of .npy files. Each tensor is written once, front to back."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zipfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import IO, Any, Final
+
+import numpy as np
+
+from edl_ckpt.core.operations.export.interface import ExportContent, Tensor
+from edl_ckpt.core.operations.export.names import check_names, file_name
+from edl_ckpt.core.storage.faults import storage_errors
+
+INDEX: Final = "index.json"
+
+
+INDEX_SCHEMA: Final = "edl-ckpt/arrays/1"
+
+
+SAFETENSORS_DTYPES: Final = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+
+
+_ALIGN: Final = 8
+
+
+class Safetensors:
+    """Source: the format's page at huggingface/safetensors: u64 header size, JSON header, tensors without holes."""
+
+    name = "safetensors"
+
+    def __init__(self, max_shard_bytes: int | None = None) -> None:
+        self._max_shard_bytes = max_shard_bytes
+        self.is_directory = False
+
+    def write(self, content: ExportContent, path: str) -> None:
+        """Write one file; above `max_shard_bytes` see `Sharded`."""
+        _write_safetensors(content.tensors, _metadata(content), path)
+
+
+class ShardedSafetensors:
+    """A directory of safetensors files of bounded size, with the index that huggingface's loaders read."""
+
+    name = "safetensors"
+    is_directory = True
+
+    def __init__(self, max_shard_bytes: int) -> None:
+        self._max_shard_bytes = max_shard_bytes
+
+    def write(self, content: ExportContent, path: str) -> None:
+        """Write `model-00001-of-0000N.safetensors` and `model.safetensors.index.json`."""
+        groups: list[list[Tensor]] = [[]]
+        for tensor in content.tensors:
+            if groups[-1] and sum(t.size_bytes for t in groups[-1]) + tensor.size_bytes > self._max_shard_bytes:
+                groups.append([])
+            groups[-1].append(tensor)
+        weights: dict[str, str] = {}
+        for number, group in enumerate(groups, start=1):
+            name = f"model-{number:05}-of-{len(groups):05}.safetensors"
+            _write_safetensors(group, _metadata(content), os.path.join(path, name))
+            weights |= {tensor.name: name for tensor in group}
+        total = sum(tensor.size_bytes for tensor in content.tensors)
+        index = {"metadata": {"total_size": total}, "weight_map": weights}
+        _write_json(os.path.join(path, "model.safetensors.index.json"), index)
+
+
+def _metadata(content: ExportContent) -> dict[str, str]:
+    notes = {name: asdict(note) for name, note in content.notes.items()}
+    return {**content.metadata, "tables": json.dumps(notes)}
+
+
+def _write_safetensors(tensors: Sequence[Tensor], metadata: dict[str, str], path: str) -> None:
+    header: dict[str, Any] = {"__metadata__": metadata}
+    at = 0
+    for tensor in tensors:
+        span = [at, at + tensor.size_bytes]
+        header[tensor.name] = {
+            "dtype": SAFETENSORS_DTYPES[tensor.dtype.name],
+            "shape": list(tensor.shape),
+            "data_offsets": span,
+        }
+        at = span[1]
+    text = json.dumps(header, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    text += b" " * (-len(text) % _ALIGN)
+    with storage_errors(path), open(path, "xb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for tensor in tensors:
+            _write_chunks(tensor, file)
+        _flush(file)
+
+
+class NpyDirectory:
+    """One .npy file for each tensor, memory-mappable, and `index.json` with names, tables and metadata."""
+
+    name = "npy"
+    is_directory = True
+
+    def write(self, content: ExportContent, path: str) -> None:
+        """Write the files; a tensor's file is its name with everything that could be a path written as %XX."""
+        check_names(tensor.name for tensor in content.tensors)
+        for tensor in content.tensors:
+            target = os.path.join(path, f"{file_name(tensor.name)}.npy")
+            with storage_errors(target), open(target, "xb") as file:
+                file.write(npy_header(tensor))
+                _write_chunks(tensor, file)
+                _flush(file)
+        _write_json(os.path.join(path, INDEX), index_document(content))
+
+
+class Npz:
+    """An uncompressed .npz, which numpy opens; members are named as in `NpyDirectory`, with `index.json` among them."""
+
+    name = "npz"
+    is_directory = False
+
+    def write(self, content: ExportContent, path: str) -> None:
+        """Write the archive."""
+        check_names(tensor.name for tensor in content.tensors)
+        with storage_errors(path), open(path, "xb") as file:
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+                for tensor in content.tensors:
+                    info = zipfile.ZipInfo(f"{file_name(tensor.name)}.npy")
+                    with archive.open(info, "w", force_zip64=True) as member:
+                        member.write(npy_header(tensor))
+                        _write_chunks(tensor, member)
+                archive.writestr(zipfile.ZipInfo(INDEX), json.dumps(index_document(content), indent=1))
+            _flush(file)
+
+
+def index_document(content: ExportContent) -> dict[str, Any]:
+    """Return what `index.json` says: each tensor's file and true dtype, which of them are tables, metadata."""
+    return {
+        "schema": INDEX_SCHEMA,
+        "tensors": {t.name: {"file": f"{file_name(t.name)}.npy", "dtype": t.dtype.name} for t in content.tensors},
+        "tables": {name: asdict(note) for name, note in content.notes.items()},
+        "metadata": dict(content.metadata),
+    }
+
+
+def npy_header(tensor: Tensor) -> bytes:
+    """Return the head of an .npy file; bfloat16, which numpy lacks, is written as the uint16 of the same bits."""
+    name = "uint16" if tensor.dtype.name == "bfloat16" else tensor.dtype.name
+    head = io.BytesIO()
+    described = {
+        "descr": np.lib.format.dtype_to_descr(np.dtype(name).newbyteorder("<")),
+        "fortran_order": False,
+        "shape": tensor.shape,
+    }
+    np.lib.format.write_array_header_1_0(head, described)
+    return head.getvalue()
+
+
+def _write_chunks(tensor: Tensor, file: IO[bytes]) -> None:
+    written = 0
+    for chunk in tensor.chunks():
+        file.write(chunk.data)
+        written += chunk.nbytes
+    if written != tensor.size_bytes:
+        raise AssertionError(f"{tensor.name}: {written} bytes written, {tensor.size_bytes} promised")
+
+
+def _write_json(path: str, document: dict[str, Any]) -> None:
+    with storage_errors(path), open(path, "x", encoding="utf-8") as file:
+        json.dump(document, file, indent=1)
+        _flush(file)
+
+
+def _flush(file: IO[Any]) -> None:
+    file.flush()
+    os.fsync(file.fileno())

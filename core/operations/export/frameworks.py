@@ -1,0 +1,229 @@
+"""Formats of frameworks, each written with its own library where that is installed: Parquet, PyTorch, TensorFlow.
+
+Each library is an extra, imported where it is used; none of them ever holds a whole table.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict
+from importlib import import_module
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.errors import UnsupportedError
+from edl_ckpt.core.operations.export.arrays import Safetensors
+from edl_ckpt.core.operations.export.interface import ExportContent, Tensor
+from edl_ckpt.core.operations.export.names import check_names, file_name
+from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.files import flush_file
+
+DENSE_FILE: Final = "dense.safetensors"
+
+
+CHECKPOINT_PREFIX: Final = "model"
+
+
+METADATA_FILE: Final = "edl-ckpt.json"
+
+
+_SLICE_BYTES: Final = 64 << 20
+
+
+def library(name: str, extra: str) -> Any:
+    """Return an optional library; UnsupportedError names the extra that brings it."""
+    if name.partition(".")[0] == "tensorflow":
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # it talks on stderr before anybody asked
+    try:
+        return import_module(name)
+    except ImportError:
+        raise UnsupportedError(f"{name} is not installed", hint=f"pip install 'edl-ckpt[{extra}]'") from None
+
+
+def metadata_document(content: ExportContent) -> dict[str, Any]:
+    """Return what an importer must know beside the values."""
+    return {**content.metadata, "tables": {name: asdict(note) for name, note in content.notes.items()}}
+
+
+class Parquet:
+    """A directory with a Parquet file for each table, columns `id` and `vector`, and dense.safetensors beside them."""
+
+    name = "parquet"
+    is_directory = True
+
+    def write(self, content: ExportContent, path: str) -> None:
+        """Write the files; UnsupportedError for a table as a matrix, which has no ids."""
+        arrow, parquet = library("pyarrow", "arrow"), library("pyarrow.parquet", "arrow")
+        check_names(table.name for table in content.tables)
+        if content.tables and not content.notes:
+            raise UnsupportedError("Parquet holds ids and vectors; --dense-rows is for other formats")
+        notes = json.dumps(metadata_document(content))
+        for table in content.tables:
+            dtype = content.notes[table.name].dtype or "float32"
+            if dtype == "bfloat16":
+                raise UnsupportedError(f"{table.name!r}: Parquet has no bfloat16", hint="try: --dtype float32")
+            values = arrow.from_numpy_dtype(np.dtype(dtype))
+            schema = arrow.schema(
+                [("id", arrow.int64()), ("vector", arrow.list_(values, table.dim))],
+                metadata={"edl-ckpt": notes, "table": table.name},
+            )
+            target = os.path.join(path, f"{file_name(table.name)}.parquet")
+            with storage_errors(target), parquet.ParquetWriter(target, schema, use_dictionary=False) as writer:
+                for ids, vectors in table.batches():
+                    flat = arrow.array(np.ascontiguousarray(vectors).reshape(-1), values)
+                    column = arrow.FixedSizeListArray.from_arrays(flat, table.dim)
+                    writer.write_table(arrow.Table.from_arrays([arrow.array(ids), column], schema=schema))
+            flush_file(target)
+        used = {name for note in content.notes.values() for name in (note.ids, note.vectors)}
+        dense = [tensor for tensor in content.tensors if tensor.name not in used]
+        Safetensors().write(ExportContent(dense, (), {}, content.metadata), os.path.join(path, DENSE_FILE))
+
+
+class Torch:
+    """A state_dict that `torch.load(weights_only=True)` opens: tables as NAME.ids and NAME.vectors.
+
+    PyTorch itself writes the archive for tensors without values and leaves room for them (`skip_data`); the values are
+    streamed into that room, and the archive's checksums set right.
+    """
+
+    name = "torch"
+    is_directory = False
+
+    def write(self, content: ExportContent, path: str) -> None:
+        """Write the file."""
+        torch = library("torch", "torch")
+        fake = library("torch._subclasses.fake_tensor", "torch")
+        with fake.FakeTensorMode():
+            empty = {t.name: torch.empty(t.shape, dtype=_torch_dtype(torch, t)) for t in content.tensors}
+            notes = json.dumps(metadata_document(content)).encode()
+            empty["__edl_ckpt__"] = torch.empty(len(notes), dtype=torch.uint8)
+        with storage_errors(path), torch.serialization.skip_data(materialize_fake_tensors=True):
+            torch.save(empty, path)
+        with storage_errors(path), open(path, "r+b") as file:
+            with zipfile.ZipFile(path) as archive:
+                members = {i.filename.rpartition("/data/")[2]: i for i in archive.infolist() if "/data/" in i.filename}
+                directory = archive.start_dir
+            sums: dict[str, int] = {}
+            for number, tensor in enumerate(content.tensors):
+                held = members[str(number)]
+                sums[held.filename] = _fill(file, held, tensor.chunks())
+            held = members[str(len(content.tensors))]
+            sums[held.filename] = _fill(file, held, iter([np.frombuffer(notes, np.uint8)]))
+            _set_sums(file, directory, sums)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _torch_dtype(torch: Any, tensor: Tensor) -> Any:
+    found = getattr(torch, tensor.dtype.name, None)
+    if found is None:
+        raise UnsupportedError(f"{tensor.name!r}: PyTorch has no {tensor.dtype.name}")
+    return found
+
+
+def _fill(file: Any, member: zipfile.ZipInfo, chunks: Iterator[npt.NDArray[np.uint8]]) -> int:
+    """Write a member's bytes into the room that is left for them; return their CRC-32."""
+    file.seek(member.header_offset)
+    head = file.read(30)
+    name, extra = struct.unpack("<HH", head[26:30])
+    file.seek(member.header_offset + 30 + name + extra)
+    crc = written = 0
+    for chunk in chunks:
+        file.write(chunk.data)
+        crc = zlib.crc32(chunk.data, crc)
+        written += chunk.nbytes
+    if written != member.file_size:
+        raise AssertionError(f"{member.filename}: {written} bytes written, room for {member.file_size}")
+    if not member.flag_bits & 8:
+        file.seek(member.header_offset + 14)
+        file.write(struct.pack("<I", crc))
+    else:  # the sum stands behind the data
+        file.seek(member.header_offset + 30 + name + extra + written)
+        if file.read(4) == b"PK\x07\x08":
+            file.seek(-0, os.SEEK_CUR)
+            file.write(struct.pack("<I", crc))
+    return crc
+
+
+def _set_sums(file: Any, start: int, sums: dict[str, int]) -> None:
+    """Set the checksums in the archive's directory."""
+    file.seek(start)
+    data = file.read()
+    at = 0
+    while data[at : at + 4] == b"PK\x01\x02":
+        name, extra, comment = struct.unpack("<HHH", data[at + 28 : at + 34])
+        title = data[at + 46 : at + 46 + name].decode("utf-8", "replace")
+        if title in sums:
+            file.seek(start + at + 16)
+            file.write(struct.pack("<I", sums[title]))
+        at += 46 + name + extra + comment
+
+
+class TensorFlow:
+    """A checkpoint that `tf.train.load_checkpoint` lists and reads: `model.index` and its data, in a directory.
+
+    Large tensors are saved slice by slice and merged, as TensorFlow does with partitioned variables.
+    """
+
+    name = "tensorflow"
+    is_directory = True
+
+    def write(self, content: ExportContent, path: str) -> None:
+        """Write the checkpoint with the prefix `model`."""
+        tf = library("tensorflow", "tensorflow")
+        parts = os.path.join(path, "parts")
+        prefixes: list[str] = []
+        with storage_errors(path):
+            os.mkdir(parts)
+            for tensor in content.tensors:
+                for spec, values in _slices(tf, tensor):
+                    prefixes.append(os.path.join(parts, str(len(prefixes))))
+                    tf.raw_ops.SaveV2(
+                        prefix=prefixes[-1], tensor_names=[tensor.name], shape_and_slices=[spec], tensors=[values]
+                    )
+            if prefixes:
+                target = os.path.join(path, CHECKPOINT_PREFIX)
+                tf.raw_ops.MergeV2Checkpoints(
+                    checkpoint_prefixes=prefixes, destination_prefix=target, delete_old_dirs=False
+                )
+            shutil.rmtree(parts)
+            with open(os.path.join(path, METADATA_FILE), "x", encoding="utf-8") as file:
+                json.dump(metadata_document(content), file, indent=1)
+            for name in os.listdir(path):
+                flush_file(os.path.join(path, name))
+
+
+def _slices(tf: Any, tensor: Tensor) -> Iterator[tuple[str, Any]]:
+    """Yield (shape and slice, values) of a tensor, by rows of at most `_SLICE_BYTES`."""
+    dtype = getattr(tf, tensor.dtype.name)
+    numpy_dtype = dtype.as_numpy_dtype
+    if not tensor.shape or not tensor.size_bytes:
+        data = b"".join(chunk.tobytes() for chunk in tensor.chunks())
+        yield "", tf.constant(np.frombuffer(data, numpy_dtype).reshape(tensor.shape), dtype)
+        return
+    row_bytes = tensor.size_bytes // tensor.shape[0]
+    shape = " ".join(map(str, tensor.shape))
+    rest = ":-" * (len(tensor.shape) - 1)
+    start, held = 0, bytearray()
+
+    def cut(count: int) -> tuple[str, Any]:
+        data = np.frombuffer(bytes(held[: count * row_bytes]), numpy_dtype)
+        del held[: count * row_bytes]
+        return f"{shape} {start},{count}{rest}", tf.constant(data.reshape(count, *tensor.shape[1:]), dtype)
+
+    step = max(_SLICE_BYTES // row_bytes, 1)
+    for chunk in tensor.chunks():
+        held += chunk.data
+        while len(held) >= step * row_bytes:
+            yield cut(step)
+            start += step
+    if held:
+        yield cut(len(held) // row_bytes)

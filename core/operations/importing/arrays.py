@@ -1,0 +1,348 @@
+"""Arrays in files of other tools, opened for ranged reads: safetensors, .npz, directories of .npy.
+
+Headers are not believed: every offset, size and shape is checked against the file before anything is read or allocated.
+Nothing is ever unpickled. What only a framework's own library can read comes through `frameworks_in.py`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import IO, Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.errors import CorruptError, NotFoundError, UnsupportedError
+from edl_ckpt.core.format.model import DTYPES, DType
+from edl_ckpt.core.operations.export.arrays import INDEX, SAFETENSORS_DTYPES
+from edl_ckpt.core.operations.export.frameworks import CHECKPOINT_PREFIX, DENSE_FILE
+from edl_ckpt.core.operations.export.names import original_name
+from edl_ckpt.core.operations.importing.frameworks import Found, read_parquet, read_tensorflow, read_torch
+from edl_ckpt.core.storage import is_local, open_remote
+from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.interface import RangeReader
+from edl_ckpt.core.storage.local import LocalReader
+
+_DTYPE_OF: Final = {tag: DTYPES[name] for name, tag in SAFETENSORS_DTYPES.items()}
+
+
+_MAX_HEADER_BYTES: Final = 100_000_000
+"""As the safetensors library has it."""
+
+
+_NPY_HEAD_BYTES: Final = 1 << 16
+
+
+_FETCH_BYTES: Final = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayData:
+    """An array in a file: its bytes, C order, little-endian, begin at `offset`."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    reader: RangeReader
+    offset: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of all elements."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def read(self, start: int, size: int) -> npt.NDArray[np.uint8]:
+        """Return bytes [start, start + size) of its elements."""
+        data = np.empty(size, np.uint8)
+        if size:
+            self.reader.read_into(self.offset + start, data.data)
+        return data
+
+
+class ArraySource:
+    """All arrays of a file or a directory; a context manager. `notes` say which are tables, where the file says so."""
+
+    def __init__(self, path: str, storage_options: Mapping[str, str] | None = None) -> None:
+        self.path = path
+        self.arrays: dict[str, ArrayData] = {}
+        self.notes: dict[str, dict[str, Any]] = {}
+        self._options = storage_options
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        try:
+            self._open()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _open(self) -> None:
+        if not is_local(self.path) and not self.path.lower().endswith(".safetensors"):
+            self.path = self._fetch(self.path)
+        if not is_local(self.path):
+            self._open_safetensors(self.path)
+            return
+        prefix = os.path.join(self.path, CHECKPOINT_PREFIX) if os.path.isdir(self.path) else self.path
+        if os.path.exists(f"{prefix}.index"):
+            self._spool(read_tensorflow(prefix, lambda notes: self._take_notes(notes, self.path)))
+        elif os.path.isdir(self.path):
+            self._open_folder()
+        elif self.path.lower().endswith(".safetensors"):
+            self._open_safetensors(self.path)
+        elif self.path.lower().endswith(".npz"):
+            self._open_npz()
+        elif self.path.lower().endswith((".pt", ".pth")):
+            with storage_errors(self.path):
+                os.stat(self.path)
+            self._spool(read_torch(self.path, lambda notes: self._take_notes(notes, self.path)))
+        else:
+            with storage_errors(self.path):
+                os.stat(self.path)
+            raise UnsupportedError(
+                "neither safetensors, .npz, .npy in a directory, Parquet, .pt nor TensorFlow's",
+                path=self.path,
+            )
+        if not self.arrays:
+            raise NotFoundError("holds no array", path=self.path)
+
+    def _open_folder(self) -> None:
+        index = os.path.join(self.path, "model.safetensors.index.json")
+        with storage_errors(self.path):
+            names = os.listdir(self.path)
+        if os.path.exists(index):
+            self._open_sharded(index)
+        elif any(name.endswith(".parquet") for name in names) or DENSE_FILE in names:
+            if DENSE_FILE in names:
+                self._open_safetensors(os.path.join(self.path, DENSE_FILE))
+            self._spool(read_parquet(self.path, lambda notes: self._take_notes(notes, self.path)))
+        else:
+            self._open_directory()
+
+    def _spool(self, found: Iterator[Found]) -> None:
+        """Take arrays that a library hands out, one after the other, into files without names."""
+        for name, dtype, shape, data in found:
+            file = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed with the stack
+            with storage_errors(tempfile.gettempdir()):
+                for some in data:
+                    file.write(some.data)
+                file.flush()
+            array = ArrayData(name, dtype, shape, self._stack.enter_context(_Spooled(file, self.path)), 0)
+            if array.size_bytes != array.reader.size_bytes:
+                raise CorruptError(
+                    f"{name!r} has {array.reader.size_bytes} bytes for {array.size_bytes}", path=self.path
+                )
+            self._add(array)
+
+    def _reader(self, path: str) -> RangeReader:
+        if is_local(path):
+            return self._stack.enter_context(LocalReader(path))
+        store = open_remote(path.rpartition("/")[0], self._options)
+        return self._stack.enter_context(store.open(path))
+
+    def _fetch(self, url: str) -> str:
+        """Bring a remote file, or the files of a remote directory, to the local disk; return where it is."""
+        folder, _, name = url.rstrip("/").rpartition("/")
+        store = open_remote(folder, self._options)
+        below = [relative for relative in store.tree(name) if relative.count("/") == 1]
+        if not below and store.stat(name) is None:
+            raise NotFoundError("no such file or directory", path=url)
+        directory = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="edl-ckpt-"))
+        for relative in below or [name]:
+            target = os.path.join(directory, *relative.split("/"))
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            with (
+                store.open(f"{store.location}/{relative}") as reader,
+                storage_errors(target),
+                open(target, "wb") as file,
+            ):
+                file.writelines(
+                    reader.read(start, min(_FETCH_BYTES, reader.size_bytes - start))
+                    for start in range(0, reader.size_bytes, _FETCH_BYTES)
+                )
+                reader.check_unchanged()
+        return os.path.join(directory, name)
+
+    def _add(self, array: ArrayData) -> None:
+        if array.name in self.arrays:
+            raise CorruptError(f"{array.name!r} is there twice", path=array.reader.path)
+        self.arrays[array.name] = array
+
+    def _open_sharded(self, index: str) -> None:
+        document = _load_json(index)
+        weights = document.get("weight_map")
+        if not isinstance(weights, dict) or not all(isinstance(f, str) for f in weights.values()):
+            raise CorruptError("has no weight_map", path=index)
+        for name in sorted(set(weights.values())):
+            if os.path.basename(name) != name or name in {"", ".", ".."}:
+                raise CorruptError(f"names a file elsewhere: {name!r}", path=index)
+            self._open_safetensors(os.path.join(self.path, name))
+        absent = sorted(set(weights) - set(self.arrays))
+        if absent:
+            raise CorruptError(f"names {absent[0]!r}, which no file holds", path=index)
+
+    def _open_safetensors(self, path: str) -> None:
+        reader = self._reader(path)
+        if reader.size_bytes < 8:
+            raise CorruptError("too short for a safetensors file", path=path, offset=0)
+        size = int.from_bytes(reader.read(0, 8), "little")
+        if size > min(_MAX_HEADER_BYTES, reader.size_bytes - 8):
+            raise CorruptError(
+                f"a header of {size} bytes does not fit into {reader.size_bytes} bytes", path=path, offset=0
+            )
+        header = _parse_json(reader.read(8, size), path)
+        metadata = header.pop("__metadata__", {})
+        if isinstance(metadata, dict) and isinstance(metadata.get("tables"), str):
+            self._take_notes(_parse_json(metadata["tables"].encode("utf-8", "surrogatepass"), path), path)
+        end = 0
+        spans = [(_span(name, entry, path), name, entry) for name, entry in header.items()]
+        for (start, stop), name, entry in sorted(spans, key=lambda held: held[0]):
+            if start < end or 8 + size + stop > reader.size_bytes:
+                what = "overlaps the one before it" if start < end else f"ends beyond the {reader.size_bytes} bytes"
+                raise CorruptError(f"{name!r} {what}", path=path, offset=8 + size + start)
+            end = stop
+            array = ArrayData(name, _DTYPE_OF[entry["dtype"]], tuple(entry["shape"]), reader, 8 + size + start)
+            if array.size_bytes != stop - start:
+                raise CorruptError(
+                    f"{name!r} has {stop - start} bytes for {array.size_bytes}", path=path, offset=array.offset
+                )
+            self._add(array)
+
+    def _take_notes(self, document: Mapping[str, Any], path: str) -> None:
+        for name, note in document.items():
+            if not isinstance(note, dict) or not all(isinstance(note.get(k), str) for k in ("ids", "vectors")):
+                raise CorruptError(f"what it says of table {name!r} is damaged", path=path)
+            self.notes[name] = note
+
+    def _open_npz(self) -> None:
+        """Open the members of an archive; each is unpacked to a file without a name, which checks its sum."""
+        with storage_errors(self.path):
+            try:
+                archive = self._stack.enter_context(zipfile.ZipFile(self.path))
+                names = archive.namelist()
+                index = _parse_json(archive.read(INDEX), self.path) if INDEX in names else {}
+                for name in names:
+                    if name.endswith(".npy"):
+                        with archive.open(name) as member:
+                            self._add_npy(name.removesuffix(".npy"), _Spooled(self._unpack(member), self.path), index)
+            except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+                raise CorruptError(f"not an .npz that can be read: {error}", path=self.path) from None
+        self._take_index(index)
+
+    def _unpack(self, member: IO[bytes]) -> IO[bytes]:
+        file = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed with the stack
+        shutil.copyfileobj(member, file, 1 << 20)
+        file.flush()
+        return file
+
+    def _open_directory(self) -> None:
+        with storage_errors(self.path):
+            names = sorted(os.listdir(self.path))
+        index = _load_json(os.path.join(self.path, INDEX)) if INDEX in names else {}
+        for name in names:
+            if name.endswith(".npy"):
+                self._add_npy(name.removesuffix(".npy"), self._reader(os.path.join(self.path, name)), index)
+        self._take_index(index)
+
+    def _take_index(self, index: Mapping[str, Any]) -> None:
+        tables = index.get("tables", {})
+        if not isinstance(tables, dict):
+            raise CorruptError("what its index says of tables is damaged", path=self.path)
+        self._take_notes(tables, self.path)
+
+    def _add_npy(self, written: str, reader: RangeReader, index: Mapping[str, Any]) -> None:
+        """Add the array of an .npy file; the index says the true dtype where numpy has none."""
+        name = original_name(written)
+        dtype, shape, offset = npy_header(reader, name)
+        said = index.get("tensors", {})
+        told = said.get(name, {}).get("dtype") if isinstance(said, dict) and isinstance(said.get(name), dict) else None
+        if told == "bfloat16" and dtype.name == "uint16":
+            dtype = DTYPES["bfloat16"]
+        array = ArrayData(name, dtype, shape, reader, offset)
+        if offset + array.size_bytes != reader.size_bytes:
+            raise CorruptError(
+                f"{name!r} has {reader.size_bytes - offset} bytes for {array.size_bytes}",
+                path=reader.path,
+                offset=offset,
+            )
+        self._add(array)
+
+
+class _Spooled(LocalReader):
+    """A member of an archive, unpacked to a temporary file."""
+
+    def __init__(self, file: IO[bytes], path: str) -> None:  # its parent opens a path; this has none
+        self.path = path
+        self.bytes_read = 0
+        self._fd = os.dup(file.fileno())
+        self._stat = os.fstat(self._fd)
+        self.size_bytes = self._stat.st_size
+
+
+def npy_header(reader: RangeReader, name: str) -> tuple[DType, tuple[int, ...], int]:
+    """Return (dtype, shape, offset of the elements) of an .npy file; objects and other orders of bytes are refused."""
+    head = io.BytesIO(reader.read(0, min(_NPY_HEAD_BYTES, reader.size_bytes)))
+    try:
+        version = np.lib.format.read_magic(head)
+        readers = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
+        shape, fortran, dtype = readers[version[0]](head)
+    except (KeyError, ValueError, SyntaxError, TypeError, EOFError, RecursionError) as error:
+        raise CorruptError(f"{name!r}: not an .npy file ({error})", path=reader.path, offset=0) from None
+    if dtype.hasobject:
+        raise UnsupportedError(f"{name!r}: an array of Python objects; nothing is unpickled here", path=reader.path)
+    if dtype.name not in DTYPES or dtype.byteorder == ">" or (fortran and len(shape) > 1):
+        order = "big-endian " if dtype.byteorder == ">" else "column-major " if fortran else ""
+        raise UnsupportedError(f"{name!r}: no checkpoint can hold {order}{dtype.name}", path=reader.path)
+    return DTYPES[dtype.name], tuple(int(n) for n in shape), head.tell()
+
+
+def _span(name: str, entry: Any, path: str) -> tuple[int, int]:
+    """Return the offsets of a tensor; CorruptError for an entry that is none."""
+    good = isinstance(entry, dict) and entry.get("dtype") in _DTYPE_OF
+    shape, span = (entry.get("shape"), entry.get("data_offsets")) if good else (None, None)
+    if not (_naturals(shape) and _naturals(span) and span is not None and len(span) == 2 and span[0] <= span[1]):
+        raise CorruptError(f"what the header says of {name!r} is damaged", path=path, offset=8)
+    return span[0], span[1]
+
+
+def _naturals(value: Any) -> bool:
+    return isinstance(value, list) and all(type(n) is int and 0 <= n < 1 << 62 for n in value)
+
+
+def _load_json(path: str) -> dict[str, Any]:
+    with storage_errors(path), open(path, "rb") as file:
+        return _parse_json(file.read(_MAX_HEADER_BYTES), path)
+
+
+def _parse_json(data: bytes, path: str) -> dict[str, Any]:
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise CorruptError("its header is not a JSON object", path=path)
+    return document
+
+
+def chunks(array: ArrayData, row_bytes: int, batch_bytes: int) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
+    """Yield (first row, uint8 [n, row_bytes]) over an array of rows, in batches."""
+    rows = array.shape[0]
+    step = max(batch_bytes // max(row_bytes, 1), 1)
+    for start in range(0, rows, step):
+        count = min(step, rows - start)
+        yield start, array.read(start * row_bytes, count * row_bytes).reshape(count, row_bytes)

@@ -1,0 +1,113 @@
+"""Arrays from files of frameworks, read with their own libraries: Parquet, PyTorch, TensorFlow checkpoints.
+
+What a library hands us goes to temporary files without a name, so that the rest of an import reads ranges of files. A
+tensor is in memory once at most; a PyTorch file is opened with `weights_only`, which unpickles tensors and no more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.errors import CorruptError, UnsupportedError
+from edl_ckpt.core.format.model import DTYPES, DType
+from edl_ckpt.core.operations.export.frameworks import METADATA_FILE, library
+from edl_ckpt.core.operations.export.names import original_name
+
+Found = tuple[str, DType, tuple[int, ...], Iterator[npt.NDArray[np.uint8]]]
+"""Name, dtype, shape and the bytes of an array, in order."""
+
+
+def dtype_of(name: str, dtype: str) -> DType:
+    """Return our dtype of a library's; UnsupportedError for one that no checkpoint can hold."""
+    if dtype not in DTYPES:
+        raise UnsupportedError(f"{name!r}: no checkpoint can hold {dtype}")
+    return DTYPES[dtype]
+
+
+def read_torch(path: str, take_notes: Callable[[Mapping[str, Any]], None]) -> Iterator[Found]:
+    """Yield the tensors of a state_dict; CorruptError for anything that is more than tensors."""
+    torch = library("torch", "torch")
+    try:
+        held = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except Exception as error:  # noqa: BLE001 - pickle, zipfile and torch raise what they like on foreign files
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CorruptError(f"not a file of tensors that can be read safely: {first}", path=path) from None
+    if not isinstance(held, dict):
+        raise UnsupportedError(f"holds a {type(held).__name__}, not a dict of tensors", path=path)
+    notes = held.pop("__edl_ckpt__", None)
+    if notes is not None:
+        take_notes(_notes(bytes(notes.numpy()), path))
+    for name, tensor in held.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise UnsupportedError(f"{name!r} is a {type(tensor).__name__}, not a tensor", path=path)
+        dtype = dtype_of(str(name), str(tensor.dtype).removeprefix("torch."))
+        flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+        yield str(name), dtype, tuple(tensor.shape), iter([flat])
+
+
+def read_tensorflow(prefix: str, take_notes: Callable[[Mapping[str, Any]], None]) -> Iterator[Found]:
+    """Yield the tensors of a checkpoint by its prefix; what is no array of numbers (a graph, texts) is left out."""
+    tf = library("tensorflow", "tensorflow")
+    try:
+        reader = tf.train.load_checkpoint(prefix)
+    except Exception as error:  # noqa: BLE001 - its errors have no common root but Exception
+        raise CorruptError(f"not a TensorFlow checkpoint: {str(error)[:200]}", path=prefix) from None
+    told = os.path.join(os.path.dirname(prefix), METADATA_FILE)
+    if os.path.exists(told):
+        with open(told, "rb") as file:
+            take_notes(_notes(file.read(), told))
+    dtypes = reader.get_variable_to_dtype_map()
+    for name, shape in sorted(reader.get_variable_to_shape_map().items()):
+        if dtypes[name].name in DTYPES:
+            values = np.ascontiguousarray(reader.get_tensor(name))
+            yield name, DTYPES[dtypes[name].name], tuple(shape), iter([values.reshape(-1).view(np.uint8)])
+
+
+def read_parquet(path: str, take_notes: Callable[[Mapping[str, Any]], None]) -> Iterator[Found]:
+    """Yield NAME.ids and NAME.vectors of each Parquet file of a directory: columns `id` and `vector`."""
+    parquet = library("pyarrow.parquet", "arrow")
+    for file_name in sorted(name for name in os.listdir(path) if name.endswith(".parquet")):
+        full = os.path.join(path, file_name)
+        try:
+            held = parquet.ParquetFile(full)
+        except Exception as error:  # noqa: BLE001 - pyarrow's errors have no common root but Exception
+            raise CorruptError(f"not a Parquet file: {error}", path=full) from None
+        schema = held.schema_arrow
+        if not {"id", "vector"} <= set(schema.names) or not hasattr(schema.field("vector").type, "list_size"):
+            raise UnsupportedError("expected columns `id` and `vector`, a list of fixed size", path=full)
+        told = schema.metadata or {}
+        if b"edl-ckpt" in told:
+            take_notes(_notes(told[b"edl-ckpt"], full))
+        name = told[b"table"].decode("utf-8", "replace") if b"table" in told else original_name(file_name[:-8])
+        rows, vector = held.metadata.num_rows, schema.field("vector").type
+        ids = str(schema.field("id").type)
+        yield f"{name}.ids", dtype_of(name, ids), (rows,), _column(held, "id")
+        element = {"float": "float32", "double": "float64", "halffloat": "float16"}.get(
+            str(vector.value_type), str(vector.value_type)
+        )
+        yield f"{name}.vectors", dtype_of(name, element), (rows, vector.list_size), _column(held, "vector")
+
+
+def _column(held: Any, name: str) -> Iterator[npt.NDArray[np.uint8]]:
+    for batch in held.iter_batches(columns=[name]):
+        column = batch.column(0)
+        if column.null_count:
+            raise CorruptError(f"column {name!r} holds nulls")
+        values = column.flatten() if name == "vector" else column
+        yield np.ascontiguousarray(values.to_numpy(zero_copy_only=False)).reshape(-1).view(np.uint8)
+
+
+def _notes(data: bytes, path: str) -> Mapping[str, Any]:
+    try:
+        tables = json.loads(data)["tables"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise CorruptError("what it says of tables is damaged", path=path) from None
+    if not isinstance(tables, dict):
+        raise CorruptError("what it says of tables is damaged", path=path)
+    return tables

@@ -1,0 +1,236 @@
+"""Single rows and variables: only the shards that can hold them are opened, only the rows asked for are read.
+
+A row with id i lies in shard `i % ps_num`, so one shard's headers, its ids and the row itself are all that is touched.
+Rows that lie close together are read at once; how close is a page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.checkpoint.reader import (
+    Checkpoint,
+    as_dtype,
+    check_row_count,
+    id_blocks,
+    open_checkpoint,
+    raise_problems,
+    read_rows,
+)
+from edl_ckpt.core.checkpoint.scan import VALUE_BATCH_BYTES
+from edl_ckpt.core.errors import IncompleteError, NotFoundError, UnsupportedError, UsageError
+from edl_ckpt.core.format import placement
+from edl_ckpt.core.format.model import DType, ShardIndex, TableEntry, Version
+
+I64 = npt.NDArray[np.int64]
+
+
+_NEAR_BYTES: Final = 4096
+
+
+_QUERIES_AT_ONCE: Final = 256
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lookup:
+    """Rows of a table: int64 [n] ids in the order asked for, their [n, dim] vectors, and the ids that are not there.
+
+    `duplicates` are ids that a shard holds more than once; the last row is the one shown, as ElasticDL restores it.
+    """
+
+    ref: str
+    table: str
+    dtype: str
+    ids: I64
+    vectors: npt.NDArray[np.generic]
+    missing: tuple[int, ...]
+    duplicates: tuple[int, ...]
+    bytes_read: int
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """The rows most similar to that of `id`, the most similar first: (id, cosine)."""
+
+    id: int
+    nearest: tuple[tuple[int, float], ...]
+
+
+def look_up(
+    version: Version,
+    table: str,
+    ids: Sequence[int] | I64,
+    *,
+    everywhere: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+) -> Lookup:
+    """Return the rows of some ids. Each id is looked for in the shard it belongs to; with `everywhere` in all.
+
+    Ids asked for twice are answered once. Raises NotFoundError for an unknown table, IncompleteError when a shard that
+    would be needed is missing, UnsupportedError for a dtype that numpy lacks, and what reading raises.
+    """
+    wanted = _unique(ids)
+    owner = placement.row_owners(wanted, version.ps_num or 1)
+    shards = set(range(version.ps_num or 1)) if everywhere else set(owner.tolist()) or {0}
+    with _open_some(version, shards, storage_options) as checkpoint:
+        held = checkpoint.entries(table)
+        dtype = checkpoint.table_dtype(table)
+        # A table without rows has no dim but what its info claims, and nothing is made of that size.
+        dim = max((e.dim for _, e in held), default=0)
+        claimed = checkpoint.infos[table].dim if table in checkpoint.infos else 0
+        vectors = np.zeros((len(wanted), dim), as_dtype(np.empty(0, np.uint8), dtype).dtype)
+        found = np.zeros(len(wanted), np.int64)
+        for shard, entry in held:
+            mine = np.arange(len(wanted)) if everywhere else np.flatnonzero(owner == shard.file.ps_id)
+            _collect(checkpoint, shard, entry, wanted, mine, vectors, found)
+        bytes_read = checkpoint.bytes_read
+        checkpoint.check_unchanged()
+    there = found > 0
+    return Lookup(
+        ref=version.ref,
+        table=table,
+        dtype=dtype.name if dtype else "",
+        ids=wanted[there],
+        vectors=vectors[there] if dtype else np.zeros((0, claimed), vectors.dtype),
+        missing=tuple(wanted[~there].tolist()),
+        duplicates=tuple(wanted[found > 1].tolist()),
+        bytes_read=bytes_read,
+    )
+
+
+def _unique(ids: Sequence[int] | I64) -> I64:
+    """Return the ids without repetitions, in the order of their first mention."""
+    try:
+        asked = np.asarray(ids, np.int64).reshape(-1)
+    except (OverflowError, ValueError):
+        raise UsageError("ids are whole numbers of 64 bits") from None
+    _, first = np.unique(asked, return_index=True)
+    return asked[np.sort(first)]
+
+
+def _open_some(version: Version, owners: set[int], storage_options: Mapping[str, str] | None) -> Checkpoint:
+    """Open only some shards of a version."""
+    lacking = sorted(owners & set(version.missing))
+    if lacking:
+        raise IncompleteError(f"shard {lacking[0]} of {version.ps_num} is missing", path=version.path)
+    some = tuple(shard for shard in version.shards if shard.ps_id in owners)
+    checkpoint = open_checkpoint(replace(version, shards=some), partial=True, storage_options=storage_options)
+    try:
+        raise_problems(version, checkpoint.shards)
+    except BaseException:
+        checkpoint.close()
+        raise
+    return checkpoint
+
+
+def _collect(
+    checkpoint: Checkpoint,
+    shard: ShardIndex,
+    entry: TableEntry,
+    wanted: I64,
+    mine: I64,
+    vectors: npt.NDArray[np.generic],
+    found: I64,
+) -> None:
+    """Find in a shard those wanted ids that `mine` numbers; fill in their rows, count in `found` what was met."""
+    reader = checkpoint.reader(shard)
+    order = mine[np.argsort(wanted[mine])]
+    ordered = wanted[order]
+    places: list[I64] = []
+    rows: list[I64] = []
+    first = 0
+    for block in id_blocks(reader, entry):
+        at = np.searchsorted(ordered, block.ids)
+        hits = np.flatnonzero(ordered[np.minimum(at, len(ordered) - 1)] == block.ids) if len(ordered) else at[:0]
+        places.append(order[at[hits]])
+        rows.append(hits + first)
+        first += len(block.ids)
+    check_row_count(reader, entry, first)
+    if not rows:
+        return
+    place, row = np.concatenate(places), np.concatenate(rows)
+    np.add.at(found, place, 1)
+    for some in _close_together(row, entry.row_bytes):
+        low, high = int(row[some.start]), int(row[some.stop - 1])
+        buffer = np.empty((high - low + 1, entry.row_bytes), np.uint8)
+        data = read_rows(reader, entry, low, buffer)[row[some] - low]
+        vectors[place[some]] = as_dtype(data.reshape(-1), entry.dtype).reshape(len(data), entry.dim)
+
+
+def _close_together(row: I64, row_bytes: int) -> Iterator[slice]:
+    """Cut ascending row numbers where the gap is more than a page, and where a stretch grows beyond a batch."""
+    gap = max(_NEAR_BYTES // max(row_bytes, 1), 1)
+    window = row // max(VALUE_BATCH_BYTES // max(row_bytes, 1), 1)
+    cuts = np.flatnonzero((np.diff(row) > gap) | (np.diff(window) > 0)) + 1
+    yield from (slice(a, b) for a, b in pairwise([0, *cuts.tolist(), len(row)]) if b > a)
+
+
+def read_variable(
+    version: Version, name: str, *, storage_options: Mapping[str, str] | None = None
+) -> tuple[npt.NDArray[np.generic], DType]:
+    """Return a dense variable and its dtype, from the shard its name belongs to, else from wherever it lies.
+
+    bfloat16, which numpy lacks, comes as the same values in float32. Raises NotFoundError for an unknown name.
+    """
+    ps_num = version.ps_num or 0
+    owner = {placement.variable_owner(name, ps_num)} if ps_num else set()
+    for owners in (owner - set(version.missing), set(range(ps_num)) - set(version.missing)):
+        with _open_some(version, owners, storage_options) as checkpoint:
+            entries = [v for shard in checkpoint.shards for v in shard.variables if v.name == name]
+            if entries:
+                return checkpoint.variable(name), entries[0].dtype
+    raise NotFoundError(f"no variable {name!r}", path=version.ref)
+
+
+def find_nearest(
+    version: Version,
+    lookup: Lookup,
+    count: int,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+) -> tuple[Neighbours, ...]:
+    """Return, for each row looked up, the `count` other rows of the table most similar to it by cosine.
+
+    Reads the whole table once, in batches. Rows of zeros, and rows with NaN or infinities, are similar to nothing.
+    Equal similarities come in the order of ids. Raises UsageError for a `count` below 1, UnsupportedError for more
+    than 256 rows at a time.
+    """
+    if len(lookup.ids) > _QUERIES_AT_ONCE:
+        raise UnsupportedError(f"the nearest of at most {_QUERIES_AT_ONCE} rows at a time, got {len(lookup.ids)}")
+    if count < 1:
+        raise UsageError(f"nearest must be at least 1, got {count}")
+    queries = _unit(lookup.vectors)
+    best = np.full((len(queries), 0), -np.inf)
+    names = np.zeros((len(queries), 0), np.int64)
+    with open_checkpoint(version, storage_options=storage_options) as checkpoint:
+        for batch in checkpoint.table(lookup.table, batch_rows=16_384):
+            similar = queries @ _unit(batch.vectors).T
+            similar[~np.isfinite(similar)] = -np.inf
+            similar[lookup.ids[:, None] == batch.ids[None, :]] = -np.inf
+            best = np.concatenate([best, similar], axis=1)
+            names = np.concatenate([names, np.broadcast_to(batch.ids, similar.shape)], axis=1)
+            if best.shape[1] > count:
+                kept = np.argpartition(-best, count - 1, axis=1)[:, :count]
+                best, names = np.take_along_axis(best, kept, 1), np.take_along_axis(names, kept, 1)
+    order = np.lexsort((names, -best), axis=1)
+    best, names = np.take_along_axis(best, order, 1), np.take_along_axis(names, order, 1)
+    return tuple(
+        Neighbours(int(i), tuple((int(n), float(b)) for n, b in zip(ns, bs, strict=True) if b > -np.inf))
+        for i, ns, bs in zip(lookup.ids, names, best, strict=True)
+    )
+
+
+def _unit(rows: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
+    """Return vectors of length one; NaN where there is no direction. Scaled first: squares leave float64's range."""
+    with np.errstate(all="ignore"):
+        vectors = rows.astype(np.float64)
+        vectors = vectors / np.abs(vectors).max(axis=1, keepdims=True, initial=0.0)
+        length = np.sqrt((vectors * vectors).sum(axis=1, keepdims=True))
+        unit: npt.NDArray[np.float64] = np.where(length > 0, vectors / length, np.nan)
+    return unit

@@ -1,0 +1,305 @@
+"""Evaluation metrics from where ElasticDL jobs leave them: a master's log, TensorBoard, CSV, JSON lines.
+
+Reading gives a series: metrics by step. Matching it with the versions of a location is pure, and says what did not
+match. ElasticDL evaluates live parameters, so a metric of step N is close to version N, not exactly of it.
+"""
+
+from __future__ import annotations
+
+import ast
+import bisect
+import csv
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from edl_ckpt.core.errors import EdlCkptError, NotFoundError, UnsupportedError, UsageError
+from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.state.metadata import check_metric_name
+from edl_ckpt.core.storage.faults import storage_errors
+
+FORMATS: Final = ("log", "tensorboard", "csv", "jsonl")
+
+
+_LOG_LINE = re.compile(r"Evaluation metrics\[(?:v|step)=([0-9]{1,18})\]: ?(.*)")
+"""`[v=N]` until 2020-11-20, `[step=N]` since (ElasticDL's evaluation_service.py)."""
+
+
+_STEP_NAMES: Final = ("version", "step")
+
+
+_BARE_NAMES: Final = {"nan": math.nan, "inf": math.inf, "infinity": math.inf}
+
+
+_MAX_DEPTH: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSeries:
+    """Metrics by step, and what in the source could not be read, with its place."""
+
+    source: str
+    steps: Mapping[int, Mapping[str, float]]
+    skipped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MetricMatch:
+    """Metrics of one version; `step` is where they were measured, `replaced` what the version had under these names."""
+
+    version: Version
+    step: int
+    metrics: Mapping[str, float]
+    replaced: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ImportPlan:
+    """What of a series goes to which version, and what goes nowhere."""
+
+    source: str
+    location: str
+    matches: tuple[MetricMatch, ...]
+    steps_without_version: tuple[int, ...]
+    versions_without_metrics: tuple[int, ...]
+    skipped: tuple[str, ...]
+
+
+def read_series(source: str, kind: str | None = None) -> MetricSeries:
+    """Read a source; `kind` is one of FORMATS, None to tell it from the source's name.
+
+    A later value of a step and a metric wins over an earlier one. Raises NotFoundError for no such source,
+    UsageError for one that holds no metrics at all or is not what it is said to be, UnsupportedError when
+    TensorBoard's library is not installed.
+    """
+    chosen = kind or _guess(source)
+    if chosen not in FORMATS:
+        raise UsageError(f"no format {chosen!r}; expected one of {', '.join(FORMATS)}")
+    steps: dict[int, dict[str, float]] = {}
+    skipped: list[str] = []
+    readers = {"log": _from_log, "tensorboard": _from_tensorboard, "csv": _from_csv, "jsonl": _from_json_lines}
+    for place, step, found in readers[chosen](source):
+        if isinstance(found, str):
+            skipped.append(f"{place}: {found}")
+        else:
+            steps.setdefault(step, {}).update(found)
+    if not steps:
+        raise UsageError(
+            f"no metrics found ({skipped[0]})" if skipped else "no metrics found",
+            path=source,
+            hint=f"it was read as {chosen}; --format says otherwise",
+        )
+    return MetricSeries(source, dict(sorted(steps.items())), tuple(skipped))
+
+
+def match_series(series: MetricSeries, location: str, versions: Iterable[Version], *, nearest: int = 0) -> ImportPlan:
+    """Return which metrics go to which version: those of its own step, else of the nearest within `nearest` steps.
+
+    Of two steps equally near, the earlier: a model is not credited with what came later. A step may serve several
+    versions.
+    """
+    listed = list(versions)
+    steps = sorted(series.steps)
+    matches: list[MetricMatch] = []
+    for version in listed:
+        at = bisect.bisect_left(steps, version.version)
+        step = min(steps[max(at - 1, 0) : at + 1], key=lambda s, v=version.version: abs(s - v))  # type: ignore[misc]
+        if abs(step - version.version) <= nearest:
+            found = series.steps[step]
+            replaced = {
+                name: version.metrics[name]
+                for name, value in found.items()
+                if name in version.metrics and not _same(version.metrics[name], value)
+            }
+            matches.append(MetricMatch(version, step, found, replaced))
+    used = {match.step for match in matches}
+    served = {match.version.path for match in matches}
+    return ImportPlan(
+        source=series.source,
+        location=location,
+        matches=tuple(matches),
+        steps_without_version=tuple(s for s in series.steps if s not in used),
+        versions_without_metrics=tuple(v.version for v in listed if v.path not in served),
+        skipped=series.skipped,
+    )
+
+
+def execute_import(plan: ImportPlan, storage_options: Mapping[str, str] | None = None) -> None:
+    """Record what a plan matched; the caller holds the location's lock."""
+    from edl_ckpt.core.state.annotate import set_metrics
+
+    for match in plan.matches:
+        elsewhere = match.step != match.version.version
+        steps = dict.fromkeys(match.metrics, match.step) if elsewhere else {}
+        set_metrics(match.version, match.metrics, steps=steps, storage_options=storage_options)
+
+
+def _same(a: float, b: float) -> bool:
+    return a == b or (math.isnan(a) and math.isnan(b))
+
+
+def _guess(source: str) -> str:
+    if os.path.isdir(source):
+        return "tensorboard"
+    name = source.lower()
+    if name.endswith(".csv"):
+        return "csv"
+    if name.endswith((".jsonl", ".ndjson", ".json")):
+        return "jsonl"
+    return "tensorboard" if "events.out.tfevents" in os.path.basename(name) else "log"
+
+
+Found = Iterator[tuple[str, int, dict[str, float] | str]]
+"""(place, step, metrics), or (place, 0, why not)."""
+
+
+def _lines(source: str) -> Iterator[tuple[int, str]]:
+    with storage_errors(source), open(source, encoding="utf-8", errors="replace") as file:
+        yield from enumerate(file, start=1)
+
+
+def _from_log(source: str) -> Found:
+    for line_number, line in _lines(source):
+        match = _LOG_LINE.search(line)
+        if match is None:
+            continue
+        try:
+            found = flatten(parse_literal(match[2]))
+        except UsageError as error:
+            yield f"line {line_number}", 0, error.message
+        else:
+            yield f"line {line_number}", int(match[1]), found
+
+
+def parse_literal(text: str) -> Any:
+    """Return the value of a Python literal with bare `nan` and `inf` and numpy's way of writing numbers; runs nothing.
+
+    >>> parse_literal("{'a': {'auc': 0.5}, 'b': np.float32(1.5)}")
+    {'a': {'auc': 0.5}, 'b': 1.5}
+    """
+    try:
+        return _value(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise UsageError("not a dict of numbers") from None
+
+
+def _value(node: ast.AST) -> Any:
+    match node:
+        case ast.Dict(keys=keys, values=values) if all(keys):
+            return {str(_value(k)): _value(v) for k, v in zip(keys, values, strict=True) if k is not None}
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name) if name.lower() in _BARE_NAMES:
+            return _BARE_NAMES[name.lower()]
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            inner = _value(operand)
+            if isinstance(inner, int | float):
+                return -inner
+        case ast.Call(args=[inner, *_]):  # np.float32(0.5), array(0.5, dtype=float32)
+            return _value(inner)
+        case ast.List(elts=[inner]):
+            return _value(inner)
+    raise ValueError
+
+
+def flatten(value: Any, prefix: str = "", depth: int = 0) -> dict[str, float]:
+    """Return metrics by name, those of several outputs as `output/metric`; UsageError for what is no number.
+
+    >>> flatten({"a": {"auc": 0.5}, "mse": 1})
+    {'a/auc': 0.5, 'mse': 1.0}
+    """
+    if not isinstance(value, Mapping) or depth > _MAX_DEPTH:
+        raise UsageError("not a dict of numbers")
+    metrics: dict[str, float] = {}
+    for name, held in value.items():
+        full = check_metric_name(f"{prefix}{name}")
+        if isinstance(held, Mapping):
+            metrics |= flatten(held, f"{full}/", depth + 1)
+        else:
+            metrics[full] = _number(held, full)
+    return metrics
+
+
+def _number(value: Any, name: str) -> float:
+    """Return a metric's value from a number or its text; an empty text is a mistake here."""
+    try:
+        return float("none" if isinstance(value, bool) else value)
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError(f"{name!r} is {value!r}, not a number") from None
+
+
+def _from_csv(source: str) -> Found:
+    """Rows of `version,metric,value`, or of a version and a column for each metric; `step` is read as `version`."""
+    with storage_errors(source), open(source, encoding="utf-8-sig", errors="replace", newline="") as file:
+        rows = csv.DictReader(file)
+        header = [name.strip() for name in rows.fieldnames or ()]
+        rows.fieldnames = header
+        try:
+            for row in rows:
+                yield _from_record(f"line {rows.line_num}", {k: v for k, v in row.items() if k and v not in {"", None}})
+        except csv.Error as error:
+            yield f"line {rows.line_num}", 0, f"not CSV: {error}"
+
+
+def _from_json_lines(source: str) -> Found:
+    for line_number, line in _lines(source):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            yield f"line {line_number}", 0, "not a JSON document"
+            continue
+        yield _from_record(f"line {line_number}", record)
+
+
+def _from_record(place: str, record: Any) -> tuple[str, int, dict[str, float] | str]:
+    if not isinstance(record, dict):
+        return place, 0, "not an object"
+    key = next((name for name in _STEP_NAMES if name in record), None)
+    if key is None:
+        return place, 0, "no `version` or `step`"
+    step = str(record[key]).strip()
+    if not (step.isascii() and step.isdigit() and len(step) < 19):
+        return place, 0, f"{step!r} is no {key}"
+    rest = {str(name): value for name, value in record.items() if name != key}
+    if set(rest) == {"metric", "value"}:
+        rest = {str(rest["metric"]): rest["value"]}
+    try:
+        return place, int(step), flatten(rest)
+    except UsageError as error:
+        return place, 0, error.message
+
+
+def _from_tensorboard(source: str) -> Found:
+    """Scalars of every run below a directory, or of one event file; runs in the order of their names."""
+    try:
+        from tensorboard.backend.event_processing import event_accumulator, io_wrapper
+        from tensorboard.util import tensor_util
+    except ImportError:
+        raise UnsupportedError(
+            "TensorBoard's library is not installed", path=source, hint="pip install 'edl-ckpt[tensorboard]'"
+        ) from None
+    if not os.path.exists(source):
+        raise NotFoundError("no such file or directory", path=source)
+    everything = {event_accumulator.SCALARS: 0, event_accumulator.TENSORS: 0}
+    runs = sorted(io_wrapper.GetLogdirSubdirectories(source)) if os.path.isdir(source) else [source]
+    for run in runs:
+        held = event_accumulator.EventAccumulator(run, size_guidance=everything)
+        try:
+            held.Reload()
+        except Exception as error:
+            raise EdlCkptError(f"TensorBoard's library cannot read it: {error}", path=run) from error
+        tags = held.Tags()
+        for tag in tags["scalars"]:
+            for event in held.Scalars(tag):
+                yield f"{run}: {tag}", event.step, {check_metric_name(tag): float(event.value)}
+        for tag in tags["tensors"]:
+            if held.SummaryMetadata(tag).plugin_data.plugin_name == "scalars":
+                for event in held.Tensors(tag):
+                    value = float(tensor_util.make_ndarray(event.tensor_proto).item())
+                    yield f"{run}: {tag}", event.step, {check_metric_name(tag): value}

@@ -1,0 +1,1 @@
+"""Deleting the versions that no rule keeps: rules, guards, plans, and their execution."""

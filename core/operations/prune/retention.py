@@ -1,0 +1,301 @@
+"""Which versions to keep: small frozen rules, joined by "any": what one of them keeps is kept.
+
+A rule looks at complete versions only and says why it keeps what it keeps. Guards that no rule can lift are in
+`prune.py`. Several locations are the trials of one experiment: every rule but `ExperimentBest` and the size budget
+looks at each location alone.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from typing import Any, Final
+
+from edl_ckpt.core.checkpoint.catalog import ranked
+from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.format.model import State, Version
+from edl_ckpt.core.state.metadata import mode_of
+
+Reasons = dict[str, list[str]]
+"""Why versions are kept, by their paths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """Keep the newest `count` complete versions of each location, by number; 0 keeps all (keep_checkpoint_max)."""
+
+    count: int
+
+    def choose(self, versions: Sequence[Version]) -> Iterator[tuple[Version, str]]:
+        """Yield what is kept, and why."""
+        for trial in by_location(versions):
+            newest = trial[::-1] if self.count == 0 else trial[: -self.count - 1 : -1]
+            for place, version in enumerate(newest, start=1):
+                yield version, "all are kept" if self.count == 0 else f"latest {place} of {self.count}"
+
+    def __str__(self) -> str:
+        return "all versions" if self.count == 0 else f"the latest {self.count}"
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """Keep the best `count` complete versions of each location by a metric.
+
+    Of equal values the newer version is the better. NaN and missing values are never kept by this rule. `mode` is 'max'
+    or 'min'; None is to be settled by `Policy.settle` first.
+    """
+
+    count: int
+    metric: str
+    mode: str | None = None
+
+    def choose(self, versions: Sequence[Version]) -> Iterator[tuple[Version, str]]:
+        """Yield what is kept, and why."""
+        for trial in by_location(versions):
+            for place, version in enumerate(_ranked(trial, self.metric, self.mode)[: self.count], start=1):
+                yield version, f"best {place} of {self.count} by {self.metric} ({version.metrics[self.metric]:g})"
+
+    def __str__(self) -> str:
+        return f"the best {self.count} by {self.metric} ({self.mode or 'as remembered'})"
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentBest:
+    """Keep the best `count` complete versions over all locations together.
+
+    Ties and NaN as in `Best`; of equal values and equal numbers, the location named first.
+    """
+
+    count: int
+    metric: str
+    mode: str | None = None
+
+    def choose(self, versions: Sequence[Version]) -> Iterator[tuple[Version, str]]:
+        """Yield what is kept, and why."""
+        for place, version in enumerate(_ranked(versions, self.metric, self.mode)[: self.count], start=1):
+            value = version.metrics[self.metric]
+            yield version, f"best {place} of {self.count} in the experiment by {self.metric} ({value:g})"
+
+    def __str__(self) -> str:
+        return f"the best {self.count} in the experiment by {self.metric} ({self.mode or 'as remembered'})"
+
+
+@dataclass(frozen=True, slots=True)
+class EverySteps:
+    """Keep the first complete version in every window of `steps` versions: [0, steps), [steps, 2 steps), ...
+
+    Versions that are multiples of `steps` are the first of their windows. The first stays the first, so pruning twice
+    keeps the same.
+    """
+
+    steps: int
+
+    def choose(self, versions: Sequence[Version]) -> Iterator[tuple[Version, str]]:
+        """Yield what is kept, and why."""
+        for trial in by_location(versions):
+            for window, members in groupby(trial, key=lambda v: v.version // self.steps):
+                start = window * self.steps
+                yield next(members), f"first of steps {start} to {start + self.steps - 1}"
+
+    def __str__(self) -> str:
+        return f"one every {self.steps} steps"
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """Keep what was modified within `seconds` before the newest complete version of its location was.
+
+    Before the newest and not before now, as restic does: a job that ended a month ago keeps what it had.
+    """
+
+    seconds: float
+
+    def choose(self, versions: Sequence[Version]) -> Iterator[tuple[Version, str]]:
+        """Yield what is kept, and why."""
+        for trial in by_location(versions):
+            for version in trial:
+                if version.modified >= trial[-1].modified - self.seconds:
+                    yield version, f"within {duration(self.seconds)} of the newest"
+
+    def __str__(self) -> str:
+        return f"within {duration(self.seconds)} of the newest"
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """Keep versions with one of these tags."""
+
+    tags: tuple[str, ...]
+
+    def choose(self, versions: Sequence[Version]) -> Iterator[tuple[Version, str]]:
+        """Yield what is kept, and why."""
+        for version in versions:
+            for tag in version.tags:
+                if tag in self.tags:
+                    yield version, f"tag {tag}"
+
+    def __str__(self) -> str:
+        return f"the tag{'s' if len(self.tags) > 1 else ''} {', '.join(self.tags)}"
+
+
+Rule = Latest | Best | ExperimentBest | EverySteps | Within | Tagged
+
+
+_RULES: Final[Mapping[str, type[Rule]]] = {
+    "latest": Latest,
+    "best": Best,
+    "experiment-best": ExperimentBest,
+    "every-steps": EverySteps,
+    "within": Within,
+    "tagged": Tagged,
+}
+
+
+_NAMES: Final = {kind: name for name, kind in _RULES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Rules joined by "any", and a size budget in bytes for what no rule keeps."""
+
+    rules: tuple[Rule, ...] = ()
+    max_size_bytes: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Return True when it says nothing at all; an empty policy is a mistake, not a wish to delete everything."""
+        return not self.rules and self.max_size_bytes is None
+
+    def settle(self, modes: Mapping[str, str]) -> Policy:
+        """Return the policy with the mode of each metric filled in, from those remembered or agreed on.
+
+        Raises UsageError for a metric whose better end nobody said.
+        """
+        return replace(
+            self,
+            rules=tuple(
+                replace(rule, mode=mode_of(rule.metric, rule.mode, modes))
+                if isinstance(rule, Best | ExperimentBest)
+                else rule
+                for rule in self.rules
+            ),
+        )
+
+    def describe(self) -> tuple[str, ...]:
+        """Return what is kept, in words, one text for each rule."""
+        budget = () if self.max_size_bytes is None else (f"more while all fits into {size(self.max_size_bytes)}",)
+        return (*map(str, self.rules), *budget)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the policy as it is stored; the other way than `from_json`."""
+        fields = [(_NAMES[type(rule)], asdict(rule).items()) for rule in self.rules]
+        rules = [{"rule": n, **{k: list(v) if isinstance(v, tuple) else v for k, v in held}} for n, held in fields]
+        return {"rules": rules, "max_size_bytes": self.max_size_bytes}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Policy:
+        """Return a stored policy; UsageError for what this version of the tool does not know: it is not guessed at."""
+        try:
+            rules = tuple(_rule(dict(rule)) for rule in document.get("rules", ()))
+            limit = document.get("max_size_bytes")
+            return cls(rules, None if limit is None else int(limit))
+        except (TypeError, ValueError, KeyError) as error:
+            raise UsageError(f"the stored policy cannot be read: {error}") from None
+
+
+def _rule(document: dict[str, Any]) -> Rule:
+    kind = document.pop("rule")
+    if kind not in _RULES:
+        raise UsageError(f"no rule {kind!r}")
+    if "tags" in document:
+        document["tags"] = tuple(document["tags"])
+    rule: Rule = _RULES[kind](**document)
+    return check_rule(rule)
+
+
+def check_rule(rule: Rule) -> Rule:
+    """Return the rule; UsageError for a number that makes no sense."""
+    amount = rule.seconds if isinstance(rule, Within) else rule.steps if isinstance(rule, EverySteps) else None
+    count = getattr(rule, "count", None)
+    if (amount is not None and not amount > 0) or (count is not None and (not isinstance(count, int) or count < 0)):
+        raise UsageError(f"a rule that keeps {rule} makes no sense")
+    return rule
+
+
+def determined(
+    metric: str, mode: str | None = None, *, experiment_best: int = 0, trial_best: int = 1, trial_latest: int = 1
+) -> Policy:
+    """Return Determined's policy, with its defaults: counts of 0 keep nothing.
+
+    Source: Determined's checkpoint storage, save_experiment_best, save_trial_best and save_trial_latest.
+    """
+    rules: list[Rule] = [ExperimentBest(experiment_best, metric, mode), Best(trial_best, metric, mode)]
+    if trial_latest:  # in `Latest` 0 keeps all, as in keep_checkpoint_max
+        rules.append(Latest(trial_latest))
+    return Policy(tuple(check_rule(rule) for rule in rules))
+
+
+def evaluate(policy: Policy, versions: Iterable[Version]) -> Reasons:
+    """Return why the policy's rules keep versions, by path; what is not in it no rule keeps. Complete versions only."""
+    complete = [v for v in versions if v.state is State.COMPLETE]
+    reasons: Reasons = {}
+    for rule in policy.rules:
+        for version, why in rule.choose(complete):
+            reasons.setdefault(version.path, []).append(why)
+    return reasons
+
+
+def fit(max_size_bytes: int, kept_bytes: int, candidates: Sequence[Version]) -> list[Version]:
+    """Return those of the candidates that must go, the oldest first, until the rest fits with what is kept anyway.
+
+    The oldest is the lowest number of a location; between locations, the one that was modified first.
+    """
+    total = kept_bytes + sum(v.size_bytes for v in candidates)
+    going: list[Version] = []
+    for version in heapq.merge(*by_location(candidates), key=lambda v: v.modified):
+        if total <= max_size_bytes:
+            break
+        going.append(version)
+        total -= version.size_bytes
+    return going
+
+
+def by_location(versions: Iterable[Version]) -> list[list[Version]]:
+    """Return the versions of each location by number, locations in the order in which they come."""
+    trials: dict[str, list[Version]] = {}
+    for version in versions:
+        trials.setdefault(version.location, []).append(version)
+    return [sorted(trial, key=lambda v: (v.version, v.path)) for trial in trials.values()]
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time as `--keep-within` takes it.
+
+    >>> duration(604800), duration(5400)
+    ('7d', '90m')
+    """
+    for unit, name in ((86_400, "d"), (3600, "h"), (60, "m")):
+        if seconds % unit == 0:
+            return f"{seconds / unit:g}{name}"
+    return f"{seconds:g}s"
+
+
+def size(size_bytes: int) -> str:
+    """Return a number of bytes as `--max-size` takes it.
+
+    >>> size(10_000_000_000), size(512 << 20), size(5)
+    ('10GB', '512MiB', '5 bytes')
+    """
+    for unit, names in ((1000, "GB MB kB"), (1024, "GiB MiB KiB")):
+        for power, name in zip((3, 2, 1), names.split(), strict=True):
+            if size_bytes and size_bytes % unit**power == 0:
+                return f"{size_bytes // unit**power}{name}"
+    return f"{size_bytes} bytes"
+
+
+def _ranked(versions: Iterable[Version], metric: str, mode: str | None) -> list[Version]:
+    if mode is None:
+        raise UsageError(f"is more of {metric!r} better, or less?")
+    return ranked(versions, metric, mode)

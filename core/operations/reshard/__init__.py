@@ -1,0 +1,1 @@
+"""Resharding: survey the ids, plan every offset, then move every value once."""

@@ -1,0 +1,175 @@
+"""Statistics of values, one pass in bounded memory: what `inspect --stats` shows of each tensor."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.checkpoint.reader import Checkpoint, as_dtype
+from edl_ckpt.core.checkpoint.scan import dense_pieces, read_dense
+from edl_ckpt.core.progress import SILENT, Progress
+
+_BINS: Final = 4096
+
+
+_SHOWN_BINS: Final = 24
+
+
+@dataclass(frozen=True, slots=True)
+class TensorStats:
+    """Statistics of one variable or table.
+
+    Minimum, maximum, mean, standard deviation and L2 norm are over the finite values, None where there is none, and
+    infinite or NaN where a sum leaves float64.
+    `histogram` counts finite values between consecutive `edges`, of which there is one more.
+    """
+
+    name: str
+    kind: str
+    elements: int
+    minimum: float | None
+    maximum: float | None
+    mean: float | None
+    std: float | None
+    l2: float | None
+    zeros: int
+    nan: int
+    inf: int
+    histogram: tuple[int, ...]
+    edges: tuple[float, ...]
+
+
+@dataclass(slots=True)
+class _Moments:
+    """Sums over batches; the histogram's range doubles as values outgrow it, and its bins are merged in pairs."""
+
+    elements: int = 0
+    finite: int = 0
+    zeros: int = 0
+    nan: int = 0
+    minimum: float = math.inf
+    maximum: float = -math.inf
+    mean: float = 0.0
+    squares: float = 0.0
+    """Sum of squared distances from the mean, updated batch by batch (Chan, Golub and LeVeque)."""
+    reach: float = 0.0
+    bins: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(_BINS, np.int64))
+
+    def add(self, values: npt.NDArray[np.generic]) -> None:
+        """Add a batch of any shape."""
+        with np.errstate(all="ignore"):  # signalling NaNs, and sums beyond float64
+            self._add(values.reshape(-1).astype(np.float64))
+
+    def _add(self, flat: npt.NDArray[np.float64]) -> None:
+        good = flat[np.isfinite(flat)]
+        self.elements += len(flat)
+        self.nan += int(np.count_nonzero(np.isnan(flat)))
+        self.zeros += int(np.count_nonzero(flat == 0))
+        if not len(good):
+            return
+        mean = float(good.mean())
+        delta, total = mean - self.mean, self.finite + len(good)
+        self.squares += float(((good - mean) ** 2).sum()) + delta * delta * self.finite * len(good) / total
+        self.mean += delta * len(good) / total
+        self.finite = total
+        self.minimum = min(self.minimum, float(good.min()))
+        self.maximum = max(self.maximum, float(good.max()))
+        self._bin(good)
+
+    def _bin(self, values: npt.NDArray[np.float64]) -> None:
+        largest = float(np.abs(values).max())
+        if self.reach == 0.0:
+            self.reach = _power_above(largest) if largest else 2.0**-60
+        while largest > self.reach:
+            half = self.bins.reshape(-1, 2).sum(axis=1)
+            self.bins[:] = 0
+            self.bins[_BINS // 4 : 3 * _BINS // 4] = half
+            self.reach = _power_above(2 * self.reach)
+        place = ((values / self.reach + 1) * (_BINS / 2)).astype(np.int64)
+        self.bins += np.bincount(np.minimum(place, _BINS - 1), minlength=_BINS)
+
+    def result(self, name: str, kind: str) -> TensorStats:
+        """Return the statistics, the histogram cut to where values are."""
+        histogram, edges = self._shown()
+        some = self.finite > 0
+        l2 = self.squares + self.finite * self.mean * self.mean
+        return TensorStats(
+            name=name,
+            kind=kind,
+            elements=self.elements,
+            minimum=self.minimum if some else None,
+            maximum=self.maximum if some else None,
+            mean=self.mean if some else None,
+            std=math.sqrt(self.squares / self.finite) if some else None,
+            l2=math.sqrt(l2) if some else None,
+            zeros=self.zeros,
+            nan=self.nan,
+            inf=self.elements - self.finite - self.nan,
+            histogram=histogram,
+            edges=edges,
+        )
+
+    def _shown(self) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        used = np.flatnonzero(self.bins)
+        if not len(used):
+            return (), ()
+        first, last = int(used[0]), int(used[-1]) + 1
+        width = max(1, -(-(last - first) // _SHOWN_BINS))
+        starts = np.arange(first, last, width)
+        counts = np.add.reduceat(self.bins[:last], starts)
+        edges = (np.append(starts, starts[-1] + width) / (_BINS / 2) - 1) * self.reach
+        return tuple(counts.tolist()), tuple(edges.tolist())
+
+
+def _power_above(value: float) -> float:
+    """Return the least power of two that is not below a value; the largest float where that is beyond float64."""
+    return 2.0 ** math.ceil(math.log2(value)) if value <= 2.0**1023 else sys.float_info.max
+
+
+def tensor_stats(
+    checkpoint: Checkpoint,
+    *,
+    variables: Sequence[str] | None = None,
+    tables: Sequence[str] | None = None,
+    progress: Progress = SILENT,
+) -> tuple[TensorStats, ...]:
+    """Return statistics of the named variables and tables, of all when None; each value is read once.
+
+    Raises NotFoundError for an unknown name and what reading raises.
+    """
+    names = checkpoint.variable_names if variables is None else list(variables)
+    of_tables = checkpoint.table_names if tables is None else list(tables)
+    wanted = set(names)
+    progress.start("reading values", _total(checkpoint, wanted, set(of_tables)))
+    moments = {name: _Moments() for name in names}
+    for piece in dense_pieces(checkpoint):
+        if piece.entry.name in wanted:
+            moments[piece.entry.name].add(as_dtype(read_dense(checkpoint, piece), piece.entry.dtype))
+            progress.advance(piece.size)
+    results = [moments[name].result(name, "variable") for name in names]
+    results += [_of_table(checkpoint, name, progress) for name in of_tables]
+    return tuple(results)
+
+
+def _total(checkpoint: Checkpoint, variables: set[str], tables: set[str]) -> int:
+    return sum(size for name, size in _sizes(checkpoint) if name in variables or name in tables)
+
+
+def _sizes(checkpoint: Checkpoint) -> Iterator[tuple[str, int]]:
+    for shard in checkpoint.shards:
+        yield from ((v.name, v.size_bytes) for v in shard.variables)
+        yield from ((t.name, t.values.size_bytes) for t in shard.tables)
+
+
+def _of_table(checkpoint: Checkpoint, name: str, progress: Progress) -> TensorStats:
+    moments = _Moments()
+    for batch in checkpoint.table(name, batch_rows=16_384):
+        moments.add(batch.vectors)
+        progress.advance(batch.vectors.nbytes)
+    return moments.result(name, "table")

@@ -1,0 +1,117 @@
+"""What a checkpoint holds, from the indexes of its shards: the result behind `inspect`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from edl_ckpt.core.errors import NotFoundError
+from edl_ckpt.core.format.model import ShardIndex, Version
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSummary:
+    """One shard: its file, how many dense variables and how many rows of all tables."""
+
+    ps_id: int
+    path: str
+    size_bytes: int
+    variables: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class VariableSummary:
+    """A dense variable and the ps_id of the shard that holds it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    size_bytes: int
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableSummary:
+    """An embedding table over all shards; `dtype` is None without rows, `initializer` None without an info."""
+
+    name: str
+    dim: int
+    dtype: str | None
+    initializer: str | None
+    rows: int
+    rows_per_shard: tuple[int, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSummary:
+    """A whole version; `parameters` counts the elements of all variables and rows."""
+
+    ref: str
+    version: int
+    ps_num: int
+    generation: str
+    layout: str
+    size_bytes: int
+    parameters: int
+    shards: tuple[ShardSummary, ...]
+    variables: tuple[VariableSummary, ...]
+    tables: tuple[TableSummary, ...]
+
+
+def summarize(version: Version, shards: Sequence[ShardIndex]) -> CheckpointSummary:
+    """Return the summary of a version from its shards' indexes, in ps_id order; variables and tables by name."""
+    held = sorted(((v, s.file.ps_id) for s in shards for v in s.variables), key=lambda h: (h[0].name, h[1]))
+    tables = tuple(_table(name, shards) for name in _table_names(shards))
+    return CheckpointSummary(
+        ref=version.ref,
+        version=version.version,
+        ps_num=version.ps_num or 0,
+        generation=max((s.generation for s in shards), default=""),
+        layout=version.layout.name,
+        size_bytes=version.size_bytes,
+        parameters=sum(v.elements for v, _ in held) + sum(t.rows * t.dim for t in tables),
+        shards=tuple(
+            ShardSummary(s.file.ps_id, s.file.path, s.file.size_bytes, len(s.variables), sum(t.rows for t in s.tables))
+            for s in shards
+        ),
+        variables=tuple(VariableSummary(v.name, v.dtype.name, v.shape, v.size_bytes, ps_id) for v, ps_id in held),
+        tables=tables,
+    )
+
+
+def _table_names(shards: Sequence[ShardIndex]) -> list[str]:
+    return sorted({t.name for s in shards for t in s.tables} | {i.name for s in shards for i in s.infos})
+
+
+def _table(name: str, shards: Sequence[ShardIndex]) -> TableSummary:
+    entries = [[t for t in s.tables if t.name == name] for s in shards]
+    infos = [i for s in shards for i in s.infos if i.name == name]
+    filled = [t for found in entries for t in found if t.dtype is not None]
+    return TableSummary(
+        name=name,
+        dim=filled[0].dim if filled else infos[0].dim if infos else 0,
+        dtype=filled[0].dtype.name if filled and filled[0].dtype else None,
+        initializer=infos[0].initializer if infos else None,
+        rows=sum(t.rows for found in entries for t in found),
+        rows_per_shard=tuple(sum(t.rows for t in found) for found in entries),
+        size_bytes=sum(t.size_bytes for found in entries for t in found),
+    )
+
+
+def select(
+    summary: CheckpointSummary, *, shard: int | None = None, table: str | None = None, variable: str | None = None
+) -> CheckpointSummary:
+    """Return the part of a summary that is asked for; naming a table or a variable leaves the others out.
+
+    Raises NotFoundError for a shard, table or variable that is not there.
+    """
+    shards = [s for s in summary.shards if shard in {None, s.ps_id}]
+    by_name = table is not None or variable is not None
+    variables = [v for v in summary.variables if shard in {None, v.shard} and (v.name == variable if by_name else True)]
+    tables = [t for t in summary.tables if (t.name == table if by_name else True)]
+    for wanted, found, kind in ((shard, shards, "shard"), (table, tables, "table"), (variable, variables, "variable")):
+        if wanted is not None and not found:
+            raise NotFoundError(f"no {kind} {wanted!r}", path=summary.ref)
+    return replace(summary, shards=tuple(shards), variables=tuple(variables), tables=tuple(tables))

@@ -1,0 +1,160 @@
+"""What names and headers of a version show, without reading ids or values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+
+from edl_ckpt.core.checkpoint.reader import Checkpoint
+from edl_ckpt.core.errors import CorruptError, NotFoundError
+from edl_ckpt.core.format import placement
+from edl_ckpt.core.format.consistency import cross_check
+from edl_ckpt.core.format.generations import Draft, draft_shard, index_shards
+from edl_ckpt.core.format.model import DenseEntry, ShardFile, ShardIndex, State, TableEntry, Version
+from edl_ckpt.core.format.shard_layout import LARGE_SHARD_BYTES
+from edl_ckpt.core.format.wire import Cursor
+from edl_ckpt.core.operations.verify.findings import _Report
+from edl_ckpt.core.state.seal import file_name
+from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage.interface import RangeReader
+
+
+def _check_listing(version: Version, report: _Report) -> None:
+    """Find what the names alone show."""
+    for name in version.extra:
+        report.add("extra-file", f"{name!r} is no shard of this version", path=version.path, subject=name)
+    if version.state is State.MIXED:
+        counts: dict[int, set[int]] = {}
+        for shard in version.shards:
+            counts.setdefault(shard.ps_num, set()).add(shard.ps_id)
+        parts = [f"{len(ids)} of {n}" for n, ids in sorted(counts.items())]
+        whole = [n for n, ids in counts.items() if len(ids) == n]
+        extra = f"; the set of {whole[0]} is whole" if len(whole) == 1 else ""
+        report.add("mixed-ps-num", f"shards of several ps_num: {', '.join(parts)}{extra}", path=version.path)
+        return
+    if version.ps_num is None:
+        report.add("missing-shard", "no shard at all", path=version.path)
+    writing = " (touched a moment ago: a job may be writing it)" if version.state is State.WRITING else ""
+    for ps_id in version.missing:
+        report.add(
+            "missing-shard", f"shard {ps_id} of {version.ps_num} is not there{writing}", path=version.path,
+            subject=version.layout.shard_file(ps_id, version.ps_num or 0),
+        )  # fmt: skip
+
+
+def _open_what_can_be(
+    version: Version,
+    storage_options: Mapping[str, str] | None,
+    report: _Report,
+    stack: ExitStack,
+    opened: dict[str, RangeReader],
+) -> tuple[Checkpoint, bool]:
+    """Open every shard that can be indexed, with a finding for each that cannot; return whether all could.
+
+    `opened` gets all that could be opened, by file name, whether or not they could be indexed.
+    """
+    store = open_store(version.location, storage_options)
+    readers: dict[int, RangeReader] = {}
+    drafts: list[Draft] = []
+    for file in _one_set(version):
+        try:
+            reader = store.open(file.path)
+            stack.callback(reader.close)
+            opened[file_name(file.path)] = reader
+            drafts.append(draft_shard(file, Cursor(reader)))
+            readers[file.ps_id] = reader
+        except CorruptError as error:
+            report.add_error(error, file)
+        except NotFoundError as error:
+            report.add("missing-shard", f"cannot be opened: {error.message}", shard=file)
+    shards: list[ShardIndex] = []
+    while drafts:
+        try:
+            shards = index_shards([_fresh(d) for d in drafts])
+            break
+        except CorruptError as error:
+            bad = next((d for d in drafts if d.file.path == error.path), drafts[0])
+            report.add_error(error, bad.file)
+            drafts.remove(bad)
+    checkpoint = Checkpoint(version, shards, readers)
+    return checkpoint, len(shards) == version.ps_num
+
+
+def _one_set(version: Version) -> Sequence[ShardFile]:
+    """Return the shards to look into: of a mixed directory, those of the largest whole set, else of any."""
+    if version.state is not State.MIXED:
+        return version.shards
+    sets: dict[tuple[int, str], list[ShardFile]] = {}
+    for shard in version.shards:
+        sets.setdefault((shard.ps_num, shard.path.rpartition(".")[2]), []).append(shard)
+    return max(sets.values(), key=lambda s: (len(s) == s[0].ps_num, s[0].ps_num))
+
+
+def _fresh(draft: Draft) -> Draft:
+    """Return a draft as it was before it was filled, to be indexed with fewer companions."""
+    return Draft(
+        draft.file,
+        draft.cursor,
+        fields=draft.fields,
+        candidates=draft.candidates,
+        version=draft.version,
+        unknown=[u for u in draft.unknown if u[0] > 5],
+    )
+
+
+def _check_headers(version: Version, checkpoint: Checkpoint, report: _Report) -> None:
+    """Find what headers show: contradictions, placement of variables, sizes, generation, unknown fields."""
+    for shard in checkpoint.shards:
+        for problem in shard.problems:
+            report.add_problem(shard, problem)
+        for number, offset in _first_of_each(shard.unknown_fields):
+            report.add(
+                "unknown-field", f"field {number}: no reader knows it, and a restore does not keep it",
+                shard=shard.file, subject=str(number), offset=offset,
+            )  # fmt: skip
+        if shard.file.size_bytes > LARGE_SHARD_BYTES:
+            report.add(
+                "over-2gib",
+                f"{shard.file.size_bytes} bytes: Python's protobuf cannot parse it",
+                shard=shard.file,
+            )
+        for kind, entry in _odd_dtypes(shard):
+            report.add(
+                "unsupported-dtype", f"{kind} is {entry.dtype.name if entry.dtype else ''}, which today's ElasticDL"
+                " does not read", shard=shard.file, subject=entry.name, offset=entry.offset, warning=True,
+            )  # fmt: skip
+        _check_placed(shard, report)
+    for shard, problem in cross_check(version, checkpoint.shards):
+        if problem.code != "lost-info":
+            report.add_problem(shard, problem)
+    generation = checkpoint.generation
+    if generation and generation != "v4":
+        report.add("old-generation", f"written as {generation}; today's ElasticDL reads v4", path=version.path)
+    if version.ps_num and placement.crowded_shards(version.ps_num) < version.ps_num:
+        usable = placement.crowded_shards(version.ps_num)
+        message = f"with {version.ps_num} servers only {usable} can hold dense variables"
+        report.add("dense-skew", message, path=version.path)
+
+
+def _first_of_each(fields: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    first: dict[int, int] = {}
+    for number, offset in fields:
+        first.setdefault(number, offset)
+    return sorted(first.items())
+
+
+def _odd_dtypes(shard: ShardIndex) -> Iterator[tuple[str, DenseEntry | TableEntry]]:
+    """Yield what only a v4 shard should not hold: older ElasticDL had float16."""
+    if shard.generation == "v4":
+        yield from (("variable", v) for v in shard.variables if not v.dtype.elasticdl)
+        yield from (("table", t) for t in shard.tables if t.dtype and not t.dtype.elasticdl)
+
+
+def _check_placed(shard: ShardIndex, report: _Report) -> None:
+    for variable in shard.variables:
+        owner = placement.variable_owner(variable.name, shard.file.ps_num)
+        if owner != shard.file.ps_id:
+            report.add(
+                "misplaced-variable", f"belongs to shard {owner}", shard=shard.file, subject=variable.name,
+                offset=variable.offset,
+            )  # fmt: skip

@@ -1,0 +1,230 @@
+"""What the ids of a version show: placement, duplicates, counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.checkpoint.fingerprint import ContentSketch, fingerprint_of
+from edl_ckpt.core.checkpoint.reader import Checkpoint
+from edl_ckpt.core.checkpoint.scan import (
+    VALUE_BATCH_BYTES,
+    DensePiece,
+    IdPiece,
+    dense_pieces,
+    id_pieces,
+    number_rows,
+    read_dense,
+    read_piece,
+    row_batches,
+)
+from edl_ckpt.core.errors import CorruptError, EdlCkptError
+from edl_ckpt.core.format import bulk
+from edl_ckpt.core.format.model import DenseEntry, ShardIndex, TableEntry, Version
+from edl_ckpt.core.operations.verify.findings import _Report
+from edl_ckpt.core.operations.verify.values import HUGE_EXPONENT, odd_values
+from edl_ckpt.core.parallel import run_parallel
+from edl_ckpt.core.progress import Progress
+
+_SORTED_AT_ONCE: Final = 8 << 20
+"""Ids held and sorted at a time to find duplicates: 64 MiB."""
+
+
+_NAMED: Final = 5
+"""How many ids a finding names."""
+
+
+@dataclass(slots=True)
+class _TableTally:
+    """What the ids of one table in one shard showed."""
+
+    misplaced: int = 0
+    negative: int = 0
+    examples: list[int] = field(default_factory=list)
+    negative_examples: list[int] = field(default_factory=list)
+
+
+class _Scan:
+    """The checks that read ids and values, over all shards with several workers."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, version: Version, report: _Report, workers: int, progress: Progress
+    ) -> None:
+        self.checkpoint = checkpoint
+        self.version = version
+        self.report = report
+        self.workers = workers
+        self.progress = progress
+        self.pieces: list[IdPiece] = []
+
+    def check_ids(self) -> bool:
+        """Check placement, duplicates and counts of all ids; return whether ids and rows match everywhere."""
+        sound = True
+        pieces: list[IdPiece] = []
+        entries_of_all = [t for s in self.checkpoint.shards for t in s.tables]
+        self.progress.start("checking ids", sum(run.end - run.start for t in entries_of_all for run in t.ids))
+        for entries in self._units():
+            try:
+                pieces += self._check_unit(entries)
+            except CorruptError as error:
+                sound = False
+                shard = next((s for s, _ in entries if s.file.path == error.path), entries[0][0])
+                self.report.add(
+                    error.code,
+                    error.message,
+                    shard=shard.file,
+                    subject=entries[0][1].name,
+                    offset=error.offset,
+                )
+        self.pieces = pieces
+        return sound
+
+    def _units(self) -> Iterator[list[tuple[ShardIndex, TableEntry]]]:
+        """Yield each table's entry in each shard alone, so that a fault in one leaves the others checked."""
+        for name in self.checkpoint.table_names:
+            for shard, entry in self.checkpoint.entries(name):
+                yield [(shard, entry)]
+
+    def _check_unit(self, entries: list[tuple[ShardIndex, TableEntry]]) -> list[IdPiece]:
+        """Check the ids of one table in one shard and return its pieces, numbered."""
+        (shard, entry), *_ = entries
+        view = Checkpoint(self.version, [_only(shard, entry)], {shard.file.ps_id: self.checkpoint.reader(shard)})
+        pieces = list(id_pieces(view))
+        keep = entry.rows <= _SORTED_AT_ONCE
+        tally = _TableTally()
+
+        def look(piece: IdPiece) -> tuple[int, bulk.I64 | None, bool]:
+            ids = read_piece(view, piece).ids
+            self._tally(shard, tally, ids)
+            self.progress.advance(piece.end - piece.start)
+            ascending = len(ids) < 2 or bool((ids[1:] > ids[:-1]).all())
+            return len(ids), ids if keep else ids[[0, -1]] if len(ids) else ids, ascending
+
+        seen = list(run_parallel(look, pieces, self.workers))
+        self._report_tally(shard, entry, tally)
+        numbered = number_rows(view, pieces, [rows for rows, _, _ in seen])
+        edges = [ids for _, ids, _ in seen if ids is not None and len(ids)]
+        rising = all(up for _, _, up in seen) and all(a[-1] < b[0] for a, b in pairwise(edges))
+        if not rising:
+            found = _duplicates(edges) if keep else self._duplicates_in_turns(view, numbered, entry.rows)
+            self._report_duplicates(shard, entry, found)
+        return [IdPiece(shard, entry, p.run, p.start, p.end, p.first_row, p.rows) for p in numbered]
+
+    def _tally(self, shard: ShardIndex, tally: _TableTally, ids: bulk.I64) -> None:
+        wrong = np.flatnonzero(bulk.owners(ids, shard.file.ps_num) != shard.file.ps_id)
+        negative = np.flatnonzero(ids < 0)
+        if len(wrong) or len(negative):
+            with self.report.lock:
+                tally.misplaced += len(wrong)
+                tally.negative += len(negative)
+                tally.examples += ids[wrong[:_NAMED]].tolist()
+                tally.negative_examples += ids[negative[:_NAMED]].tolist()
+
+    def _report_tally(self, shard: ShardIndex, entry: TableEntry, tally: _TableTally) -> None:
+        n = shard.file.ps_num
+        if tally.misplaced:
+            named = ", ".join(f"{i} (of shard {i % n})" for i in sorted(tally.examples)[:_NAMED])
+            message = f"{tally.misplaced} rows belong to other shards: {named}"
+            self.report.add("misplaced-row", message, shard=shard.file, subject=entry.name, offset=entry.offset)
+        if tally.negative:
+            named = ", ".join(map(str, sorted(tally.negative_examples)[:_NAMED]))
+            message = f"{tally.negative} negative ids: {named}"
+            self.report.add("negative-id", message, shard=shard.file, subject=entry.name, offset=entry.offset)
+
+    def _duplicates_in_turns(self, view: Checkpoint, pieces: list[IdPiece], rows: int) -> tuple[int, list[int]]:
+        """Find duplicates among more ids than are sorted at once: each turn takes those of one hash."""
+        bits = (-(-rows // _SORTED_AT_ONCE) - 1).bit_length()
+        turns, shift = 1 << bits, np.uint64(64 - bits)
+        total, named = 0, list[int]()
+        for turn in range(turns):
+
+            def mine(piece: IdPiece, turn: int = turn) -> bulk.I64:
+                ids = read_piece(view, piece).ids
+                mixed: bulk.U64 = (ids.view(np.uint64) * np.uint64(bulk.CHUNK_STEP)) >> shift
+                held: bulk.I64 = ids[mixed == turn]
+                return held
+
+            count, some = _duplicates(list(run_parallel(mine, pieces, self.workers)))
+            total += count
+            named += some
+        return total, sorted(named)[:_NAMED]
+
+    def _report_duplicates(self, shard: ShardIndex, entry: TableEntry, found: tuple[int, list[int]]) -> None:
+        count, named = found
+        if count:
+            message = f"{count} rows repeat an id: {', '.join(map(str, named))}; which one is restored is chance"
+            self.report.add("duplicate-id", message, shard=shard.file, subject=entry.name, offset=entry.offset)
+
+    def check_values(self, *, certain: bool) -> str | None:
+        """Read every value: find NaN, infinite and huge ones, and return the fingerprint of content that is certain.
+
+        Shards that contradict each other have none: their rows, of one name and two sizes, do not even add up.
+        """
+        checkpoint, sketch = self.checkpoint, ContentSketch()
+        odd: dict[tuple[int, str, str], npt.NDArray[np.int64]] = {}
+        sizes = [v.size_bytes for s in checkpoint.shards for v in s.variables]
+        sizes += [t.values.size_bytes for s in checkpoint.shards for t in s.tables]
+        self.progress.start("checking values", sum(sizes))
+
+        def look(piece: IdPiece | DensePiece) -> None:
+            key = (
+                piece.shard.file.ps_id,
+                "variable" if isinstance(piece, DensePiece) else "table",
+                piece.entry.name,
+            )
+            counts = np.zeros(3, np.int64)
+            if isinstance(piece, DensePiece):
+                data = read_dense(checkpoint, piece)
+                if certain:
+                    sketch.add_dense(piece.entry.name, piece.entry.size_bytes, piece.start, data)
+                counts += odd_values(data, piece.entry.dtype)
+                self.progress.advance(piece.size)
+            else:
+                ids = read_piece(checkpoint, piece).ids
+                for some, rows in row_batches(checkpoint, piece, len(ids), VALUE_BATCH_BYTES):
+                    if certain:
+                        sketch.add_rows(piece.entry.name, ids[some], rows)
+                    counts += odd_values(rows.reshape(-1), piece.entry.dtype)
+                    self.progress.advance(rows.nbytes)
+            if counts.any():
+                with self.report.lock:
+                    odd[key] = odd.get(key, np.zeros(3, np.int64)) + counts
+
+        tasks: list[IdPiece | DensePiece] = [*dense_pieces(checkpoint), *self.pieces]
+        for _ in run_parallel(look, tasks, self.workers):
+            pass
+        self._report_odd(odd)
+        if not certain:
+            return None
+        try:
+            return fingerprint_of(checkpoint, sketch).text
+        except (KeyError, EdlCkptError):
+            return None
+
+    def _report_odd(self, odd: Mapping[tuple[int, str, str], npt.NDArray[np.int64]]) -> None:
+        for (ps_id, kind, name), counts in sorted(odd.items()):
+            shard = next(s for s in self.checkpoint.shards if s.file.ps_id == ps_id)
+            held: tuple[DenseEntry | TableEntry, ...] = shard.variables if kind == "variable" else shard.tables
+            entry = next(e for e in held if e.name == name)
+            for code, count in zip(("nan", "inf", "huge-value"), counts.tolist(), strict=True):
+                if count:
+                    what = {"nan": "NaN", "inf": "infinite", "huge-value": f"of 2**{HUGE_EXPONENT} or more"}[code]
+                    message = f"{count} of the {kind}'s values in this shard are {what}"
+                    self.report.add(code, message, shard=shard.file, subject=name, offset=entry.values.start)
+
+
+def _only(shard: ShardIndex, entry: TableEntry) -> ShardIndex:
+    """Return the index of a shard as if it held one table only."""
+    return ShardIndex(shard.file, shard.version, shard.generation, (), (), (entry,))
+
+
+def _duplicates(parts: Sequence[bulk.I64]) -> tuple[int, list[int]]:
+    """Return (how many ids repeat another, some of them)."""
+    ids = np.sort(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+    again = np.flatnonzero(ids[1:] == ids[:-1])
+    return len(again), np.unique(ids[again])[:_NAMED].tolist()

@@ -1,0 +1,1 @@
+"""Our own files in `.edl-ckpt-0/`: their names, their schemas, and locks."""

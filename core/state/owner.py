@@ -1,0 +1,186 @@
+"""Who is at work on something: a small file under the kernel's file lock that says which process, where, since when.
+
+The lock ends with its process, so a file that nobody locks was left by one that was killed: on this host that is known
+at once; from another host, where the file system may not pass locks on, only when its owner has not touched it for ten
+minutes. `lock.py` holds a location this way, `publish.py` what it is staging.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from edl_ckpt.core.ids import _host_in_id, _kernel
+from edl_ckpt.core.storage.faults import storage_errors
+
+OWNER_FILE: Final = "owner.json"
+
+
+STALE_SECONDS: Final = 600.0
+"""How long an owner on another host may be silent before it is taken for dead."""
+
+
+NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+"""What a file system without locks answers."""
+
+
+_TOUCH_SECONDS: Final = 60.0
+
+
+_SIGNING_SECONDS: Final = 1.0
+
+
+_SILENT_SECONDS: Final = 24 * 3600.0
+
+
+_ID = re.compile(r"\d{8}T\d{6}-(?P<host>[^-]*)-(?P<pid>\d+)-[0-9a-f]{8}")
+
+
+class Signature:
+    """Our words in an owner's file, which is touched every minute until `end`."""
+
+    def __init__(self, fd: int, path: str, purpose: str) -> None:
+        self._fd = fd
+        self._done = threading.Event()
+        with storage_errors(path):
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, json.dumps(describe(purpose)).encode(), 0)
+        threading.Thread(target=self._touch, name="edl-ckpt-owner", daemon=True).start()
+
+    def _touch(self) -> None:
+        while not self._done.wait(_TOUCH_SECONDS):
+            try:
+                os.utime(self._fd)
+            except OSError:
+                return
+
+    def end(self) -> None:
+        """Touch the file no more; its descriptor is the caller's to close."""
+        self._done.set()
+
+
+def describe(purpose: str) -> dict[str, Any]:
+    """Return who we are, as an owner's file has it."""
+    return {
+        "pid": os.getpid(),
+        "host": os.uname().nodename,
+        "kernel": _kernel(),
+        "since": datetime.now(UTC).isoformat(timespec="seconds"),
+        "purpose": purpose,
+    }
+
+
+def format_owner(owner: dict[str, Any]) -> str:
+    """Return an owner in words."""
+    if not owner:
+        return "another edl-ckpt"
+    return f"process {owner.get('pid')} on {owner.get('host')} since {owner.get('since')} ({owner.get('purpose')})"
+
+
+def read_owner(path: str) -> dict[str, Any]:
+    """Return what an owner's file says, {} when there is none or it is damaged."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            owner = json.loads(file.read(4096))
+    except (OSError, ValueError):
+        return {}
+    return owner if isinstance(owner, dict) else {}
+
+
+def is_here(owner: Mapping[str, Any]) -> bool:
+    """Say whether an owner is, or was, a process that we would see: of this host, since it started."""
+    return owner.get("host") == os.uname().nodename and owner.get("kernel") == _kernel()
+
+
+def is_me(owner: Mapping[str, Any]) -> bool:
+    """Say whether an owner is this process."""
+    return owner.get("pid") == os.getpid() and is_here(owner)
+
+
+def is_dead(owner: dict[str, Any], silent_seconds: float) -> bool:
+    """Say whether an owner whose file cannot be locked is dead: by its process here, by its silence elsewhere."""
+    if is_here(owner) and isinstance(owner.get("pid"), int):
+        return not _is_alive(owner["pid"])
+    return silent_seconds > STALE_SECONDS
+
+
+def is_presumed_dead(owner: dict[str, Any], age_seconds: float) -> bool:
+    """Say whether an owner is dead that shows no sign of life where we look: elsewhere only after a day."""
+    return is_dead(owner, age_seconds - _SILENT_SECONDS)
+
+
+def owner_in(name: str) -> dict[str, Any]:
+    """Return what a name that holds a `new_id` says of its owner, {} when it holds none."""
+    match = _ID.search(name)
+    if match is None:
+        return {}
+    here = {"host": os.uname().nodename, "kernel": _kernel()} if match["host"] == _host_in_id() else {}
+    return {"pid": int(match["pid"]), "host": match["host"], **here}
+
+
+@contextmanager
+def if_abandoned(directory: str) -> Iterator[bool]:
+    """Say whether the owner of a directory is dead, False for what we cannot know.
+
+    Nobody takes it over while the block runs.
+    """
+    fd = -1
+    try:
+        try:
+            fd = os.open(os.path.join(directory, OWNER_FILE), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            dead = _is_left(fd, directory)
+        except FileNotFoundError:  # killed before it could say more, or just beginning
+            dead = _is_nobodys(directory)
+        except OSError:
+            dead = False
+        yield dead
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+def is_abandoned(directory: str) -> bool:
+    """Say whether the owner of a directory is dead, at this moment."""
+    with if_abandoned(directory) as dead:
+        return dead
+
+
+def _is_nobodys(directory: str) -> bool:
+    try:
+        silent = time.time() - os.stat(directory).st_mtime
+    except OSError:
+        return False
+    return os.path.isdir(directory) and is_dead(owner_in(os.path.basename(directory)), silent)
+
+
+def _is_left(fd: int, directory: str) -> bool:
+    path = os.path.join(directory, OWNER_FILE)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in NO_LOCKS and is_dead(read_owner(path), time.time() - os.fstat(fd).st_mtime)
+    owner = read_owner(path)
+    silent = time.time() - os.fstat(fd).st_mtime
+    if not owner:  # whoever makes the file locks and signs it a moment later
+        return silent > _SIGNING_SECONDS or is_dead(owner_in(os.path.basename(directory)), silent)
+    # The kernel's lock, which we hold now, ended with a process of this kernel; another's may never have reached us.
+    return is_here(owner) or is_dead(owner, silent)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -1,0 +1,266 @@
+"""How anything new becomes visible: staged beside its target, flushed, then put in place by one rename.
+
+ElasticDL's scan looks at every name in checkpoint_dir; the only place it tolerates is a directory whose children end
+in -0 (`core/README.md`, section State). So everything is staged in `.edl-ckpt-0/stage-0/<id>/`, and what is replaced is
+put there by one rename before its bytes are removed, or moved to the trash. A crash at any instant leaves the old state
+or the new one: what takes several steps is written into a journal first, which `settle_stage` finishes or finds undone,
+here or in whatever command comes next (`recovery.py`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import os
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Self
+
+from edl_ckpt.core.errors import NoSpaceError, RefusedError
+from edl_ckpt.core.parallel import run_parallel
+from edl_ckpt.core.storage.faults import storage_errors
+
+_RENAME_NOREPLACE: Final = 1
+
+
+_RENAME_EXCHANGE: Final = 2
+
+
+_AT_FDCWD: Final = -100
+
+
+_SPARE_BYTES: Final = 1 << 20
+
+
+_FLUSHERS: Final = 4
+
+
+_FLUSH_BYTES: Final = 64 << 20
+
+
+class PreallocatedFile:
+    """A file of known size that is written at any offset, from several threads."""
+
+    def __init__(self, path: str, size_bytes: int) -> None:
+        self.path = path
+        self.size_bytes = size_bytes
+        self.bytes_written = 0
+        self._lock = threading.Lock()
+        with storage_errors(path):
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            try:
+                if size_bytes:
+                    self._allocate(size_bytes)
+            except BaseException:
+                os.close(self._fd)
+                raise
+
+    def _allocate(self, size_bytes: int) -> None:
+        """Take the space now, so that a full disk fails here and not after an hour of writing."""
+        try:
+            os.posix_fallocate(self._fd, 0, size_bytes)
+        except OSError as error:
+            if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}:
+                raise
+            os.ftruncate(self._fd, size_bytes)
+
+    def write(self, offset: int, data: memoryview | bytes) -> None:
+        """Write all of `data` at `offset`."""
+        view = memoryview(data).cast("B")
+        done = 0
+        with storage_errors(self.path):
+            while done < len(view):
+                done += os.pwrite(self._fd, view[done:], offset + done)
+        with self._lock:
+            self.bytes_written += done
+
+    def flush(self) -> None:
+        """Bring the file to the disk; an error here is final, the file must be written again."""
+        with storage_errors(self.path):
+            os.fsync(self._fd)
+
+    def close(self) -> None:
+        """Close the file; an error here means that the bytes are not safe."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            with storage_errors(self.path):
+                os.close(fd)
+
+
+def check_space(path: str, size_bytes: int, *, shown: str | None = None) -> None:
+    """Raise NoSpaceError when the filesystem of a directory has no room for this many bytes more."""
+    with storage_errors(shown or path):
+        stat = os.statvfs(path)
+    free = stat.f_bavail * stat.f_frsize
+    if free < size_bytes + _SPARE_BYTES:
+        raise NoSpaceError(
+            f"{size_bytes} bytes are needed, {free} are free", path=shown or path, hint="nothing was written"
+        )
+
+
+def rename_new(old: str, new: str) -> None:
+    """Rename to a name that must be free; RefusedError when it is taken."""
+    with storage_errors(new):
+        try:
+            _rename(old, new, _RENAME_NOREPLACE)
+        except FileExistsError:
+            raise RefusedError("exists already; nothing was changed", path=new) from None
+
+
+def write_new(path: str, data: bytes) -> None:
+    """Write a new small file and bring it to the disk."""
+    file = PreallocatedFile(path, len(data))
+    try:
+        file.write(0, data)
+        file.flush()
+    finally:
+        file.close()
+
+
+def write_again(path: str, data: bytes) -> None:
+    """Put a small file in the place of an older one, or of none, within a directory that is ours."""
+    new = f"{path}.new"
+    with storage_errors(new), suppress(FileNotFoundError):
+        os.unlink(new)
+    write_new(new, data)
+    with storage_errors(path):
+        os.replace(new, path)
+
+
+def make_inside(path: str, *, exist_ok: bool = False) -> None:
+    """Make a directory below the state directory, though another process removes the empty ones above it."""
+    with storage_errors(path):
+        for attempt in range(20):
+            try:
+                os.makedirs(path, exist_ok=exist_ok)
+            except FileNotFoundError:
+                if attempt == 19:
+                    raise
+            else:
+                return
+
+
+def flush_file(path: str) -> None:
+    """Bring a file that another library wrote to the disk."""
+    with storage_errors(path):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def flush_directory(path: str) -> None:
+    """Bring the names in a directory to the disk."""
+    with storage_errors(path):
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+@functools.cache
+def _renameat2() -> Callable[[bytes, bytes, int], int] | None:
+    """Return the C library's renameat2, which Python's os does not offer, or None."""
+    try:
+        function = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
+
+    def call(old: bytes, new: bytes, flags: int) -> int:
+        return int(function(_AT_FDCWD, old, _AT_FDCWD, new, flags))
+
+    return call
+
+
+def _rename(old: str, new: str, flags: int) -> None:
+    """Rename with flags; without the system call, NOREPLACE is checked by hand and EXCHANGE raises ENOSYS."""
+    call = _renameat2()
+    if call is not None:
+        if call(os.fsencode(old), os.fsencode(new), flags) == 0:
+            return
+        code = ctypes.get_errno()
+        if flags == _RENAME_EXCHANGE or code not in {errno.EINVAL, errno.ENOSYS}:
+            raise OSError(code, os.strerror(code), old, None, new)
+    elif flags == _RENAME_EXCHANGE:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), old)
+    if os.path.lexists(new):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
+    os.rename(old, new)
+
+
+def flush_all(files: Sequence[PreallocatedFile]) -> None:
+    """Flush several files at a time: a disk takes them together."""
+    for _ in run_parallel(PreallocatedFile.flush, files, _FLUSHERS):
+        pass
+
+
+class Flusher:
+    """Brings files to the disk in the background while they are written and read back, so that the disk never rests.
+
+    Leaving the block waits until every byte is there; an error of the disk is raised then.
+    """
+
+    def __init__(self, files: Sequence[PreallocatedFile]) -> None:
+        self._files = files
+        self._written = threading.Event()
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        # A daemon: a signal may end the block before it has begun, and then nobody tells the thread to stop.
+        self._thread = threading.Thread(target=self._work, name="edl-ckpt-flush", daemon=True)
+
+    def _work(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
+            self._error = error
+
+    def _run(self) -> None:
+        seen = 0
+        while not self._written.wait(0.01):
+            written = sum(file.bytes_written for file in self._files)
+            if written - seen >= _FLUSH_BYTES:
+                seen = written
+                for file in self._files:
+                    if self._written.is_set():
+                        break
+                    file.flush()
+        if not self._stop.is_set():
+            flush_all(self._files)
+
+    def all_written(self) -> None:
+        """Say that nothing more will be written: the last flush begins."""
+        self._written.set()
+
+    def wait(self) -> None:
+        """Wait until every byte is on the disk; an error of the disk is raised."""
+        self._end(stop=False)
+        if self._error is not None:
+            raise self._error
+
+    def __enter__(self) -> Self:
+        try:
+            self._thread.start()
+        except BaseException:  # a signal may end us right here
+            self._end(stop=True)
+            raise
+        return self
+
+    def _end(self, *, stop: bool) -> None:
+        if stop:
+            self._stop.set()
+        self._written.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end(stop=error is not None)
+        if error is None and self._error is not None:
+            raise self._error

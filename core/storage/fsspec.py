@@ -1,0 +1,248 @@
+"""Any filesystem that fsspec can open: read by ranges without its caches, written by way of the local disk.
+
+Nothing is known of such a filesystem but that a file appears when it is put there: no rename, no condition, no lock. So
+a new file is written to a local one without a name, and put in its place whole when it is completed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError, RefusedError, UnsupportedError
+from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.interface import (
+    SMALL_BYTES,
+    ObjectStat,
+    OpenUpload,
+    RangeReader,
+    RemoteReader,
+    Scan,
+    scan_of,
+)
+from edl_ckpt.core.storage.spool import SpoolFile
+
+
+class FsspecReader(RemoteReader):
+    """A file of any fsspec filesystem, read by ranges without its caches."""
+
+    def __init__(self, fs: Any, path: str, shown: str) -> None:
+        self.path = shown
+        self.bytes_read = 0
+        self._fs = fs
+        self._path = path
+        with storage_errors(shown):
+            info = fs.info(path)
+        self.size_bytes = int(info["size"])
+        self._opened = _generation(info)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return exactly `size` bytes at `offset`."""
+        if size == 0:
+            return b""
+        with storage_errors(self.path):
+            data: bytes = self._fs.cat_file(self._path, start=offset, end=offset + size)
+        if len(data) != size:
+            raise LockedError(
+                f"the file became shorter while it was read ({self.size_bytes} bytes before)",
+                path=self.path,
+                offset=offset + len(data),
+            )
+        self.bytes_read += size
+        return data
+
+    def check_unchanged(self) -> None:
+        """Raise LockedError when the file's size, ETag or time is not what it was when it was opened."""
+        with storage_errors(self.path):
+            now = self._fs.info(self._path)
+        if _generation(now) != self._opened:
+            raise LockedError("the file changed while it was read; somebody is writing it", path=self.path)
+
+
+class FsspecStore:
+    """A location on any filesystem of fsspec."""
+
+    is_remote = True
+    part_bytes = 0
+
+    def __init__(self, location: str, storage_options: Mapping[str, str]) -> None:
+        import fsspec
+
+        try:
+            with storage_errors(location):
+                self._fs, self.root = fsspec.core.url_to_fs(location, **storage_options)
+        except ImportError as error:
+            raise UnsupportedError(f"{error}", path=location, hint="install what fsspec needs for it") from error
+        except ValueError as error:
+            raise UnsupportedError(f"no such kind of storage: {error}", path=location) from error
+        self.location = location.rstrip("/")
+
+    def _inner(self, relative: str) -> str:
+        return f"{self.root.rstrip('/')}/{relative}"
+
+    def _shown(self, relative: str) -> str:
+        return f"{self.location}/{relative}"
+
+    def scan(self, path: str) -> Scan:
+        """Return what is in the location, found by one listing of everything."""
+        with storage_errors(self.location):
+            found: dict[str, dict[str, Any]] = self._fs.find(path, maxdepth=None, withdirs=True, detail=True)
+            if not found and not self._fs.exists(path):
+                raise NotFoundError("no such location", path=self.location)
+        prefix = path.rstrip("/") + "/"
+        return scan_of(
+            self.location,
+            (
+                (full.removeprefix(prefix).rstrip("/"), int(info.get("size") or 0), _modified(info), _is_dir(info))
+                for full, info in found.items()
+                if full.startswith(prefix) and full.removeprefix(prefix).rstrip("/")
+            ),
+        )
+
+    def names(self, relative: str) -> dict[str, str]:
+        """Return the files of a directory below the location, their paths by their names; {} when there is none."""
+        try:
+            with storage_errors(self._shown(relative)):
+                found: list[str] = self._fs.ls(self._inner(relative).rstrip("/"), detail=False)
+        except NotFoundError:
+            return {}
+        names = (path.rstrip("/").rpartition("/")[2] for path in found)
+        return {name: self._shown(f"{relative}/{name}" if relative else name) for name in names}
+
+    def tree(self, relative: str) -> list[str]:
+        """Return all files below a directory, as paths below the location."""
+        prefix = self.root.rstrip("/") + "/"
+        try:
+            with storage_errors(self._shown(relative)):
+                return [path.removeprefix(prefix) for path in self._fs.find(self._inner(relative))]
+        except NotFoundError:
+            return []
+
+    def open(self, path: str) -> RangeReader:
+        """Open a file for ranged reads."""
+        return FsspecReader(self._fs, self._inner(path.removeprefix(self.location + "/")), path)
+
+    def read_small(self, relative: str) -> bytes | None:
+        """Return the whole of a small file below the location, None when there is none."""
+        try:
+            with storage_errors(self._shown(relative)):
+                data: bytes = self._fs.cat_file(self._inner(relative), start=0, end=SMALL_BYTES)
+        except NotFoundError:
+            return None
+        return data
+
+    def write_small(self, relative: str, data: bytes) -> None:
+        """Write a small file in one request: its old content or the new is seen, never a mixture."""
+        with storage_errors(self._shown(relative)):
+            self._fs.makedirs(os.path.dirname(self._inner(relative)), exist_ok=True)
+            self._fs.pipe_file(self._inner(relative), data)
+
+    def remove(self, relative: str) -> None:
+        """Remove a file; one that is gone already is no error."""
+        try:
+            with storage_errors(self._shown(relative)):
+                self._fs.rm_file(self._inner(relative))
+        except NotFoundError:
+            return
+
+    def remove_many(self, relatives: Sequence[str]) -> None:
+        """Remove files, one after the other."""
+        for relative in relatives:
+            self.remove(relative)
+
+    def abort_upload(self, relative: str, upload_id: str) -> None:
+        """Do nothing: an unfinished file is on the local disk only."""
+
+    def open_uploads(self) -> Iterable[OpenUpload]:
+        """Return nothing, for the same reason."""
+        return ()
+
+    def resume_object(self, relative: str, size_bytes: int, record: Mapping[str, Any]) -> None:  # noqa: ARG002 - of the protocol
+        """Return None, for the same reason."""
+        return
+
+    def remove_directory(self, relative: str) -> None:
+        """Remove a directory that is empty now; one that is not stays."""
+        with suppress(EdlCkptError, OSError), storage_errors(self._shown(relative)):
+            self._fs.rmdir(self._inner(relative))
+
+    def stat(self, relative: str) -> ObjectStat | None:
+        """Return a file's size and age, None when there is none."""
+        try:
+            with storage_errors(self._shown(relative)):
+                info = self._fs.info(self._inner(relative))
+        except NotFoundError:
+            return None
+        return ObjectStat(int(info.get("size") or 0), "", time.time() - _modified(info))
+
+    def new_object(self, relative: str, size_bytes: int) -> Spool:
+        """Begin a file of a known size."""
+        return Spool(self, relative, size_bytes)
+
+    def put(self, local: str, relative: str, *, replace: bool) -> None:
+        """Copy a local file to its place; what a failure leaves of it is removed."""
+        with storage_errors(self._shown(relative)):
+            if not replace and self._fs.exists(self._inner(relative)):
+                raise RefusedError("exists already; nothing was changed", path=self._shown(relative))
+            try:
+                self._fs.makedirs(os.path.dirname(self._inner(relative)), exist_ok=True)
+                self._fs.put_file(local, self._inner(relative))
+            except BaseException:
+                self.remove(relative)
+                raise
+
+
+class Spool:
+    """A file to be, held in a local file without a name until it is completed."""
+
+    def __init__(self, store: FsspecStore, relative: str, size_bytes: int) -> None:
+        self.path = f"{store.location}/{relative}"
+        self.size_bytes = size_bytes
+        self.bytes_written = 0
+        self.completed = False
+        self.upload_id = self.write_id = ""
+        self.verified = False
+        self._store = store
+        self._relative = relative
+        self._file = SpoolFile(size_bytes)
+
+    def begin(self) -> str:
+        """Return '': nothing is on the store before it is completed."""
+        return ""
+
+    def write(self, offset: int, data: memoryview | bytes) -> None:
+        """Write all of `data` at `offset`."""
+        self._file.write(offset, data)
+        self.bytes_written = self._file.bytes_written
+
+    def finish(self) -> None:
+        """Raise EdlCkptError when not every byte was written."""
+        if self._file.bytes_written != self.size_bytes:
+            raise EdlCkptError("not every byte of the file was written", path=self.path)
+
+    def complete(self, *, replace: bool = False) -> None:
+        """Put the file in its place."""
+        self._store.put(self._file.path, self._relative, replace=replace)
+        self.completed = True
+        self.abort()
+
+    def abort(self) -> None:
+        """Drop the local file."""
+        self._file.close()
+
+
+def _generation(info: Mapping[str, Any]) -> tuple[int, Any]:
+    """Return what tells a file from what it becomes when somebody writes it."""
+    return int(info["size"]), info.get("ETag") or info.get("etag") or _modified(info)
+
+
+def _modified(info: Mapping[str, Any]) -> float:
+    stamp = info.get("LastModified") or info.get("mtime") or info.get("created") or info.get("modified") or 0.0
+    return float(stamp.timestamp() if hasattr(stamp, "timestamp") else stamp)
+
+
+def _is_dir(info: Mapping[str, Any]) -> bool:
+    return info.get("type") == "directory"

@@ -1,0 +1,284 @@
+"""A location on S3: listings, reads pinned to one generation of an object, conditional writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from edl_ckpt.core.errors import AuthError, EdlCkptError, LockedError, NotFoundError, UsageError
+from edl_ckpt.core.ids import new_id
+from edl_ckpt.core.storage.interface import (
+    SMALL_BYTES,
+    ObjectStat,
+    OpenUpload,
+    RangeReader,
+    RemoteReader,
+    Scan,
+    scan_of,
+)
+from edl_ckpt.core.storage.s3.client import Connection, connect
+from edl_ckpt.core.storage.s3.upload import _WRITE_ID, MIN_PART_BYTES, Upload, _abort
+
+_FIRST_READ_BYTES: Final = 64 << 10
+
+
+_SMALL_READ_BYTES: Final = 32 << 10
+
+
+_DELETE_AT_ONCE: Final = 1000
+
+
+class S3Reader(RemoteReader):
+    """An object, read by ranges of the one generation that was there when it was opened."""
+
+    def __init__(self, connection: Connection, bucket: str, key: str, shown: str) -> None:
+        self.path = shown
+        self.bytes_read = 0
+        self._connection = connection
+        self._target = {"Bucket": bucket, "Key": key}
+        head = b""
+        try:
+            span = f"bytes=0-{_FIRST_READ_BYTES - 1}"
+            answer = connection.request("get_object", shown, **self._target, Range=span)
+            head = answer["Body"]
+            self.size_bytes = int(answer.get("ContentRange", f"/{len(head)}").rpartition("/")[2])
+        except EdlCkptError as error:
+            if "InvalidRange" not in error.message and "416" not in error.message:
+                raise
+            answer = connection.request("head_object", shown, **self._target)  # an object of no bytes has no range
+            self.size_bytes = int(answer["ContentLength"])
+        self._head = 0, head if len(head) == min(self.size_bytes, _FIRST_READ_BYTES) else b""
+        self._window = self._head
+        self.etag: str = answer["ETag"]
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return exactly `size` bytes at `offset`."""
+        if size == 0:
+            return b""
+        if offset + size > self.size_bytes:
+            raise LockedError(
+                f"the file became shorter while it was read ({self.size_bytes} bytes before)",
+                path=self.path,
+                offset=self.size_bytes,
+            )
+        self.bytes_read += size
+        for start, held in (self._head, self._window):
+            if start <= offset and offset + size <= start + len(held):
+                return held[offset - start : offset - start + size]
+        if size >= _SMALL_READ_BYTES:
+            return self._get(offset, size)
+        # Tags and lengths are read in small steps that follow each other: one request brings what comes next too.
+        held = self._get(offset, min(_SMALL_READ_BYTES, self.size_bytes - offset))
+        self._window = offset, held
+        return held[:size]
+
+    def _get(self, offset: int, size: int) -> bytes:
+        span = f"bytes={offset}-{offset + size - 1}"
+        try:
+            answer = self._connection.read(self.path, size, **self._target, Range=span, IfMatch=self.etag)
+        except LockedError:
+            raise self._changed() from None
+        if answer["ETag"] != self.etag:  # a store that knows no conditions
+            raise self._changed()
+        data: bytes = answer["Body"]
+        return data
+
+    def _changed(self) -> LockedError:
+        return LockedError(
+            "the object was overwritten while it was read",
+            path=self.path,
+            hint="try again when the job has finished saving",
+        )
+
+    def check_unchanged(self) -> None:
+        """Raise LockedError when the object is another one by now."""
+        answer = self._connection.request("head_object", self.path, **self._target)
+        if answer["ETag"] != self.etag:
+            raise self._changed()
+
+
+class S3Store:
+    """A location on S3: `s3://bucket/prefix`."""
+
+    is_remote = True
+    part_bytes = MIN_PART_BYTES
+
+    def __init__(self, location: str, storage_options: Mapping[str, str]) -> None:
+        self.location = location.rstrip("/")
+        self.root = location.partition("://")[2].strip("/")
+        self._bucket, _, prefix = self.root.partition("/")
+        self._prefix = f"{prefix}/" if prefix else ""
+        if not self._bucket:
+            raise UsageError("names no bucket", path=location)
+        self._connection = connect(storage_options)
+
+    def _key(self, relative: str) -> str:
+        return self._prefix + relative
+
+    def _shown(self, relative: str) -> str:
+        return f"{self.location}/{relative}"
+
+    def _list(self, prefix: str) -> Iterator[dict[str, Any]]:
+        """Yield every object below a prefix, a thousand a request."""
+        for answer in self._pages(Prefix=prefix):
+            yield from answer.get("Contents", ())
+
+    def _list_directory(self, prefix: str) -> Iterator[str]:
+        """Yield the keys right below a prefix, those of directories with a '/' at the end."""
+        for answer in self._pages(Prefix=prefix, Delimiter="/"):
+            yield from (item["Key"] for item in answer.get("Contents", ()))
+            yield from (item["Prefix"] for item in answer.get("CommonPrefixes", ()))
+
+    def _pages(self, **parameters: str) -> Iterator[dict[str, Any]]:
+        while True:
+            answer = self._connection.request("list_objects_v2", self.location, Bucket=self._bucket, **parameters)
+            yield answer
+            if not answer.get("IsTruncated"):
+                return
+            parameters["ContinuationToken"] = answer["NextContinuationToken"]
+
+    def scan(self, path: str) -> Scan:
+        """Return what is in the location, with one request per thousand objects."""
+        prefix = path.partition("/")[2]
+        prefix = f"{prefix}/" if prefix else ""
+        found = {item["Key"].removeprefix(prefix): item for item in self._list(prefix)}
+        found.pop("", None)
+        if not found and prefix:
+            raise NotFoundError("no such location", path=self.location)
+        return scan_of(
+            self.location,
+            ((name, int(item["Size"]), item["LastModified"].timestamp(), False) for name, item in found.items()),
+        )
+
+    def names(self, relative: str) -> dict[str, str]:
+        """Return what is in a directory below the location ('' is the location), its paths by its names."""
+        inside = f"{relative}/" if relative else ""
+        prefix = self._key(inside)
+        names = (found.removeprefix(prefix).rstrip("/") for found in self._list_directory(prefix))
+        return {name: self._shown(inside + name) for name in names if name}
+
+    def tree(self, relative: str) -> list[str]:
+        """Return all objects below a directory, as paths below the location."""
+        return [item["Key"].removeprefix(self._prefix) for item in self._list(self._key(relative) + "/")]
+
+    def open(self, path: str) -> RangeReader:
+        """Open an object for ranged reads."""
+        return S3Reader(self._connection, self._bucket, self._key(self._relative(path)), path)
+
+    def _relative(self, path: str) -> str:
+        return path.removeprefix(self.location + "/")
+
+    def read_small(self, relative: str) -> bytes | None:
+        """Return the whole of a small object below the location, None when there is none."""
+        try:
+            answer = self._connection.request(
+                "get_object", self._shown(relative), Bucket=self._bucket, Key=self._key(relative)
+            )
+        except NotFoundError:
+            return None
+        data: bytes = answer["Body"]
+        return data[:SMALL_BYTES]
+
+    def write_small(self, relative: str, data: bytes) -> None:
+        """Write a small object: its old content or the new is seen, never a mixture."""
+        self._connection.upload("put_object", self._shown(relative), data, Bucket=self._bucket, Key=self._key(relative))
+
+    def remove(self, relative: str) -> None:
+        """Remove an object; one that is gone already is no error."""
+        with suppress(NotFoundError):
+            self._connection.request(
+                "delete_object", self._shown(relative), Bucket=self._bucket, Key=self._key(relative)
+            )
+
+    def remove_many(self, relatives: Sequence[str]) -> None:
+        """Remove objects, a thousand a request; EdlCkptError names the first that stays."""
+        for start in range(0, len(relatives), _DELETE_AT_ONCE):
+            keys = [{"Key": self._key(r)} for r in relatives[start : start + _DELETE_AT_ONCE]]
+            body = {"Objects": keys, "Quiet": True}
+            answer = self._connection.request("delete_objects", self.location, Bucket=self._bucket, Delete=body)
+            for failed in answer.get("Errors", ()):
+                shown = self._shown(failed["Key"].removeprefix(self._prefix))
+                kind = AuthError if failed.get("Code") == "AccessDenied" else EdlCkptError
+                raise kind(f"cannot be removed: S3 answers {failed.get('Code')}", path=shown)
+
+    def remove_directory(self, relative: str) -> None:
+        """Do nothing: a prefix without objects is not there."""
+
+    def stat(self, relative: str) -> ObjectStat | None:
+        """Return an object's size, ETag and age, None when there is none."""
+        try:
+            answer = self._connection.request(
+                "head_object", self._shown(relative), Bucket=self._bucket, Key=self._key(relative)
+            )
+        except NotFoundError:
+            return None
+        age = (_served_at(answer) - answer["LastModified"]).total_seconds()
+        return ObjectStat(int(answer["ContentLength"]), answer["ETag"], age, answer.get("Metadata", {}).get(_WRITE_ID))
+
+    def write_if(self, relative: str, data: bytes, *, etag: str) -> str:
+        """Write an object only where it has this ETag, '' for none; return the new ETag, '' when it has another.
+
+        UnsupportedError where the storage has no such condition. A reply that was lost is no doubt: what is there tells
+        by its write id whose it is.
+        """
+        mine = new_id()
+        condition = {"IfMatch": etag} if etag else {"IfNoneMatch": "*"}
+        try:
+            answer = self._connection.upload(
+                "put_object",
+                self._shown(relative),
+                data,
+                Bucket=self._bucket,
+                Key=self._key(relative),
+                Metadata={_WRITE_ID: mine},
+                **condition,
+            )
+        except (LockedError, NotFoundError):
+            found = self.stat(relative)
+            return found.etag if found is not None and found.write_id == mine else ""
+        written: str = answer["ETag"]
+        return written
+
+    def new_object(self, relative: str, size_bytes: int) -> Upload:
+        """Begin an object of a known size; nothing is visible until it is completed."""
+        return Upload(self._connection, self._bucket, self._key(relative), self._shown(relative), size_bytes)
+
+    def open_uploads(self) -> Iterator[OpenUpload]:
+        """Yield the uploads below the location that were begun and neither completed nor aborted."""
+        more: dict[str, str] = {}
+        while True:
+            answer = self._connection.request(
+                "list_multipart_uploads", self.location, Bucket=self._bucket, Prefix=self._prefix, **more
+            )
+            now = _served_at(answer)
+            for item in answer.get("Uploads", ()):
+                age = (now - item["Initiated"]).total_seconds()
+                yield OpenUpload(item["Key"].removeprefix(self._prefix), item["UploadId"], age)
+            if not answer.get("IsTruncated"):
+                return
+            more = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer["NextUploadIdMarker"]}
+
+    def abort_upload(self, relative: str, upload_id: str) -> None:
+        """Drop an upload and its parts; one that is gone already is no error."""
+        _abort(self._connection, self._bucket, self._key(relative), self._shown(relative), upload_id)
+
+    def resume_object(self, relative: str, size_bytes: int, record: Mapping[str, Any]) -> Upload | None:
+        """Return an upload that was begun before and has all its parts, None when it is gone or lacks some.
+
+        `record` tells its upload_id and its write_id.
+        """
+        upload = self.new_object(relative, size_bytes)
+        return upload if upload.adopt(str(record["upload_id"]), str(record["write_id"])) else None
+
+
+def _served_at(answer: Mapping[str, Any]) -> datetime:
+    """Return the service's own time: its ages do not depend on our clock."""
+    from email.utils import parsedate_to_datetime
+
+    headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    try:
+        return parsedate_to_datetime(headers["date"])
+    except (KeyError, ValueError, TypeError):
+        return datetime.now(UTC)

@@ -1,0 +1,219 @@
+"""Objects of known size, written at any offset from several threads, visible once completed."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError, RefusedError, UnsupportedError
+from edl_ckpt.core.ids import new_id
+from edl_ckpt.core.storage.s3.client import Connection
+
+MIN_PART_BYTES: Final = 5 << 20
+"""What S3 asks of every part of an upload but the last."""
+
+
+MAX_PARTS: Final = 10_000
+
+
+_WRITE_ID: Final = "edl-ckpt-write-id"
+
+
+def _abort(connection: Connection, bucket: str, key: str, shown: str, upload_id: str) -> None:
+    with suppress(LockedError, NotFoundError):
+        connection.request("abort_multipart_upload", shown, Bucket=bucket, Key=key, UploadId=upload_id)
+
+
+@dataclass(slots=True)
+class _Part:
+    """A part that is being filled: its bytes, and how many of them have come."""
+
+    data: bytearray
+    filled: int = 0
+
+
+class Upload:
+    """An object of known size that is written at any offset, from several threads, and appears when it is completed.
+
+    Every byte is to be written once. Bytes are gathered in parts, each uploaded, and its memory freed, when it is full;
+    `memory_bytes` is what is held now, `peak_bytes` the most it was. An object of one part is one PUT when completed.
+    """
+
+    def __init__(self, connection: Connection, bucket: str, key: str, shown: str, size_bytes: int) -> None:
+        self.path = shown
+        self.size_bytes = size_bytes
+        self.part_bytes = part_bytes(size_bytes)
+        self.bytes_written = 0
+        self.memory_bytes = 0
+        self.peak_bytes = 0
+        self.verified = True
+        """False once something was uploaded that S3 did not tell the MD5 of: then it must be read back."""
+        self.upload_id = ""
+        self._connection = connection
+        self._target = {"Bucket": bucket, "Key": key}
+        self.write_id = new_id()
+        self._parts: dict[int, _Part] = {}
+        self._etags: dict[int, str] = {}
+        self._single: bytearray | None = None
+        self.completed = False
+        self._lock = threading.Lock()
+        self._count = max(-(-size_bytes // self.part_bytes), 1)
+
+    def begin(self) -> str:
+        """Open the upload on the service and return its id, '' for an object of one part."""
+        if self._count > 1 and not self.upload_id:
+            answer = self._connection.request(
+                "create_multipart_upload", self.path, **self._target, Metadata={_WRITE_ID: self.write_id}
+            )
+            self.upload_id = answer["UploadId"]
+        return self.upload_id
+
+    def write(self, offset: int, data: memoryview | bytes) -> None:
+        """Take all of `data` at `offset`; uploads what is full."""
+        view = memoryview(data).cast("B")
+        if offset < 0 or offset + len(view) > self.size_bytes:
+            raise EdlCkptError("a write past the end of the object", path=self.path, offset=offset)
+        done = 0
+        while done < len(view):
+            number, at = divmod(offset + done, self.part_bytes)
+            size = min(self._size_of(number) - at, len(view) - done)
+            self._fill(number, at, view[done : done + size])
+            done += size
+        with self._lock:
+            self.bytes_written += len(view)
+
+    def _size_of(self, number: int) -> int:
+        return min(self.part_bytes, self.size_bytes - number * self.part_bytes)
+
+    def _fill(self, number: int, at: int, data: memoryview) -> None:
+        with self._lock:
+            part = self._parts.get(number)
+            if part is None:
+                part = self._parts[number] = _Part(bytearray(self._size_of(number)))
+                self.memory_bytes += len(part.data)
+                self.peak_bytes = max(self.peak_bytes, self.memory_bytes)
+        part.data[at : at + len(data)] = data
+        with self._lock:
+            part.filled += len(data)
+            full = part.filled >= len(part.data)
+            if full:
+                del self._parts[number]
+        if full:
+            self._upload(number, part.data)
+
+    def _upload(self, number: int, data: bytearray) -> None:
+        if self._count == 1:
+            self._single = data
+            return
+        try:
+            answer = self._connection.upload(
+                "upload_part", self.path, data, **self._target, UploadId=self.upload_id, PartNumber=number + 1
+            )
+        finally:
+            with self._lock:
+                self.memory_bytes -= len(data)
+        with self._lock:
+            self._etags[number] = answer["ETag"]
+            self.verified = self.verified and answer["verified"]
+
+    def finish(self) -> None:
+        """Make sure that every byte was written; EdlCkptError when one was not."""
+        whole = self._single is not None if self._count == 1 else len(self._etags) == self._count
+        if self._parts or not (whole or self.size_bytes == 0):
+            raise EdlCkptError("not every byte of the object was written", path=self.path)
+
+    def adopt(self, upload_id: str, write_id: str) -> bool:
+        """Take over an upload that was begun before; True when all its parts are there."""
+        self.write_id = write_id
+        self.verified = False  # its parts were compared by another process
+        etags: dict[int, str] = {}
+        more: dict[str, Any] = {}
+        while True:
+            try:
+                answer = self._connection.request("list_parts", self.path, **self._target, UploadId=upload_id, **more)
+            except (LockedError, NotFoundError):
+                return False
+            for part in answer.get("Parts", ()):
+                number = part["PartNumber"] - 1
+                if 0 <= number < self._count and part["Size"] == self._size_of(number):
+                    etags[number] = part["ETag"]
+            if not answer.get("IsTruncated"):
+                break
+            more = {"PartNumberMarker": answer["NextPartNumberMarker"]}
+        if len(etags) != self._count:
+            return False
+        self.upload_id, self._etags, self.bytes_written = upload_id, etags, self.size_bytes
+        return True
+
+    def complete(self, *, replace: bool = False) -> None:
+        """Make the object visible, whole; RefusedError when the name is taken, unless it is to be replaced.
+
+        A reply that was lost is no doubt: what is there tells by its write id, or its parts, whose it is.
+        """
+        try:
+            self._complete(**({} if replace else {"IfNoneMatch": "*"}))
+        except UnsupportedError:
+            if self._found() is not None:
+                raise RefusedError("exists already; nothing was changed", path=self.path) from None
+            self._complete()
+        except (LockedError, NotFoundError):
+            found = self._found()
+            if found is None or not self._is_ours(found):
+                if found is None:
+                    raise
+                raise RefusedError("exists already; nothing was changed", path=self.path) from None
+        self.completed = True
+        self._single = None
+        self.memory_bytes = 0
+
+    def _complete(self, **condition: str) -> None:
+        if self._count == 1:
+            data = self._single or bytearray()
+            ours = {_WRITE_ID: self.write_id}
+            answer = self._connection.upload("put_object", self.path, data, **self._target, **condition, Metadata=ours)
+            self.verified = answer["verified"]
+            return
+        parts = [{"PartNumber": number + 1, "ETag": etag} for number, etag in sorted(self._etags.items())]
+        self._connection.request(
+            "complete_multipart_upload",
+            self.path,
+            **self._target,
+            UploadId=self.upload_id,
+            MultipartUpload={"Parts": parts},
+            **condition,
+        )
+
+    def _found(self) -> dict[str, Any] | None:
+        try:
+            return self._connection.request("head_object", self.path, **self._target)
+        except NotFoundError:
+            return None
+
+    def _is_ours(self, found: Mapping[str, Any]) -> bool:
+        """Say whether what is there is what we completed: by our write id, or by the sum of an upload taken over."""
+        if found.get("Metadata", {}).get(_WRITE_ID) == self.write_id:
+            return True
+        sums = b"".join(bytes.fromhex(e.strip('"')) for _, e in sorted(self._etags.items()) if len(e.strip('"')) == 32)
+        whole = hashlib.md5(sums, usedforsecurity=False).hexdigest()
+        return self._count > 1 and str(found["ETag"]).strip('"') == f"{whole}-{self._count}"
+
+    def abort(self) -> None:
+        """Drop what was uploaded; what was completed stays."""
+        self._parts.clear()
+        self._single = None
+        if self.upload_id and not self.completed:
+            _abort(self._connection, self._target["Bucket"], self._target["Key"], self.path, self.upload_id)
+
+
+def part_bytes(size_bytes: int) -> int:
+    """Return how large the parts of an object are: as small as S3 allows, since open parts are held in memory.
+
+    >>> part_bytes(1 << 20), part_bytes(1 << 40)
+    (5242880, 110100480)
+    """
+    least = max(MIN_PART_BYTES, -(-size_bytes // MAX_PARTS))
+    return -(-least // (1 << 20)) * (1 << 20)

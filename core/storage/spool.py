@@ -1,0 +1,38 @@
+"""Local temporary files for data that goes to storage which cannot be written at any offset."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+from edl_ckpt.core.storage.faults import storage_errors
+
+
+class SpoolFile:
+    """A local temporary file, in $TMPDIR, written at any offset and without a name."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by `close`
+        self.path = f"/proc/self/fd/{self._file.fileno()}"
+        self.bytes_written = 0
+        with storage_errors(tempfile.gettempdir()):
+            if size_bytes:
+                os.posix_fallocate(self._file.fileno(), 0, size_bytes)
+
+    def write(self, offset: int, data: memoryview | bytes) -> None:
+        """Write all of `data` at `offset`."""
+        view = memoryview(data).cast("B")
+        done = 0
+        with storage_errors(tempfile.gettempdir()):
+            while done < len(view):
+                done += os.pwrite(self._file.fileno(), view[done:], offset + done)
+        self.bytes_written += done
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes of it."""
+        with storage_errors(tempfile.gettempdir()):
+            return os.pread(self._file.fileno(), size, offset)
+
+    def close(self) -> None:
+        """Drop it."""
+        self._file.close()
