@@ -32,7 +32,7 @@ from edl_ckpt.core.errors import (
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.operations.export import ExportResult, Selection, export_version
 from edl_ckpt.core.operations.export.content import cast_floats, draw
-from edl_ckpt.core.operations.export.names import check_names, file_name, original_name
+from edl_ckpt.core.operations.export.names import check_names, escaped_file_name, original_name
 from edl_ckpt.core.operations.save import Table
 from oracle import GOLDEN, Model
 
@@ -92,7 +92,7 @@ def test_any_model(
     place = tmp_path_factory.mktemp("m")
     write_checkpoint(place / "run", model, ps_num)
     names = [*model.dense, *(f"{t}.{k}" for t in model.tables for k in ("ids", "vectors"))]
-    folded = {file_name(name).casefold() for name in names}
+    folded = {escaped_file_name(name).casefold() for name in names}
     if len(folded) < len(names) and ending != "safetensors":
         with pytest.raises(UnsupportedError):
             export_version(only(place / "run"), str(place / f"m.{ending}"), part_bytes=part_bytes)
@@ -302,7 +302,7 @@ def test_file_names(name: str) -> None:
     """Any name becomes one harmless component of a path, and back."""
     if any(0xD800 <= ord(c) < 0xE000 for c in name):
         return
-    written = file_name(name)
+    written = escaped_file_name(name)
     assert original_name(written) == name
     assert "/" not in written
     assert "\\" not in written

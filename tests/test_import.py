@@ -22,7 +22,7 @@ from edl_ckpt.core import fingerprint_checkpoint, list_versions, open_checkpoint
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, NotFoundError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.operations.export import export_version
-from edl_ckpt.core.operations.export.names import file_name
+from edl_ckpt.core.operations.export.names import escaped_file_name
 from edl_ckpt.core.operations.importing import NameMap, import_arrays, read_map
 from oracle import GOLDEN, Model
 
@@ -59,7 +59,7 @@ def test_any_model_round_trip(
     """Any model, exported from N servers and imported for M, has the same fingerprint."""
     place = tmp_path_factory.mktemp("m")
     names = [*model.dense, *(f"{t}.{k}" for t in model.tables for k in ("ids", "vectors"))]
-    if len({file_name(name).casefold() for name in names}) == len(names):
+    if len({escaped_file_name(name).casefold() for name in names}) == len(names):
         write_checkpoint(place / "run", model, before)
         export_version(only(place / "run"), str(place / f"m.{ending}"), part_bytes=100)
         if names:

@@ -343,12 +343,12 @@ def test_listing_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_index_skips_values(tmp_path: Path) -> None:
     """Opening a shard of holes of 3 GiB, for which no memory is, reads a few kilobytes."""
     from edl_ckpt.core.format.model import DTYPES, TableInfo
-    from edl_ckpt.core.format.shard_layout import DensePart, TablePart, lay_out_shard
+    from edl_ckpt.core.format.shard_layout import PlacedTable, PlacedVariable, lay_out_shard
 
     f32 = DTYPES["float32"]
     rows = 40_000_000
-    dense = [DensePart(f"v{i}", f32, (1 << 20,), 4 << 20) for i in range(100)]
-    layout = lay_out_shard(7, [TableInfo("t", 16, "zeros")], dense, [TablePart("t", f32, 16, rows, rows)])
+    dense = [PlacedVariable(f"v{i}", f32, (1 << 20,), 4 << 20) for i in range(100)]
+    layout = lay_out_shard(7, [TableInfo("t", 16, "zeros")], dense, [PlacedTable("t", f32, 16, rows, rows)])
     directory = tmp_path / "version_7"
     directory.mkdir()
     with (directory / "variables-0-of-1.chkpt").open("wb") as file:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from edl_ckpt.core.format.model import ShardIndex
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.progress import SILENT, Progress
-from edl_ckpt.core.state.seal import Chunk, Seal, SealedShard, file_name, now_text
+from edl_ckpt.core.state.seal import Chunk, Seal, SealedShard, base_name, now_text
 from edl_ckpt.core.storage.interface import RangeReader
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def make_seal(checkpoint: Checkpoint, fingerprint: str, *, workers: int, progres
     progress.start("sealing", sum(shard.file.size_bytes for shard in checkpoint.shards))
     held = [(checkpoint.reader(shard), cut(shard, checkpoint.reader(shard))) for shard in checkpoint.shards]
     sums = sums_of(held, workers=workers, progress=progress)
-    shards = [SealedShard(file_name(r.path), r.size_bytes, tuple(c)) for (r, _), c in zip(held, sums, strict=True)]
+    shards = [SealedShard(base_name(r.path), r.size_bytes, tuple(c)) for (r, _), c in zip(held, sums, strict=True)]
     number = checkpoint.version.version
     return Seal(number, fingerprint, tuple(shards), now_text())
 

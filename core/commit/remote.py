@@ -23,7 +23,7 @@ from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.state.owner import describe
 from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, seal_file
-from edl_ckpt.core.state.seal import file_name, seal_bytes
+from edl_ckpt.core.state.seal import base_name, seal_bytes
 from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, Sink
 
 OPEN_PARTS: Final = 5
@@ -68,7 +68,7 @@ class RemoteOutput:
         self._replaces = replaces
         self._spool = spool
         self._stage = f"{STAGE_DIR}/{new_id()}"
-        self._directory = file_name(replaces.path) if replaces else layout.version_dir(number)
+        self._directory = base_name(replaces.path) if replaces else layout.version_dir(number)
         self._objects: list[ObjectWriter] = []
         self._sinks: list[Sink] = []
         self._journal: dict[str, Any] = {}
@@ -81,7 +81,7 @@ class RemoteOutput:
     def create(self, sizes: Sequence[int]) -> Sequence[Sink]:
         """Begin all uploads, and write down which they are."""
         names = [self._layout.shard_file(i, len(sizes)) for i in range(len(sizes))]
-        old = [file_name(shard.path) for shard in self._replaces.shards] if self._replaces else []
+        old = [base_name(shard.path) for shard in self._replaces.shards] if self._replaces else []
         if set(names) & set(old):
             raise RefusedError(
                 "on storage without rename a version cannot be replaced by one of as many shards",

@@ -25,7 +25,7 @@ EMPTY_DTYPE: Final = DTYPES["float32"]
 
 
 @dataclass(frozen=True, slots=True)
-class DensePart:
+class PlacedVariable:
     """A dense variable to be placed in a shard."""
 
     name: str
@@ -35,7 +35,7 @@ class DensePart:
 
 
 @dataclass(frozen=True, slots=True)
-class TablePart:
+class PlacedTable:
     """Rows of a table to be placed in a shard; `id_bytes` is the size of their ids as varints."""
 
     name: str
@@ -80,7 +80,7 @@ class _Layer:
 
 
 def lay_out_shard(
-    version: int, infos: Sequence[TableInfo], dense: Sequence[DensePart], tables: Sequence[TablePart]
+    version: int, infos: Sequence[TableInfo], dense: Sequence[PlacedVariable], tables: Sequence[PlacedTable]
 ) -> ShardLayout:
     """Return the layout of a v4 shard: version, infos, variables, tables, each in the order given.
 
@@ -111,7 +111,7 @@ def lay_out_shard(
     return ShardLayout(layer.at, tuple(layer.between), dense_at, values_at, ids_at)
 
 
-def _lay_out_table(layer: _Layer, table: TablePart) -> tuple[int, int]:
+def _lay_out_table(layer: _Layer, table: PlacedTable) -> tuple[int, int]:
     """Place a table's entry; return where its values and its ids begin."""
     dtype = table.dtype if table.rows else EMPTY_DTYPE
     values_size = table.rows * table.dim * dtype.itemsize

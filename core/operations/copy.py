@@ -40,8 +40,8 @@ from edl_ckpt.core.state.seal import (
     Chunk,
     Seal,
     SealedShard,
+    base_name,
     differing_sizes,
-    file_name,
     now_text,
     read_seal,
     seal_bytes,
@@ -161,7 +161,7 @@ def _entry(version: Version, target: str, there: Sequence[Version], store: Any) 
 
 
 def _sizes(version: Version) -> dict[str, int]:
-    return {file_name(shard.path): shard.size_bytes for shard in version.shards}
+    return {base_name(shard.path): shard.size_bytes for shard in version.shards}
 
 
 def _has_progress(store: Any, number: int) -> bool:
@@ -174,7 +174,7 @@ def _stage_name(number: int) -> str:
 
 def identity(version: Version) -> str:
     """Return a digest of what a listing tells of a version's files: names, sizes and times."""
-    files = [(file_name(s.path), s.size_bytes, s.modified) for s in version.shards]
+    files = [(base_name(s.path), s.size_bytes, s.modified) for s in version.shards]
     return hashlib.blake2b(repr(files).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
@@ -348,7 +348,7 @@ class _Copy:
         sealed = {} if self.seal is None else {shard.name: shard for shard in self.seal.shards}
         shards: list[_Shard] = []
         for index, shard in enumerate(source.shards):
-            name, reader = file_name(shard.file.path), source.reader(shard)
+            name, reader = base_name(shard.file.path), source.reader(shard)
             if reader.size_bytes != shard.file.size_bytes:
                 raise LockedError("still being written", path=shard.file.path)
             chunks = list(sealed[name].chunks) if name in sealed else cut(shard, reader)
@@ -420,7 +420,7 @@ class _Copy:
 
     def _compare(self, sealed: Sequence[SealedShard], written: Checkpoint) -> None:
         """Read back what was written; EdlCkptError when it is not what was read."""
-        readers = {file_name(shard.file.path): written.reader(shard) for shard in written.shards}
+        readers = {base_name(shard.file.path): written.reader(shard) for shard in written.shards}
         self.progress.start("reading back", self.version.size_bytes)
         for shard in sealed:
             (now,) = sums_of([(readers[shard.name], shard.chunks)], workers=self.workers, progress=self.progress)

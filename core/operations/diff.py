@@ -307,11 +307,11 @@ def _diff_table(first: _Side, second: _Side, name: str, wish: _Wish, progress: P
     told = list(_table_changes(one, two, name))
     size = max(_table_bytes(one, name), _table_bytes(two, name)) + 16 * _row_count(one, name)
     parts = parts_needed(size, wish.part_bytes)
-    tally = _TableTally(wish)
+    comparison = _TableComparison(wish)
     with first.cut(name, parts, progress) as left, second.cut(name, parts, progress) as right:
         for one_part, other in zip(left.all_parts(), right.all_parts(), strict=True):
-            tally.compare(one_part, other)
-    return tally.result(name, ", ".join(told))
+            comparison.add(one_part, other)
+    return comparison.result(name, ", ".join(told))
 
 
 def _table_changes(one: Checkpoint, two: Checkpoint, name: str) -> Iterator[str]:
@@ -327,7 +327,7 @@ def _table_changes(one: Checkpoint, two: Checkpoint, name: str) -> Iterator[str]
 
 
 @dataclass(slots=True)
-class _TableTally:
+class _TableComparison:
     """What is counted over the parts of a table."""
 
     wish: _Wish
@@ -341,8 +341,8 @@ class _TableTally:
     top: list[RowChange] = field(default_factory=list)
     rows: list[tuple[int, str, float | None]] = field(default_factory=list)
 
-    def compare(self, a: TablePart, b: TablePart) -> None:
-        """StageLock one part of both sides against each other."""
+    def add(self, a: TablePart, b: TablePart) -> None:
+        """Compare one part of both sides."""
         at = np.searchsorted(b.ids, a.ids)
         both = np.zeros(len(a.ids), np.bool_)
         inside = at < len(b.ids)

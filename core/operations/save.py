@@ -14,7 +14,7 @@ from edl_ckpt.core.errors import UnsupportedError, UsageError
 from edl_ckpt.core.format import bulk, placement
 from edl_ckpt.core.format.model import DTYPES, DType, TableInfo, Version
 from edl_ckpt.core.format.names import writable_layout
-from edl_ckpt.core.format.shard_layout import DensePart, ShardLayout, TablePart, lay_out_shard
+from edl_ckpt.core.format.shard_layout import PlacedTable, PlacedVariable, ShardLayout, lay_out_shard
 
 if TYPE_CHECKING:
     from edl_ckpt.core.storage.interface import Sink
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A whole table in memory: int64 [n] ids, [n, dim] rows, and the initializer of ids yet unseen."""
+    """A whole table in memory: int64 [n] ids, their [n, dim] vectors, and the initializer of ids yet unseen."""
 
     ids: npt.NDArray[np.int64]
-    rows: npt.NDArray[np.generic]
+    vectors: npt.NDArray[np.generic]
     initializer: str = "uniform"
 
 
@@ -72,10 +72,10 @@ def save_checkpoint(
 
 
 def _check_table(name: str, table: Table) -> None:
-    if table.ids.ndim != 1 or table.ids.dtype != np.int64 or table.rows.shape[:1] != table.ids.shape:
-        raise UsageError(f"table {name!r}: expected ids int64 [n] and rows [n, dim]")
-    if table.rows.ndim != 2:
-        raise UsageError(f"table {name!r}: expected rows [n, dim], got shape {list(table.rows.shape)}")
+    if table.ids.ndim != 1 or table.ids.dtype != np.int64 or table.vectors.shape[:1] != table.ids.shape:
+        raise UsageError(f"table {name!r}: expected ids int64 [n] and vectors [n, dim]")
+    if table.vectors.ndim != 2:
+        raise UsageError(f"table {name!r}: expected vectors [n, dim], got shape {list(table.vectors.shape)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +110,11 @@ def _part_of(
     infos, parts = [], []
     for name, table in sorted(tables.items()):
         held = placement.row_owners(table.ids, ps_num) == ps_id
-        rows[name] = (bulk.encode_varints(table.ids[held]), table.rows[held])
-        infos.append(TableInfo(name, table.rows.shape[1], table.initializer))
-        dtype = _dtype_of(name, table.rows)
-        parts.append(TablePart(name, dtype, table.rows.shape[1], int(held.sum()), len(rows[name][0])))
-    dense = [DensePart(n, _dtype_of(n, v), v.shape, v.nbytes) for n, v in mine.items()]
+        rows[name] = (bulk.encode_varints(table.ids[held]), table.vectors[held])
+        infos.append(TableInfo(name, table.vectors.shape[1], table.initializer))
+        dtype = _dtype_of(name, table.vectors)
+        parts.append(PlacedTable(name, dtype, table.vectors.shape[1], int(held.sum()), len(rows[name][0])))
+    dense = [PlacedVariable(n, _dtype_of(n, v), v.shape, v.nbytes) for n, v in mine.items()]
     return _ShardPart(lay_out_shard(version, infos, dense, parts), mine, rows)
 
 

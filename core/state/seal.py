@@ -70,14 +70,14 @@ def now_text() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def file_name(path: str) -> str:
+def base_name(path: str) -> str:
     """Return the last part of a path or URL."""
     return path.rpartition("/")[2]
 
 
 def differing_sizes(seal: Seal, version: Version) -> list[str]:
     """Return what is wrong with the names and sizes of a version's shards; nothing when they are as sealed."""
-    held = {file_name(shard.path): shard.size_bytes for shard in version.shards}
+    held = {base_name(shard.path): shard.size_bytes for shard in version.shards}
     sealed = seal.sizes
     said = [f"{name} is of another set than what was sealed" for name in sorted(held.keys() - sealed.keys())]
     said += [f"{name} was sealed and is not there" for name in sorted(sealed.keys() - held.keys())]

@@ -26,7 +26,7 @@ from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.model import DTYPES, TableInfo
 from edl_ckpt.core.format.names import ELASTICDL
 from edl_ckpt.core.format.placement import variable_owner
-from edl_ckpt.core.format.shard_layout import DensePart, TablePart, lay_out_shard
+from edl_ckpt.core.format.shard_layout import PlacedTable, PlacedVariable, lay_out_shard
 from edl_ckpt.core.storage.files import PreallocatedFile
 
 EDL = [sys.executable, "-c", "from edl_ckpt.cli.app import main; main()"]
@@ -148,9 +148,9 @@ def write(location: Path, shape: Shape) -> None:
     for ps_id in range(shape.ps_num):
         ids = [_ids(random, rows // shape.ps_num, shape, ps_id) for rows, _ in shape.tables]
         parts = [
-            TablePart(info.name, F32, info.dim, held[1], len(held[0])) for info, held in zip(infos, ids, strict=True)
+            PlacedTable(info.name, F32, info.dim, held[1], len(held[0])) for info, held in zip(infos, ids, strict=True)
         ]
-        mine = [DensePart(n, F32, (128, 128), 65_536) for n in names if variable_owner(n, shape.ps_num) == ps_id]
+        mine = [PlacedVariable(n, F32, (128, 128), 65_536) for n in names if variable_owner(n, shape.ps_num) == ps_id]
         layout = lay_out_shard(1, infos, mine, parts)
         file = PreallocatedFile(str(directory / ELASTICDL.shard_file(ps_id, shape.ps_num)), layout.size_bytes)
         for offset, data in layout.between:
@@ -272,7 +272,7 @@ def large_shard_figures(runs: int, scale: float, work: Path) -> Iterator[Figure]
     for name, rows in (("large", int(68_000_000 * scale)), ("small", 100)):
         directory = work / name / "version-1"
         directory.mkdir(parents=True)
-        layout = lay_out_shard(1, [TableInfo("t", 16, "zeros")], [], [TablePart("t", F32, 16, rows, rows)])
+        layout = lay_out_shard(1, [TableInfo("t", 16, "zeros")], [], [PlacedTable("t", F32, 16, rows, rows)])
         with (directory / "variables-0-of-1.ckpt").open("wb") as file:
             for offset, data in layout.between:
                 file.seek(offset)

@@ -13,7 +13,7 @@ from typing import IO, Any, Final
 import numpy as np
 
 from edl_ckpt.core.operations.export.interface import ExportContent, Tensor
-from edl_ckpt.core.operations.export.names import check_names, file_name
+from edl_ckpt.core.operations.export.names import check_names, escaped_file_name
 from edl_ckpt.core.storage.faults import storage_errors
 
 INDEX: Final = "index.json"
@@ -117,7 +117,7 @@ class NpyDirectory:
         """Write the files; a tensor's file is its name with everything that could be a path written as %XX."""
         check_names(tensor.name for tensor in content.tensors)
         for tensor in content.tensors:
-            target = os.path.join(path, f"{file_name(tensor.name)}.npy")
+            target = os.path.join(path, f"{escaped_file_name(tensor.name)}.npy")
             with storage_errors(target), open(target, "xb") as file:
                 file.write(npy_header(tensor))
                 _write_chunks(tensor, file)
@@ -137,7 +137,7 @@ class Npz:
         with storage_errors(path), open(path, "xb") as file:
             with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
                 for tensor in content.tensors:
-                    info = zipfile.ZipInfo(f"{file_name(tensor.name)}.npy")
+                    info = zipfile.ZipInfo(f"{escaped_file_name(tensor.name)}.npy")
                     with archive.open(info, "w", force_zip64=True) as member:
                         member.write(npy_header(tensor))
                         _write_chunks(tensor, member)
@@ -149,7 +149,9 @@ def index_document(content: ExportContent) -> dict[str, Any]:
     """Return what `index.json` says: each tensor's file and true dtype, which of them are tables, metadata."""
     return {
         "schema": INDEX_SCHEMA,
-        "tensors": {t.name: {"file": f"{file_name(t.name)}.npy", "dtype": t.dtype.name} for t in content.tensors},
+        "tensors": {
+            t.name: {"file": f"{escaped_file_name(t.name)}.npy", "dtype": t.dtype.name} for t in content.tensors
+        },
         "tables": {name: asdict(note) for name, note in content.notes.items()},
         "metadata": dict(content.metadata),
     }

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from edl_ckpt.core.errors import UnsupportedError
 from edl_ckpt.core.operations.export.arrays import Safetensors
 from edl_ckpt.core.operations.export.interface import ExportContent, Tensor
-from edl_ckpt.core.operations.export.names import check_names, file_name
+from edl_ckpt.core.operations.export.names import check_names, escaped_file_name
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import flush_file
 
@@ -75,7 +75,7 @@ class Parquet:
                 [("id", arrow.int64()), ("vector", arrow.list_(values, table.dim))],
                 metadata={"edl-ckpt": notes, "table": table.name},
             )
-            target = os.path.join(path, f"{file_name(table.name)}.parquet")
+            target = os.path.join(path, f"{escaped_file_name(table.name)}.parquet")
             with storage_errors(target), parquet.ParquetWriter(target, schema, use_dictionary=False) as writer:
                 for ids, vectors in table.batches():
                     flat = arrow.array(np.ascontiguousarray(vectors).reshape(-1), values)

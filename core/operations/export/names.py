@@ -17,10 +17,10 @@ _DEVICES: Final = {"CON", "PRN", "AUX", "NUL", *(f"{name}{k}" for name in ("COM"
 _MAX_BYTES: Final = 200
 
 
-def file_name(name: str) -> str:
+def escaped_file_name(name: str) -> str:
     """Return a name as one component of a path: what could be more is written as %XX.
 
-    >>> file_name("dense/kernel:0"), file_name("../../etc/passwd"), file_name("CON")
+    >>> escaped_file_name("dense/kernel:0"), escaped_file_name("../../etc/passwd"), escaped_file_name("CON")
     ('dense%2Fkernel%3A0', '%2E.%2F..%2Fetc%2Fpasswd', '%43ON')
     """
     quoted = quote(name, safe=_SAFE)
@@ -30,9 +30,9 @@ def file_name(name: str) -> str:
 
 
 def original_name(name: str) -> str:
-    """Return what `file_name` was given.
+    """Return what `escaped_file_name` was given.
 
-    >>> original_name(file_name("a/b.. %"))
+    >>> original_name(escaped_file_name("a/b.. %"))
     'a/b.. %'
     """
     return "" if name == "%" else unquote(name)
@@ -42,7 +42,7 @@ def check_names(names: Iterable[str]) -> None:
     """Raise UnsupportedError when two names would be one file where case does not count, or one is too long for any."""
     seen: dict[str, str] = {}
     for name in names:
-        written = file_name(name)
+        written = escaped_file_name(name)
         if len(written) > _MAX_BYTES:
             raise UnsupportedError(f"{name[:40]!r}...: too long for the name of a file")
         other = seen.setdefault(written.casefold(), name)

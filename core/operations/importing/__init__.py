@@ -23,7 +23,7 @@ from edl_ckpt.core.errors import CorruptError, NotFoundError, UsageError
 from edl_ckpt.core.format import bulk, placement
 from edl_ckpt.core.format.model import ShardFile, State, TableInfo, Version
 from edl_ckpt.core.format.names import writable_layout
-from edl_ckpt.core.format.shard_layout import DensePart, ShardLayout, TablePart, lay_out_shard, write_groups
+from edl_ckpt.core.format.shard_layout import PlacedTable, PlacedVariable, ShardLayout, lay_out_shard, write_groups
 from edl_ckpt.core.operations.importing.arrays import ArrayData, ArraySource, chunks
 from edl_ckpt.core.operations.reshard.execute import ReshardResult
 from edl_ckpt.core.operations.reshard.plan import TargetShard, check_free
@@ -259,10 +259,12 @@ def _lay_out(
     version: int, variables: Mapping[str, ArrayData], tables: list[ImportedTable], counts: Counts, ps_num: int
 ) -> tuple[ShardLayout, ...]:
     infos = [TableInfo(t.name, t.dim, t.initializer) for t in sorted(tables, key=lambda t: t.name.encode())]
-    held: list[list[DensePart]] = [[] for _ in range(ps_num)]
+    held: list[list[PlacedVariable]] = [[] for _ in range(ps_num)]
     for name in sorted(variables, key=str.encode):
         array = variables[name]
-        held[placement.variable_owner(name, ps_num)].append(DensePart(name, array.dtype, array.shape, array.size_bytes))
+        held[placement.variable_owner(name, ps_num)].append(
+            PlacedVariable(name, array.dtype, array.shape, array.size_bytes)
+        )
     ordered = sorted(tables, key=lambda t: t.name.encode())
     return tuple(
         lay_out_shard(
@@ -270,7 +272,7 @@ def _lay_out(
             infos,
             held[i],
             [
-                TablePart(t.name, t.vectors.dtype, t.dim, int(counts[t.name][0][i]), int(counts[t.name][1][i]))
+                PlacedTable(t.name, t.vectors.dtype, t.dim, int(counts[t.name][0][i]), int(counts[t.name][1][i]))
                 for t in ordered
             ],
         )

@@ -26,9 +26,9 @@ from edl_ckpt.core.format.names import DESIGN, SINGLE_FILE, Layout, writable_lay
 from edl_ckpt.core.format.shard_layout import (
     EMPTY_DTYPE,
     LARGE_SHARD_BYTES,
-    DensePart,
+    PlacedTable,
+    PlacedVariable,
     ShardLayout,
-    TablePart,
     lay_out_shard,
 )
 from edl_ckpt.core.parallel import default_workers, run_parallel
@@ -309,11 +309,11 @@ def _lay_out(
         rows[route.piece.entry.name] += route.rows
         id_bytes[route.piece.entry.name] += route.id_bytes
     infos = [checkpoint.infos[name] for name in sorted(checkpoint.infos, key=str.encode)]
-    held: list[list[DensePart]] = [[] for _ in range(ps_num)]
+    held: list[list[PlacedVariable]] = [[] for _ in range(ps_num)]
     variables = {v.name: v for shard in checkpoint.shards for v in shard.variables}
     for name in sorted(variables, key=str.encode):
         entry = variables[name]
-        part = DensePart(name, entry.dtype, entry.shape, entry.size_bytes)
+        part = PlacedVariable(name, entry.dtype, entry.shape, entry.size_bytes)
         held[placement.variable_owner(name, ps_num)].append(part)
     dtypes = {name: checkpoint.table_dtype(name) or EMPTY_DTYPE for name in tables}
     ordered = sorted(tables, key=str.encode)
@@ -324,7 +324,7 @@ def _lay_out(
             number,
             infos,
             held[i],
-            [TablePart(n, dtypes[n], checkpoint.infos[n].dim, int(rows[n][i]), int(id_bytes[n][i])) for n in ordered],
+            [PlacedTable(n, dtypes[n], checkpoint.infos[n].dim, int(rows[n][i]), int(id_bytes[n][i])) for n in ordered],
         )
         for i in range(ps_num)
     )

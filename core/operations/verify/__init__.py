@@ -24,7 +24,7 @@ from edl_ckpt.core.operations.verify.ids import _Scan
 from edl_ckpt.core.parallel import default_workers
 from edl_ckpt.core.progress import SILENT, Progress
 from edl_ckpt.core.state.paths import seal_file
-from edl_ckpt.core.state.seal import Seal, differing_sizes, file_name, read_seal, seal_bytes
+from edl_ckpt.core.state.seal import Seal, base_name, differing_sizes, read_seal, seal_bytes
 from edl_ckpt.core.storage import is_local, open_store
 from edl_ckpt.core.storage.interface import RangeReader
 
@@ -150,7 +150,7 @@ def _check_chunks(
     progress: Progress,
 ) -> None:
     """Compare every byte with what was sealed; a finding names shard, chunk, offset and what it lies in."""
-    shards = {file_name(shard.path): shard for shard in version.shards}
+    shards = {base_name(shard.path): shard for shard in version.shards}
     progress.start("comparing with the seal", version.size_bytes)
     for name, chunk in check_chunks(seal, readers, workers=workers, progress=progress):
         what = f"{chunk.kind} {chunk.name!r}" if chunk.kind else "the header"

@@ -14,7 +14,7 @@ from edl_ckpt.core.format.model import DenseEntry, ShardFile, ShardIndex, State,
 from edl_ckpt.core.format.shard_layout import LARGE_SHARD_BYTES
 from edl_ckpt.core.format.wire import Cursor
 from edl_ckpt.core.operations.verify.findings import _Report
-from edl_ckpt.core.state.seal import file_name
+from edl_ckpt.core.state.seal import base_name
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader
 
@@ -60,7 +60,7 @@ def _open_what_can_be(
         try:
             reader = store.open(file.path)
             stack.callback(reader.close)
-            opened[file_name(file.path)] = reader
+            opened[base_name(file.path)] = reader
             drafts.append(draft_shard(file, Cursor(reader)))
             readers[file.ps_id] = reader
         except CorruptError as error:

@@ -40,7 +40,7 @@ _NAMED: Final = 5
 
 
 @dataclass(slots=True)
-class _TableTally:
+class _IdCounts:
     """What the ids of one table in one shard showed."""
 
     misplaced: int = 0
@@ -96,7 +96,7 @@ class _Scan:
         view = Checkpoint(self.version, [_only(shard, entry)], {shard.file.ps_id: self.checkpoint.reader(shard)})
         pieces = list(id_pieces(view))
         keep = entry.rows <= _SORTED_AT_ONCE
-        tally = _TableTally()
+        tally = _IdCounts()
 
         def look(piece: IdPiece) -> tuple[int, bulk.I64 | None, bool]:
             ids = read_piece(view, piece).ids
@@ -115,7 +115,7 @@ class _Scan:
             self._report_duplicates(shard, entry, found)
         return [IdPiece(shard, entry, p.run, p.start, p.end, p.first_row, p.rows) for p in numbered]
 
-    def _tally(self, shard: ShardIndex, tally: _TableTally, ids: bulk.I64) -> None:
+    def _tally(self, shard: ShardIndex, tally: _IdCounts, ids: bulk.I64) -> None:
         wrong = np.flatnonzero(bulk.owners(ids, shard.file.ps_num) != shard.file.ps_id)
         negative = np.flatnonzero(ids < 0)
         if len(wrong) or len(negative):
@@ -125,7 +125,7 @@ class _Scan:
                 tally.examples += ids[wrong[:_NAMED]].tolist()
                 tally.negative_examples += ids[negative[:_NAMED]].tolist()
 
-    def _report_tally(self, shard: ShardIndex, entry: TableEntry, tally: _TableTally) -> None:
+    def _report_tally(self, shard: ShardIndex, entry: TableEntry, tally: _IdCounts) -> None:
         n = shard.file.ps_num
         if tally.misplaced:
             named = ", ".join(f"{i} (of shard {i % n})" for i in sorted(tally.examples)[:_NAMED])
