@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from edl_ckpt.core.format import bulk
-from oracle import GOLDEN
+from places import GOLDEN
 from s3_fixtures import Bucket, Moto, fresh_bucket, running_moto
 
 settings.register_profile(

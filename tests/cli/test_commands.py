@@ -16,7 +16,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 import elasticdl_rules
-from oracle import GOLDEN
+from places import GOLDEN
 from program import PROGRAM, document, edl
 
 VERSION_KEYS = {

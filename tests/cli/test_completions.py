@@ -6,11 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-COMPLETIONS = Path(__file__).parents[2] / "completions"
+from places import TOP
+
+COMPLETIONS = TOP / "completions"
 SHELLS = {"bash": "edl-ckpt.bash", "zsh": "_edl-ckpt", "fish": "edl-ckpt.fish"}
 
 

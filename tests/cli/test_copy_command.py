@@ -14,7 +14,7 @@ import pytest
 
 import elasticdl_rules
 from edl_ckpt.core import list_versions, verify_version
-from oracle import GOLDEN
+from places import GOLDEN
 from program import PROGRAM, document, edl
 
 

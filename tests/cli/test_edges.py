@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from oracle import GOLDEN
+from places import GOLDEN
 from program import PROGRAM, edl
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edl_ckpt.core import Table, save_checkpoint
-from oracle import GOLDEN
+from places import GOLDEN
 from program import PROGRAM, document, edl
 
 PLACE = GOLDEN / "current/ps3"

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from oracle import GOLDEN
+from places import GOLDEN
 from program import document, edl
 
 PLACE = GOLDEN / "current/ps3"

@@ -42,7 +42,7 @@ from edl_ckpt.core.operations.metric_sources import MetricSeries, match_series
 from edl_ckpt.core.operations.prune.execute import PruneResult
 from edl_ckpt.core.operations.prune.plan import plan_prune
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
-from oracle import GOLDEN
+from places import GOLDEN
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

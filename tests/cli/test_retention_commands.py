@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from oracle import GOLDEN
+from places import GOLDEN
 from program import PROGRAM, document, edl
 
 

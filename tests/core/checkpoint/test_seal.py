@@ -30,7 +30,7 @@ from edl_ckpt.core.operations.verify import seal_version
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.state.seal import parse_seal, read_seal, seal_bytes
 from edl_ckpt.core.storage import open_store
-from oracle import GOLDEN
+from places import GOLDEN
 from program import document, edl
 
 

@@ -24,7 +24,7 @@ from edl_ckpt.core.operations.verify import seal_version
 from edl_ckpt.core.state.annotate import add_tag, remember_modes, set_metrics, set_note
 from edl_ckpt.core.storage.files import PreallocatedFile
 from edl_ckpt.core.storage.s3.upload import Upload
-from oracle import GOLDEN
+from places import GOLDEN
 from s3_fixtures import Bucket
 from s3_proxy import Fault, status
 

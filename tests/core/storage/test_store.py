@@ -41,7 +41,7 @@ from edl_ckpt.core.state.lock import LocationLock
 from edl_ckpt.core.storage import open_remote, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, RangeReader
-from oracle import GOLDEN
+from places import GOLDEN
 from s3_fixtures import Bucket
 
 

@@ -36,7 +36,8 @@ from edl_ckpt.core.format.model import ShardFile, ShardIndex, Version
 from edl_ckpt.core.format.wire import BYTES, VARINT, Cursor, tag, varint
 from edl_ckpt.core.operations.lookup import look_up
 from edl_ckpt.core.operations.stats import tensor_stats
-from oracle import GOLDEN, Model, Table
+from oracle import Model, Table
+from places import GOLDEN
 
 SECONDS = 1.0
 """Of processor time, for everything that is done with one mutant."""

@@ -13,8 +13,8 @@ import pytest
 import edl_ckpt.cli
 import edl_ckpt.core
 from edl_ckpt.core import errors
+from places import TOP
 
-TOP = Path(__file__).parents[1]
 README = (TOP / "README.md").read_text(encoding="utf-8")
 MODULES = [
     f"{package.__name__}.{module.name}"

@@ -28,7 +28,7 @@ from edl_ckpt.core.state.owner import describe
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.storage import files as publish
 from edl_ckpt.core.storage.local import LocalStore
-from oracle import GOLDEN
+from places import GOLDEN
 
 NOW = time.time() + 3600.0
 """Long after what a test writes: nothing is still being written."""

@@ -19,7 +19,7 @@ from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.operations.export import Selection, export_version
 from edl_ckpt.core.operations.importing import import_arrays
 from edl_ckpt.core.operations.save import Table
-from oracle import GOLDEN
+from places import GOLDEN
 
 pytestmark = [
     pytest.mark.frameworks,

@@ -24,7 +24,8 @@ from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.operations.export import export_version
 from edl_ckpt.core.operations.export.names import escaped_file_name
 from edl_ckpt.core.operations.importing import NameMap, import_arrays, read_map
-from oracle import GOLDEN, Model
+from oracle import Model
+from places import GOLDEN
 
 
 def only(place: Path) -> Version:

@@ -25,9 +25,10 @@ from edl_ckpt.core.operations.prune.retention import (
     determined,
     evaluate,
 )
+from places import DATA
 from policy_cases import NOW, guards_of, versions_of
 
-CASES = sorted((Path(__file__).parent / "data" / "policies").glob("*.json"))
+CASES = sorted((DATA / "policies").glob("*.json"))
 
 
 def format_owner(plan: PrunePlan) -> list[str]:

@@ -19,8 +19,9 @@ from edl_ckpt.core import (
     resolve,
     verify_version,
 )
-from oracle import GOLDEN, Model, combined, expected_model, read_model, without_slots
+from oracle import Model, combined, expected_model, read_model, without_slots
 from oracle import Table as OracleTable
+from places import GOLDEN
 
 CURRENT = ["ps1", "ps2", "ps3", "ps4"]
 LEGACY = {"v0d": "v0", "v1": "v1", "v1c": "v1", "v1c-slots": "v1", "v1s": "v1", "v2": "v2", "v3": "v3", "v4a": "v4"}

@@ -16,7 +16,7 @@ from edl_ckpt.core.operations.lookup import find_nearest, look_up, read_variable
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.storage.local import LocalStore
 from edl_ckpt.proto import model_v4_pb2
-from oracle import GOLDEN
+from places import GOLDEN
 
 CASES = [*(f"current/ps{n}" for n in (1, 2, 3, 4)), "legacy/v1", "legacy/v2", "legacy/v3", "legacy/v4a"]
 

@@ -16,7 +16,7 @@ from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, IncompleteError, NotFoundError, UsageError
 from edl_ckpt.core.format.model import State
 from edl_ckpt.core.format.wire import head, varint
-from oracle import GOLDEN
+from places import GOLDEN
 
 SHARD = (GOLDEN / "current/ps4/version-120/variables-1-of-4.ckpt").read_bytes()
 OLD_SHARD = (GOLDEN / "legacy/v2/version-33/variables-1-of-3.ckpt").read_bytes()

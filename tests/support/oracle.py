@@ -18,8 +18,6 @@ import numpy as np
 
 from edl_ckpt.proto import model_v0_pb2, model_v1_pb2, model_v3_pb2, model_v4_pb2
 
-GOLDEN = Path(__file__).parent / "data" / "golden"
-
 OLD_NAMES = {
     1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "float16", 6: "float32", 7: "float64", 8: "bool",
 }  # fmt: skip

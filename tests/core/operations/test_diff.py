@@ -18,7 +18,8 @@ from edl_ckpt.core.errors import CorruptError, IncompleteError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES, DiffResult, diff_versions
 from edl_ckpt.core.operations.save import Table
-from oracle import GOLDEN, Model
+from oracle import Model
+from places import GOLDEN
 
 
 def only(place: Path) -> Version:

@@ -9,7 +9,7 @@ import pytest
 
 from edl_ckpt.core.errors import NotFoundError, UsageError
 from edl_ckpt.core.operations.metric_sources import ImportPlan, MetricSeries, match_series, parse_literal, read_series
-from oracle import GOLDEN
+from places import GOLDEN
 from policy_cases import versions_of
 
 

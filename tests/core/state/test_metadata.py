@@ -22,7 +22,7 @@ from edl_ckpt.core.state.annotate import (
     store_policy,
 )
 from edl_ckpt.core.state.metadata import check_tag
-from oracle import GOLDEN
+from places import GOLDEN
 
 
 def at(location: Path, ref: str = "latest") -> Version:

@@ -45,7 +45,8 @@ from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.state.lock import LocationLock
 from edl_ckpt.core.storage import files
 from edl_ckpt.core.storage.interface import RangeReader
-from oracle import GOLDEN, Model, combined, read_model
+from oracle import Model, combined, read_model
+from places import GOLDEN
 
 
 def only_version(location: Path) -> Version:

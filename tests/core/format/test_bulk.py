@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,35 +16,9 @@ from builders import EDGE_IDS
 from edl_ckpt.core.format import bulk, placement
 from edl_ckpt.core.format.wire import varint
 from oracle import variable_owner as slow_owner
+from slow_fingerprint import slow_sketch
 
 ID_LISTS = st.lists(st.one_of(st.sampled_from(EDGE_IDS), st.integers(-(2**63), 2**63 - 1)), max_size=80)
-
-
-def slow_key(identifier: int, chunk: int) -> list[int]:
-    """The key of a row, from the definition in fingerprint.py, in plain Python."""
-    mask = 2**64 - 1
-    word = (identifier + chunk * 0x9E3779B97F4A7C15 + 0x9FB21C651E98DF25) * 0xBF58476D1CE4E5B9 & mask
-    word ^= word >> 32
-    word = word * 0x94D049BB133111EB & mask
-    first = word ^ word >> 29
-    word = (first + 0xD6E8FEB86659FD93) * 0xA0761D6478BD642F & mask
-    second = word ^ word >> 32
-    return list(struct.unpack("<8h", struct.pack("<QQ", first, second)))
-
-
-def slow_sketch(rows: dict[int, bytes], width: int) -> list[list[int]]:
-    """The sketch, from the definition in fingerprint.py, in plain Python."""
-    columns = (min(width, 4096) + 1) // 2
-    sums = [[0] * (columns + 1) for _ in range(8)]
-    for identifier, data in rows.items():
-        for chunk in range(max(1, -(-width // 4096))):
-            part = data[chunk * 4096 : (chunk + 1) * 4096]
-            numbers = struct.unpack(f"<{(len(part) + 1) // 2}h", part + b"\0" * (len(part) % 2))
-            for m, key in enumerate(slow_key(identifier, chunk)):
-                for j, x in enumerate(numbers):
-                    sums[m][j] = (sums[m][j] + key * x) % 2**32
-                sums[m][columns] = (sums[m][columns] + key) % 2**32
-    return sums
 
 
 @given(ID_LISTS)

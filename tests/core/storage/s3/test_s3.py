@@ -36,7 +36,7 @@ from edl_ckpt.core.operations.copy import execute_copy, plan_copy
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.state.lock import LocationLock
 from edl_ckpt.core.storage import open_remote
-from oracle import GOLDEN
+from places import GOLDEN
 from program import PROGRAM, inside
 from s3_fixtures import Bucket
 from s3_proxy import (

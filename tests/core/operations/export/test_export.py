@@ -34,7 +34,8 @@ from edl_ckpt.core.operations.export import ExportResult, Selection, export_vers
 from edl_ckpt.core.operations.export.content import cast_floats, draw
 from edl_ckpt.core.operations.export.names import check_names, escaped_file_name, original_name
 from edl_ckpt.core.operations.save import Table
-from oracle import GOLDEN, Model
+from oracle import Model
+from places import GOLDEN
 
 
 def only(place: Path) -> Version:

@@ -39,8 +39,9 @@ from mutants import (
     try_shards,
 )
 from oracle import Model, Table
+from places import DATA
 
-CRASHERS = sorted((Path(__file__).parent / "data" / "fuzz").glob("*.ckpt"))
+CRASHERS = sorted((DATA / "fuzz").glob("*.ckpt"))
 _AT_ONCE = 400
 _MORE_BYTES = 256 << 20
 """Of address space for a process that tries mutants, beyond what it has when it begins."""

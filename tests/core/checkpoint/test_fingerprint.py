@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from hypothesis import given, settings
 from builders import models, write_checkpoint
 from edl_ckpt.core import fingerprint_checkpoint, open_checkpoint
 from oracle import Model, Table
-from test_bulk import slow_sketch
+from slow_fingerprint import slow_fingerprint
 
 
 def fingerprint(location: Path, model: Model, ps_num: int = 2) -> str:
@@ -23,30 +21,6 @@ def fingerprint(location: Path, model: Model, ps_num: int = 2) -> str:
     write_checkpoint(location, model, ps_num)
     with open_checkpoint(str(location)) as checkpoint:
         return fingerprint_checkpoint(checkpoint, workers=2).text
-
-
-def slow_fingerprint(model: Model) -> str:
-    """What the docstring of fingerprint.py says, step by step."""
-
-    def lp(data: bytes) -> bytes:
-        return struct.pack("<q", len(data)) + data
-
-    def packed(sums: list[list[int]]) -> bytes:
-        return b"".join(struct.pack(f"<{len(row)}I", *row) for row in sums)
-
-    digest = hashlib.blake2b(b"edl-ckpt fingerprint 1\n", digest_size=32)
-    for name in sorted(model.dense, key=str.encode):
-        dtype, shape, data = model.dense[name]
-        sums = slow_sketch({0: data}, len(data))
-        parts = (name.encode(), dtype.encode(), struct.pack(f"<{len(shape)}q", *shape), packed(sums))
-        digest.update(b"D" + b"".join(map(lp, parts)))
-    for name in sorted(model.tables, key=str.encode):
-        table = model.tables[name]
-        digest.update(b"T" + lp(name.encode()) + lp(table.initializer.encode()))
-        digest.update(struct.pack("<qq", table.dim, len(table.rows)))
-        sums = slow_sketch(table.rows, table.dim * np.dtype(table.dtype).itemsize) if table.rows else []
-        digest.update(lp(table.dtype.encode() if table.rows else b"") + lp(packed(sums)))
-    return "edl1:" + digest.hexdigest()
 
 
 @settings(max_examples=25)
