@@ -1,10 +1,13 @@
-/* Compiled inner loops of bulk.py, which has each of them in numpy too: the same results, faster.
+/* Compiled inner loops of bulk.py, which has each of them in numpy too: the same results and the same errors, faster.
  *
- * Every function takes buffers of exact element types, checks that their sizes agree before it touches a byte, and
- * releases the GIL. Multi-byte values are little-endian: elsewhere the module refuses to load and numpy serves.
+ * Every function takes buffers of exact element types and releases the GIL. It checks the sizes of all buffers first,
+ * and no write ever leaves a buffer. A failed check raises a ValueError that names the argument, the expected value
+ * and the one that came. Multi-byte values are little-endian: on other machines the module refuses to load, and numpy
+ * does the work.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stdarg.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -13,7 +16,7 @@
 #define HAVE_X86_TARGETS 1
 #endif
 
-/* Which instructions may be used: 2 all, 1 up to AVX2 and BMI2, 0 none; tests hold each against numpy. */
+/* The instructions that may be used: 2 all, 1 up to AVX2 and BMI2, 0 none; tests compare each level with numpy. */
 static int simd_level = 2;
 
 #define LIMBS 8
@@ -40,11 +43,33 @@ static Py_buffer *acquire(Buffers *b, PyObject *object, int writable)
     return view;
 }
 
-static PyObject *sizes_differ(Buffers *b)
+/* Release the buffers and raise a ValueError with this message. */
+static PyObject *refuse(Buffers *b, const char *format, ...)
 {
+    va_list values;
     release(b);
-    PyErr_SetString(PyExc_ValueError, "the sizes of the buffers do not agree");
+    va_start(values, format);
+    PyErr_FormatV(PyExc_ValueError, format, values);
+    va_end(values);
     return NULL;
+}
+
+/* A number and the plural of its noun, for "%zd row%s". */
+#define COUNTED(N) (Py_ssize_t)(N), (N) == 1 ? "" : "s"
+
+/* Refuse a buffer of another size than this many rows need. */
+static PyObject *refuse_size(Buffers *b, const char *function, const char *name, const Py_buffer *view,
+                             Py_ssize_t rows, Py_ssize_t itemsize)
+{
+    return refuse(b, "%s: %s has %zd byte%s, the %zd row%s %s %zd", function, name, COUNTED(view->len), COUNTED(rows),
+                  rows == 1 ? "needs" : "need", rows * itemsize);
+}
+
+static PyObject *refuse_owner(Buffers *b, const char *function, const uint16_t *owner, Py_ssize_t row,
+                              Py_ssize_t targets)
+{
+    return refuse(b, "%s: owner %d of row %zd is out of range for %zd target%s", function, (int)owner[row], row,
+                  COUNTED(targets));
 }
 
 static uint64_t load64(const uint8_t *p)
@@ -54,7 +79,7 @@ static uint64_t load64(const uint8_t *p)
     return word;
 }
 
-/* The seven-bit groups of up to eight bytes closed up, pair by pair. */
+/* Close up the seven-bit groups of up to eight bytes, pair by pair. */
 static uint64_t close_up(uint64_t word, int length)
 {
     uint64_t value = word & (~0ULL >> (64 - 8 * length)) & 0x7F7F7F7F7F7F7F7FULL;
@@ -81,7 +106,7 @@ static int decode_one(const uint8_t *data, Py_ssize_t left, int64_t *value)
     return 0;
 }
 
-/* The bytes below 0x80 among 64, as bits. */
+/* Return the bytes below 0x80 among 64, one bit each. */
 static uint64_t ends_of(const uint8_t *data)
 {
     uint64_t bits = 0;
@@ -99,8 +124,8 @@ static uint64_t ends_of(const uint8_t *data)
 }
 
 /* Decode up to n varints; return the position of the first bad one, or -1.
- * Where varints end is found 64 bytes at a time, so that no decoding waits for the length of the one before.
- * CLOSE_UP(word, length) is close_up, or an instruction that does it. */
+ * The ends of varints are found 64 bytes at a time, so that no decoding waits for the length of the one before.
+ * CLOSE_UP(word, length) is close_up, or an instruction that does the same. */
 #define DEFINE_DECODE(NAME, TARGET, CLOSE_UP)                                                                         \
     TARGET static Py_ssize_t NAME(const uint8_t *data, Py_ssize_t size, int64_t *values, uint8_t *lengths,            \
                                   Py_ssize_t n)                                                                       \
@@ -146,7 +171,7 @@ static Py_ssize_t decode(const uint8_t *data, Py_ssize_t size, int64_t *values, 
 {
 #ifdef HAVE_X86_TARGETS
     if (simd_level >= 1 && __builtin_cpu_supports("bmi2") && !__builtin_cpu_is("znver1") && !__builtin_cpu_is("znver2"))
-        return decode_bmi2(data, size, values, lengths, n); /* those two take 18 cycles for it and more */
+        return decode_bmi2(data, size, values, lengths, n); /* pext takes those two 18 cycles and more */
 #endif
     return decode_plain(data, size, values, lengths, n);
 }
@@ -158,7 +183,7 @@ static PyObject *decode_varints(PyObject *self, PyObject *args)
     Py_buffer *data, *values, *lengths;
     Py_ssize_t bad;
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOO", &data_o, &values_o, &lengths_o))
+    if (!PyArg_ParseTuple(args, "OOO:decode_varints", &data_o, &values_o, &lengths_o))
         return NULL;
     if (!(data = acquire(&b, data_o, 0)) || !(values = acquire(&b, values_o, 1)) ||
         !(lengths = acquire(&b, lengths_o, 1))) {
@@ -166,7 +191,7 @@ static PyObject *decode_varints(PyObject *self, PyObject *args)
         return NULL;
     }
     if (values->len != lengths->len * 8)
-        return sizes_differ(&b);
+        return refuse_size(&b, "decode_varints", "values", values, lengths->len, 8);
     Py_BEGIN_ALLOW_THREADS
     bad = decode(data->buf, data->len, values->buf, lengths->buf, lengths->len);
     Py_END_ALLOW_THREADS
@@ -174,7 +199,7 @@ static PyObject *decode_varints(PyObject *self, PyObject *args)
     return PyLong_FromSsize_t(bad);
 }
 
-/* Python's modulo. A quotient from the high half of a product is exact or at most two too small. */
+/* Fill `out` with Python's modulo. A quotient from the high half of a product is exact or at most two too small. */
 static void owners_of(const int64_t *ids, Py_ssize_t n, uint64_t ps_num, uint16_t *out)
 {
     Py_ssize_t k;
@@ -191,7 +216,7 @@ static void owners_of(const int64_t *ids, Py_ssize_t n, uint64_t ps_num, uint16_
             uint64_t u = (uint64_t)ids[k] ^ negative; /* -id - 1 for a negative id */
             uint64_t q = (uint64_t)(((unsigned __int128)u * inverse) >> 64);
             uint64_t r = u - q * ps_num;
-            r -= r >= ps_num ? ps_num : 0; /* no branches: they would be guessed wrong */
+            r -= r >= ps_num ? ps_num : 0; /* no branches: the CPU would guess them wrong */
             r -= r >= ps_num ? ps_num : 0;
             out[k] = (uint16_t)(negative ? ps_num - 1 - r : r);
         }
@@ -201,20 +226,23 @@ static void owners_of(const int64_t *ids, Py_ssize_t n, uint64_t ps_num, uint16_
 static PyObject *owners(PyObject *self, PyObject *args)
 {
     PyObject *ids_o, *out_o;
-    Py_ssize_t ps_num;
+    Py_ssize_t ps_num, n;
     Buffers b = {.count = 0};
     Py_buffer *ids, *out;
     (void)self;
-    if (!PyArg_ParseTuple(args, "OnO", &ids_o, &ps_num, &out_o))
+    if (!PyArg_ParseTuple(args, "OnO:owners", &ids_o, &ps_num, &out_o))
         return NULL;
     if (!(ids = acquire(&b, ids_o, 0)) || !(out = acquire(&b, out_o, 1))) {
         release(&b);
         return NULL;
     }
-    if (ids->len != out->len * 4 || ps_num < 1 || ps_num > 65536)
-        return sizes_differ(&b);
+    n = out->len / 2;
+    if (ps_num < 1 || ps_num > 65536)
+        return refuse(&b, "owners: ps_num must be 1 to 65536, got %zd", ps_num);
+    if (ids->len != n * 8)
+        return refuse_size(&b, "owners", "ids", ids, n, 8);
     Py_BEGIN_ALLOW_THREADS
-    owners_of(ids->buf, out->len / 2, (uint64_t)ps_num, out->buf);
+    owners_of(ids->buf, n, (uint64_t)ps_num, out->buf);
     Py_END_ALLOW_THREADS
     release(&b);
     Py_RETURN_NONE;
@@ -225,10 +253,9 @@ static PyObject *tally(PyObject *self, PyObject *args)
     PyObject *o[4];
     Buffers b = {.count = 0};
     Py_buffer *owner, *lengths, *rows, *id_bytes;
-    Py_ssize_t k, n, bad = 0;
-    uint64_t ps_num;
+    Py_ssize_t k, n, ps_num, bad = -1;
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOOO", &o[0], &o[1], &o[2], &o[3]))
+    if (!PyArg_ParseTuple(args, "OOOO:tally", &o[0], &o[1], &o[2], &o[3]))
         return NULL;
     if (!(owner = acquire(&b, o[0], 0)) || !(lengths = acquire(&b, o[1], 0)) || !(rows = acquire(&b, o[2], 1)) ||
         !(id_bytes = acquire(&b, o[3], 1))) {
@@ -236,17 +263,19 @@ static PyObject *tally(PyObject *self, PyObject *args)
         return NULL;
     }
     n = lengths->len;
-    ps_num = (uint64_t)rows->len / 8;
-    if (owner->len != n * 2 || rows->len != id_bytes->len)
-        return sizes_differ(&b);
+    ps_num = rows->len / 8;
+    if (owner->len != n * 2)
+        return refuse_size(&b, "tally", "owner", owner, n, 2);
+    if (id_bytes->len != rows->len)
+        return refuse(&b, "tally: id_bytes has %zd byte%s, rows has %zd", COUNTED(id_bytes->len), rows->len);
     Py_BEGIN_ALLOW_THREADS
     {
         const uint16_t *of = owner->buf;
         const uint8_t *length = lengths->buf;
         int64_t *row_count = rows->buf, *byte_count = id_bytes->buf;
         for (k = 0; k < n; k++) {
-            if (of[k] >= ps_num) {
-                bad = 1;
+            if (of[k] >= (uint64_t)ps_num) {
+                bad = k;
                 break;
             }
             row_count[of[k]]++;
@@ -254,8 +283,8 @@ static PyObject *tally(PyObject *self, PyObject *args)
         }
     }
     Py_END_ALLOW_THREADS
-    if (bad)
-        return sizes_differ(&b);
+    if (bad >= 0)
+        return refuse_owner(&b, "tally", owner->buf, bad, ps_num);
     release(&b);
     Py_RETURN_NONE;
 }
@@ -280,21 +309,50 @@ static void copy_rows(const uint8_t *in, Py_ssize_t size, const uint16_t *of, Py
     }
 }
 
-/* Check that the places that `next` will hand out lie inside of `limit`; sizes NULL means one each. */
-static int fits(const uint16_t *of, const uint8_t *sizes, Py_ssize_t n, const int64_t *starts, Py_ssize_t ps_num,
-                int64_t limit, int64_t *scratch)
+/* The first disagreement of owners and starts: a row whose owner is no target, or a target that starts elsewhere. */
+typedef struct {
+    Py_ssize_t row;    /* -1 when every owner is a target */
+    Py_ssize_t target; /* -1 when every target starts where the one before it ends */
+    int64_t start;     /* where that target should start */
+} Mismatch;
+
+/* Compare starts with the sizes that owners add up to; sizes NULL means one each. With no mismatch every place that
+ * `next` hands out is inside of the sum of all sizes. */
+static Mismatch compare(const uint16_t *of, const uint8_t *sizes, Py_ssize_t n, const int64_t *starts,
+                        Py_ssize_t ps_num, int64_t *scratch)
 {
+    Mismatch found = {-1, -1, 0};
     Py_ssize_t k;
     memset(scratch, 0, (size_t)ps_num * 8);
     for (k = 0; k < n; k++) {
-        if (of[k] >= ps_num)
-            return 0;
+        if (of[k] >= ps_num) {
+            found.row = k;
+            return found;
+        }
         scratch[of[k]] += sizes ? sizes[k] : 1;
     }
-    for (k = 0; k < ps_num; k++)
-        if (starts[k] < 0 || scratch[k] > limit || starts[k] > limit - scratch[k])
-            return 0;
-    return 1;
+    for (k = 0; k < ps_num; k++) {
+        if (starts[k] != found.start) {
+            found.target = k;
+            return found;
+        }
+        found.start += scratch[k];
+    }
+    return found;
+}
+
+static int agrees(Mismatch found)
+{
+    return found.row < 0 && found.target < 0;
+}
+
+static PyObject *refuse_mismatch(Buffers *b, const char *function, Mismatch found, const Py_buffer *owner,
+                                 const Py_buffer *starts, const char *noun)
+{
+    if (found.row >= 0)
+        return refuse_owner(b, function, owner->buf, found.row, starts->len / 8);
+    return refuse(b, "%s: target %zd starts at %s %lld, expected %lld", function, found.target, noun,
+                  (long long)((const int64_t *)starts->buf)[found.target], (long long)found.start);
 }
 
 static PyObject *group_rows(PyObject *self, PyObject *args)
@@ -304,34 +362,41 @@ static PyObject *group_rows(PyObject *self, PyObject *args)
     Buffers b = {.count = 0};
     Py_buffer *values, *owner, *starts, *out;
     int64_t *next;
-    int good;
+    Mismatch found;
     (void)self;
-    if (!PyArg_ParseTuple(args, "OnOOO", &values_o, &row_bytes, &owner_o, &starts_o, &out_o))
+    if (!PyArg_ParseTuple(args, "OnOOO:group_rows", &values_o, &row_bytes, &owner_o, &starts_o, &out_o))
         return NULL;
     if (!(values = acquire(&b, values_o, 0)) || !(owner = acquire(&b, owner_o, 0)) ||
         !(starts = acquire(&b, starts_o, 0)) || !(out = acquire(&b, out_o, 1))) {
         release(&b);
         return NULL;
     }
-    n = owner->len / 2;
+    if (row_bytes < 1)
+        return refuse(&b, "group_rows: row_bytes must be at least 1, got %zd", row_bytes);
+    n = values->len / row_bytes;
     ps_num = starts->len / 8;
-    if (row_bytes < 1 || values->len % row_bytes || values->len / row_bytes != n || out->len != values->len)
-        return sizes_differ(&b);
+    if (values->len % row_bytes)
+        return refuse(&b, "group_rows: values has %zd byte%s, not a multiple of row_bytes %zd", COUNTED(values->len),
+                      row_bytes);
+    if (owner->len != n * 2)
+        return refuse_size(&b, "group_rows", "owner", owner, n, 2);
+    if (out->len != values->len)
+        return refuse_size(&b, "group_rows", "out", out, n, row_bytes);
     next = PyMem_Malloc((size_t)(ps_num ? ps_num : 1) * 8);
     if (!next) {
         release(&b);
         return PyErr_NoMemory();
     }
     Py_BEGIN_ALLOW_THREADS
-    good = fits(owner->buf, NULL, n, starts->buf, ps_num, n, next);
-    if (good) {
+    found = compare(owner->buf, NULL, n, starts->buf, ps_num, next);
+    if (agrees(found)) {
         memcpy(next, starts->buf, (size_t)ps_num * 8);
         copy_rows(values->buf, row_bytes, owner->buf, n, next, out->buf);
     }
     Py_END_ALLOW_THREADS
     PyMem_Free(next);
-    if (!good)
-        return sizes_differ(&b);
+    if (!agrees(found))
+        return refuse_mismatch(&b, "group_rows", found, owner, starts, "row");
     release(&b);
     Py_RETURN_NONE;
 }
@@ -359,6 +424,19 @@ static void copy_varints(const uint8_t *in, const uint8_t *sizes, const uint16_t
     }
 }
 
+/* Refuse lengths that no varint has, or that do not add up to the size of the data. */
+static PyObject *refuse_lengths(Buffers *b, const Py_buffer *lengths, Py_ssize_t total, Py_ssize_t size)
+{
+    Py_ssize_t k;
+    for (k = 0; k < lengths->len; k++) {
+        int length = ((const uint8_t *)lengths->buf)[k];
+        if (length < 1 || length > 10)
+            return refuse(b, "group_varints: the varint of row %zd has length %d, expected 1 to 10", k, length);
+    }
+    return refuse(b, "group_varints: data has %zd byte%s, the %zd length%s %s up to %zd", COUNTED(size),
+                  COUNTED(lengths->len), lengths->len == 1 ? "adds" : "add", total);
+}
+
 static PyObject *group_varints(PyObject *self, PyObject *args)
 {
     PyObject *o[5];
@@ -367,8 +445,9 @@ static PyObject *group_varints(PyObject *self, PyObject *args)
     Py_ssize_t k, n, ps_num, total = 0;
     int64_t *next;
     int good = 1;
+    Mismatch found = {-1, -1, 0};
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOOOO", &o[0], &o[1], &o[2], &o[3], &o[4]))
+    if (!PyArg_ParseTuple(args, "OOOOO:group_varints", &o[0], &o[1], &o[2], &o[3], &o[4]))
         return NULL;
     if (!(data = acquire(&b, o[0], 0)) || !(lengths = acquire(&b, o[1], 0)) || !(owner = acquire(&b, o[2], 0)) ||
         !(starts = acquire(&b, o[3], 0)) || !(out = acquire(&b, o[4], 1))) {
@@ -377,8 +456,10 @@ static PyObject *group_varints(PyObject *self, PyObject *args)
     }
     n = lengths->len;
     ps_num = starts->len / 8;
-    if (owner->len != n * 2 || out->len != data->len)
-        return sizes_differ(&b);
+    if (owner->len != n * 2)
+        return refuse_size(&b, "group_varints", "owner", owner, n, 2);
+    if (out->len != data->len)
+        return refuse(&b, "group_varints: out has %zd byte%s, data has %zd", COUNTED(out->len), data->len);
     next = PyMem_Malloc((size_t)(ps_num ? ps_num : 1) * 8);
     if (!next) {
         release(&b);
@@ -390,16 +471,19 @@ static PyObject *group_varints(PyObject *self, PyObject *args)
         good &= size >= 1 && size <= 10;
         total += size;
     }
-    good = good && total == data->len &&
-           fits(owner->buf, lengths->buf, n, starts->buf, ps_num, data->len, next);
-    if (good) {
+    good = good && total == data->len;
+    if (good)
+        found = compare(owner->buf, lengths->buf, n, starts->buf, ps_num, next);
+    if (good && agrees(found)) {
         memcpy(next, starts->buf, (size_t)ps_num * 8);
         copy_varints(data->buf, lengths->buf, owner->buf, n, next, out->buf);
     }
     Py_END_ALLOW_THREADS
     PyMem_Free(next);
     if (!good)
-        return sizes_differ(&b);
+        return refuse_lengths(&b, lengths, total, data->len);
+    if (!agrees(found))
+        return refuse_mismatch(&b, "group_varints", found, owner, starts, "byte");
     release(&b);
     Py_RETURN_NONE;
 }
@@ -410,7 +494,7 @@ static PyObject *group_varints(PyObject *self, PyObject *args)
 #define KEY_MORE 0xD6E8FEB86659FD93ULL
 #define KEY_THIRD 0xA0761D6478BD642FULL
 
-/* The eight 16-bit limbs of the key of a row (fingerprint.py). */
+/* Compute the eight 16-bit limbs of the key of a row (fingerprint.py). */
 static void row_key(uint64_t id, uint64_t salt, int16_t key[LIMBS])
 {
     uint64_t words[2];
@@ -441,7 +525,7 @@ static void sketch_plain(uint32_t *sums, Py_ssize_t columns, const int16_t keys[
 }
 
 #ifdef HAVE_X86_TARGETS
-/* The keys of rows two by two, as the instructions below want them: the limbs of both next to each other. */
+/* Pair the keys of two rows, as the instructions below want them: the limbs of both next to each other. */
 static void pair_keys(const int16_t keys[][LIMBS], Py_ssize_t n, uint32_t pairs[][LIMBS])
 {
     Py_ssize_t p;
@@ -520,7 +604,7 @@ __attribute__((target("avx2"))) static void sketch_avx2(uint32_t *sums, Py_ssize
 
 #define VNNI_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vnni")))
 
-/* The keys of eight rows at a time; what is left is for `row_key`. */
+/* Compute the keys of eight rows at a time; `row_key` does the remaining ones. */
 VNNI_TARGET static void row_keys_vnni(const int64_t *ids, Py_ssize_t n, uint64_t salt, int16_t keys[][LIMBS])
 {
     const __m512i add = _mm512_set1_epi64((long long)(salt + KEY_ADD)), more = _mm512_set1_epi64((long long)KEY_MORE);
@@ -542,7 +626,7 @@ VNNI_TARGET static void row_keys_vnni(const int64_t *ids, Py_ssize_t n, uint64_t
         row_key((uint64_t)ids[r], salt, keys[r]);
 }
 
-/* The same as sketch_avx2 with 512 bits, and multiply and add in one instruction. */
+/* Do what sketch_avx2 does with 512 bits, multiplying and adding in one instruction. */
 VNNI_TARGET static void sketch_vnni(uint32_t *sums, Py_ssize_t columns, uint32_t pairs[][LIMBS], const uint8_t *rows,
                                     Py_ssize_t stride, Py_ssize_t size, Py_ssize_t n)
 {
@@ -617,22 +701,33 @@ static void sketch_rows(uint32_t *sums, Py_ssize_t columns, const int64_t *ids, 
 static PyObject *sketch(PyObject *self, PyObject *args)
 {
     PyObject *sums_o, *ids_o, *values_o;
-    Py_ssize_t row_bytes, start, size, n, columns;
+    Py_ssize_t row_bytes, start, size, n, columns, needed;
     unsigned long long salt;
     Buffers b = {.count = 0};
     Py_buffer *sums, *ids, *values;
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOOnnnK", &sums_o, &ids_o, &values_o, &row_bytes, &start, &size, &salt))
+    if (!PyArg_ParseTuple(args, "OOOnnnK:sketch", &sums_o, &ids_o, &values_o, &row_bytes, &start, &size, &salt))
         return NULL;
     if (!(sums = acquire(&b, sums_o, 1)) || !(ids = acquire(&b, ids_o, 0)) || !(values = acquire(&b, values_o, 0))) {
         release(&b);
         return NULL;
     }
-    n = ids->len / 8;
+    if (row_bytes < 1)
+        return refuse(&b, "sketch_rows: row_bytes must be at least 1, got %zd", row_bytes);
+    if (start < 0 || size < 0 || start > row_bytes - size)
+        return refuse(&b, "sketch_rows: %zd byte%s from byte %zd on %s not inside of rows of %zd byte%s",
+                      COUNTED(size), start, size == 1 ? "is" : "are", COUNTED(row_bytes));
+    n = values->len / row_bytes;
     columns = sums->len / (4 * LIMBS);
-    if (row_bytes < 1 || start < 0 || size < 0 || start > row_bytes - size || values->len % row_bytes ||
-        values->len / row_bytes != n || columns < (size + 1) / 2 + 1)
-        return sizes_differ(&b);
+    needed = size / 2 + size % 2 + 1;
+    if (values->len % row_bytes)
+        return refuse(&b, "sketch_rows: values has %zd byte%s, not a multiple of row_bytes %zd", COUNTED(values->len),
+                      row_bytes);
+    if (ids->len != n * 8)
+        return refuse_size(&b, "sketch_rows", "ids", ids, n, 8);
+    if (columns < needed)
+        return refuse(&b, "sketch_rows: sketch has %zd column%s, rows of %zd byte%s need %zd", COUNTED(columns),
+                      COUNTED(row_bytes), needed);
     Py_BEGIN_ALLOW_THREADS
     sketch_rows(sums->buf, columns, ids->buf, n, (const uint8_t *)values->buf + start, row_bytes, size, salt);
     Py_END_ALLOW_THREADS
@@ -643,18 +738,18 @@ static PyObject *sketch(PyObject *self, PyObject *args)
 static PyObject *set_simd_level(PyObject *self, PyObject *args)
 {
     (void)self;
-    if (!PyArg_ParseTuple(args, "i", &simd_level))
+    if (!PyArg_ParseTuple(args, "i:set_simd_level", &simd_level))
         return NULL;
     Py_RETURN_NONE;
 }
 
 static PyMethodDef methods[] = {
-    {"set_simd_level", set_simd_level, METH_VARARGS, "Let the kernel use 2 all instructions, 1 up to AVX2 and BMI2, 0 none."},
+    {"set_simd_level", set_simd_level, METH_VARARGS, "Choose the instructions: 2 all, 1 up to AVX2 and BMI2, 0 none."},
     {"decode_varints", decode_varints, METH_VARARGS, "Fill values and lengths; return the bad position or -1."},
-    {"owners", owners, METH_VARARGS, "Fill out with id % ps_num."},
+    {"owners", owners, METH_VARARGS, "Fill `out` with id % ps_num."},
     {"tally", tally, METH_VARARGS, "Add rows and id bytes per owner."},
-    {"group_rows", group_rows, METH_VARARGS, "Copy rows ordered by owner."},
-    {"group_varints", group_varints, METH_VARARGS, "Copy varints ordered by owner."},
+    {"group_rows", group_rows, METH_VARARGS, "Copy rows to `out`, ordered by owner."},
+    {"group_varints", group_varints, METH_VARARGS, "Copy varints to `out`, ordered by owner."},
     {"sketch", sketch, METH_VARARGS, "Add rows times their keys to a sketch."},
     {NULL, NULL, 0, NULL},
 };
@@ -667,7 +762,7 @@ PyMODINIT_FUNC PyInit__kernel(void)
 {
     const uint16_t one = 1;
     if (*(const uint8_t *)&one != 1) {
-        PyErr_SetString(PyExc_ImportError, "the kernel is for little-endian machines");
+        PyErr_SetString(PyExc_ImportError, "the compiled kernel needs a little-endian machine");
         return NULL;
     }
     return PyModule_Create(&module);

@@ -1,24 +1,27 @@
 """Inner loops over many ids or rows at once: varints, owners, grouping by owner, the sketch of the fingerprint.
 
-Every function is written in numpy, which is the reference, and is done by the compiled kernel (`_kernel.c`) where
-that could be built: the same result, byte for byte, some five times faster. There is no loop over ids or rows in
-Python anywhere. All functions release the GIL while they work, so threads scale.
+Every function is written in numpy, which is the reference. Where the compiled kernel (`_kernel.c`) could be built, it
+does the same work about five times faster: the same result byte for byte, and the same errors. No function loops over
+ids or rows in Python, and all of them release the GIL while they work, so threads scale. A ValueError names the
+argument that does not fit the others, the expected value and the one that came.
 """
 
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from edl_ckpt.core.errors import counted
+
 kernel: ModuleType | None
 try:
     from edl_ckpt.core.format import _kernel as kernel
-except ImportError:  # no compiler when it was installed: numpy does the same work
+except ImportError:  # no compiler at installation: numpy does the same work
     kernel = None
-"""The compiled kernel, or None; tests set it to None to hold numpy against it."""
+"""The compiled kernel, or None; tests set it to None to compare numpy with it."""
 
 
 U8 = npt.NDArray[np.uint8]
@@ -39,6 +42,19 @@ I64 = npt.NDArray[np.int64]
 MAX_VARINT_BYTES: Final = 10
 
 
+TOO_LONG: Final = "a varint is longer than 10 bytes"
+
+
+TOO_WIDE: Final = "a varint has more than 64 bits"
+
+
+CUT_SHORT: Final = "a varint is cut short"
+
+
+MAX_OWNERS: Final = 1 << 16
+"""Owners are uint16."""
+
+
 LIMBS: Final = 8
 """Signed 16-bit numbers in the key of a row; see `fingerprint.py`."""
 
@@ -47,7 +63,7 @@ CHUNK_BYTES: Final = 4096
 """A row is sketched in chunks of this many bytes; see `fingerprint.py`."""
 
 
-_ROWS_AT_ONCE: Final = 2048  # of the numpy sketch: batches that stay in the L2 cache
+_ROWS_AT_ONCE: Final = 2048  # the numpy sketch works in batches that stay in the L2 cache
 
 
 _MASK64: Final = 0xFFFFFFFFFFFFFFFF
@@ -58,10 +74,10 @@ _GROUPS: Final = np.array([0x7F7F7F7F7F7F7F7F & ((1 << 8 * min(k, 8)) - 1) for k
 
 
 class VarintError(ValueError):
-    """Bytes that are no varint of 64 bits; `position` is where the bad one starts."""
+    """Bytes that are not a varint of 64 bits; `position` is where the bad one starts."""
 
-    def __init__(self, position: int, what: str) -> None:
-        super().__init__(what)
+    def __init__(self, position: int, message: str) -> None:
+        super().__init__(message)
         self.position = position
 
 
@@ -75,7 +91,7 @@ def complete_prefix(data: U8) -> int:
         if data[size - 1] < 0x80:
             return size
     if len(data) >= MAX_VARINT_BYTES:
-        raise VarintError(len(data) - MAX_VARINT_BYTES, "a varint longer than 10 bytes")
+        raise VarintError(len(data) - MAX_VARINT_BYTES, TOO_LONG)
     return 0
 
 
@@ -91,7 +107,7 @@ def count_varints(data: U8) -> int:
 def decode_varints(data: U8) -> tuple[I64, U8]:
     """Decode varints that lie back to back: uint8 [bytes] -> (int64 [n] values, uint8 [n] lengths in bytes).
 
-    Raises VarintError for one longer than 10 bytes, one of more than 64 bits, and one cut at the end.
+    Raises VarintError for the first one that is longer than 10 bytes, has more than 64 bits, or is cut short.
 
     >>> values, lengths = decode_varints(np.array([5, 0x80, 0x01, *[0xFF] * 9, 0x01], np.uint8))
     >>> values.tolist(), lengths.tolist()
@@ -102,22 +118,27 @@ def decode_varints(data: U8) -> tuple[I64, U8]:
         lengths = np.empty(len(values), np.uint8)
         bad = kernel.decode_varints(data, values, lengths)
         if bad >= 0:
-            raise VarintError(bad, "a varint longer than 10 bytes, of more than 64 bits, or cut short")
+            raise _bad_varint(data, bad)
         return values, lengths
     return _decode_varints(data)
+
+
+def _bad_varint(data: U8, position: int) -> VarintError:
+    """Return the error for the bad varint that starts at a position."""
+    start = data[position : position + MAX_VARINT_BYTES]
+    if bool((start < 0x80).any()):  # it ends in time, so its value is too large
+        return VarintError(position, TOO_WIDE)
+    return VarintError(position, TOO_LONG if len(start) == MAX_VARINT_BYTES else CUT_SHORT)
 
 
 def _decode_varints(data: U8) -> tuple[I64, U8]:
     """Decode by unaligned 8-byte loads, and SWAR: seven-bit groups are closed up pair by pair."""
     ends = np.flatnonzero(data < 0x80)
-    if len(data) and (not len(ends) or ends[-1] != len(data) - 1):
-        raise VarintError(int(ends[-1]) + 1 if len(ends) else 0, "a varint cut short")
     starts = np.empty_like(ends)
     starts[:1] = 0
     starts[1:] = ends[:-1] + 1
     sizes = ends - starts + 1
-    if len(sizes) and int(sizes.max()) > MAX_VARINT_BYTES:
-        raise VarintError(int(starts[sizes > MAX_VARINT_BYTES][0]), "a varint longer than 10 bytes")
+    _check_varints(data, starts, sizes)
     padded = np.zeros(len(data) + 8, np.uint8)
     padded[: len(data)] = data
     words: U64 = np.ndarray((len(data) + 1,), np.dtype("<u8"), padded, strides=(1,))[starts]
@@ -133,10 +154,18 @@ def _decode_varints(data: U8) -> tuple[I64, U8]:
         long = np.flatnonzero(sizes > byte)
         if len(long):
             extra = padded[starts[long] + byte].astype(np.uint64)
-            if byte == 9 and int(extra.max()) > 1:
-                raise VarintError(int(starts[long][extra > 1][0]), "a varint of more than 64 bits")
             words[long] |= (extra & np.uint64(0x7F)) << np.uint64(shift)
     return words.view(np.int64), sizes.astype(np.uint8)
+
+
+def _check_varints(data: U8, starts: npt.NDArray[np.intp], sizes: npt.NDArray[np.intp]) -> None:
+    """Raise VarintError for the first bad varint, which may be bytes after the last whole one."""
+    whole = int(starts[-1] + sizes[-1]) if len(starts) else 0
+    bad = [whole] if whole < len(data) else []
+    long = np.flatnonzero(sizes >= MAX_VARINT_BYTES)
+    bad += starts[long[(sizes[long] > MAX_VARINT_BYTES) | (data[starts[long] + 9] > 1)]][:1].tolist()
+    if bad:
+        raise _bad_varint(data, min(bad))
 
 
 def varint_lengths(values: I64) -> U8:
@@ -167,47 +196,78 @@ def encode_varints(values: I64) -> U8:
 
 
 def owners(ids: I64, ps_num: int) -> U16:
-    """Return `id % ps_num` with Python's sign: int64 [n] -> uint16 [n]."""
+    """Return `id % ps_num` with Python's sign: int64 [n] -> uint16 [n]. `ps_num` is at most 65,536."""
     if kernel is not None:
         out = np.empty(len(ids), np.uint16)
         kernel.owners(np.ascontiguousarray(ids), ps_num, out)
         return out
+    if not 1 <= ps_num <= MAX_OWNERS:
+        raise ValueError(f"owners: ps_num must be 1 to {MAX_OWNERS}, got {ps_num}")
     if ps_num & (ps_num - 1) == 0:
         return (ids & (ps_num - 1)).astype(np.uint16)
     return np.mod(ids, ps_num).astype(np.uint16)
 
 
 def tally(owner: U16, lengths: U8, ps_num: int) -> tuple[I64, I64]:
-    """Return (rows, id bytes) of each owner, both int64 [ps_num], from uint16 [n] owners and uint8 [n] lengths."""
+    """Return (rows, id bytes) of each owner, both int64 [ps_num], from uint16 [n] owners and uint8 [n] lengths.
+
+    Raises ValueError for an owner that is not below `ps_num`, and for arrays of different lengths.
+    """
     if kernel is not None:
         rows, id_bytes = np.zeros(ps_num, np.int64), np.zeros(ps_num, np.int64)
         kernel.tally(owner, lengths, rows, id_bytes)
         return rows, id_bytes
-    rows = np.bincount(owner, minlength=ps_num)
-    return rows, np.bincount(owner, lengths, ps_num).astype(np.int64)
+    _check_size("tally", "owner", owner, len(lengths), 2)
+    _check_owners("tally", owner, ps_num)
+    return np.bincount(owner, minlength=ps_num), np.bincount(owner, lengths, ps_num).astype(np.int64)
 
 
 def group_rows(values: U8, owner: U16, rows_per_owner: I64, out: U8) -> None:
-    """Fill `out` with the rows uint8 [n, row_bytes] ordered by owner, and in their old order within one."""
+    """Fill `out` with the rows uint8 [n, row_bytes] ordered by owner, and in their old order within one.
+
+    Raises ValueError for an owner beyond the end of `rows_per_owner`, for arrays of different lengths, and where the
+    rows of the owners before another one are not as many as `rows_per_owner` claims.
+    """
+    row_bytes = values.shape[1]
     if kernel is not None:
-        kernel.group_rows(values, values.shape[1], owner, _starts(rows_per_owner), out)
+        kernel.group_rows(values, row_bytes, owner, _starts(rows_per_owner), out)
         return
-    row = np.dtype((np.void, values.shape[1]))
-    np.take(values.view(row).ravel(), _order(owner), out=out.view(row).ravel(), mode="clip")
+    if row_bytes < 1:
+        raise ValueError(f"group_rows: row_bytes must be at least 1, got {row_bytes}")
+    _check_size("group_rows", "owner", owner, len(values), 2)
+    _check_size("group_rows", "out", out, len(values), row_bytes)
+    _check_owners("group_rows", owner, len(rows_per_owner))
+    order = _order(owner)
+    _check_starts("group_rows", "row", _starts(rows_per_owner), _first_rows(owner[order], len(rows_per_owner)))
+    row = np.dtype((np.void, row_bytes))
+    np.take(values.view(row).ravel(), order, out=out.view(row).ravel(), mode="clip")
 
 
 def group_varints(data: U8, lengths: U8, owner: U16, bytes_per_owner: I64) -> U8:
-    """Return varints, back to back in uint8 [bytes], ordered by owner: their bytes are moved, never re-encoded."""
+    """Return varints, back to back in uint8 [bytes], ordered by owner: their bytes are moved, never re-encoded.
+
+    Raises ValueError as `group_rows` does, for a length that no varint has, and for lengths that do not add up to
+    the size of `data`.
+    """
     if kernel is not None:
         out = np.empty_like(data)
         kernel.group_varints(data, lengths, owner, _starts(bytes_per_owner), out)
         return out
-    starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    _check_size("group_varints", "owner", owner, len(lengths), 2)
+    ends = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=ends[1:])
+    _check_lengths(data, lengths, int(ends[-1]))
+    _check_owners("group_varints", owner, len(bytes_per_owner))
+    order = _order(owner)
+    ordered = lengths[order]
+    first = _first_rows(owner[order], len(bytes_per_owner))
+    moved = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(ordered, out=moved[1:])
+    _check_starts("group_varints", "byte", _starts(bytes_per_owner), moved[first])
     padded = np.zeros(len(data) + MAX_VARINT_BYTES, np.uint8)
     padded[: len(data)] = data
-    order = _order(owner)
-    windows = np.lib.stride_tricks.sliding_window_view(padded, MAX_VARINT_BYTES)[starts[order]]
-    grouped: U8 = windows[np.arange(MAX_VARINT_BYTES) < lengths[order][:, None]]
+    windows = np.lib.stride_tricks.sliding_window_view(padded, MAX_VARINT_BYTES)[ends[order]]
+    grouped: U8 = windows[np.arange(MAX_VARINT_BYTES) < ordered[:, None]]
     return grouped
 
 
@@ -216,9 +276,53 @@ def _starts(sizes: I64) -> I64:
 
 
 def _order(owner: U16) -> npt.NDArray[np.intp]:
-    """Return the stable order by owner; eight bits, where they do, sort twice as fast."""
+    """Return the stable order by owner; owners of eight bits sort twice as fast."""
     narrow = owner.astype(np.uint8) if len(owner) and int(owner.max()) < 256 else owner
     return np.argsort(narrow, kind="stable")
+
+
+def _check_size(function: str, name: str, array: npt.NDArray[Any], rows: int, itemsize: int) -> None:
+    """Raise ValueError when an array has another size than so many rows need."""
+    if array.nbytes != rows * itemsize:
+        need = "needs" if rows == 1 else "need"
+        raise ValueError(
+            f"{function}: {name} has {counted(array.nbytes, 'byte')}, the {counted(rows, 'row')} {need}"
+            f" {rows * itemsize}"
+        )
+
+
+def _check_owners(function: str, owner: U16, targets: int) -> None:
+    """Raise ValueError for the first owner that is not below the number of targets."""
+    if int(owner.max(initial=0)) >= targets and len(owner):
+        row = int(np.flatnonzero(owner >= targets)[0])
+        raise ValueError(
+            f"{function}: owner {owner[row]} of row {row} is out of range for {counted(targets, 'target')}"
+        )
+
+
+def _first_rows(ordered: U16, targets: int) -> npt.NDArray[np.intp]:
+    """Return where each target's rows begin among ascending owners."""
+    return np.searchsorted(ordered, np.arange(targets, dtype=ordered.dtype))
+
+
+def _check_starts(function: str, noun: str, starts: I64, expected: npt.NDArray[np.signedinteger]) -> None:
+    """Raise ValueError for the first target that starts elsewhere than the rows of the targets before it end."""
+    if not np.array_equal(starts, expected):
+        target = int(np.flatnonzero(starts != expected)[0])
+        raise ValueError(f"{function}: target {target} starts at {noun} {starts[target]}, expected {expected[target]}")
+
+
+def _check_lengths(data: U8, lengths: U8, total: int) -> None:
+    """Raise ValueError for a length that no varint has, or for lengths that do not add up to the size of the data."""
+    if len(lengths) and not 1 <= int(lengths.min()) <= int(lengths.max()) <= MAX_VARINT_BYTES:
+        row = int(np.flatnonzero((lengths < 1) | (lengths > MAX_VARINT_BYTES))[0])
+        raise ValueError(f"group_varints: the varint of row {row} has length {lengths[row]}, expected 1 to 10")
+    if total != len(data):
+        add = "adds" if len(lengths) == 1 else "add"
+        raise ValueError(
+            f"group_varints: data has {counted(len(data), 'byte')}, the {counted(len(lengths), 'length')} {add} up to"
+            f" {total}"
+        )
 
 
 def new_sketch(row_bytes: int) -> U32:
@@ -230,7 +334,7 @@ def sketch_rows(sketch: U32, ids: I64, values: U8, *, first_chunk: int = 0) -> N
     """Add rows uint8 [n, row_bytes] with their ids int64 [n] to a sketch, in place.
 
     The definition is in `fingerprint.py`. `first_chunk` is the number of the chunk that `values` begin with, for
-    a row that is given piece by piece.
+    a row that comes piece by piece. Raises ValueError when ids and rows are not as many, or the sketch is too narrow.
     """
     for chunk in range(max(1, -(-values.shape[1] // CHUNK_BYTES))):
         salt = (first_chunk + chunk) * CHUNK_STEP & _MASK64
@@ -238,9 +342,21 @@ def sketch_rows(sketch: U32, ids: I64, values: U8, *, first_chunk: int = 0) -> N
         if kernel is not None and stop > start:
             kernel.sketch(sketch, ids, values, values.shape[1], start, stop - start, salt)
         else:
+            _check_sketch(sketch, ids, values, stop - start)
             for row in range(0, len(ids), _ROWS_AT_ONCE):
                 some = slice(row, row + _ROWS_AT_ONCE)
                 _sketch(sketch, ids[some], values[some, start:stop], salt)
+
+
+def _check_sketch(sketch: U32, ids: I64, values: U8, size: int) -> None:
+    """Raise ValueError unless the sketch has the columns of a chunk of `size` bytes and each row has its id."""
+    _check_size("sketch_rows", "ids", ids, len(values), 8)
+    needed = -(-size // 2) + 1
+    if sketch.shape[1] < needed:
+        raise ValueError(
+            f"sketch_rows: sketch has {counted(sketch.shape[1], 'column')},"
+            f" rows of {counted(values.shape[1], 'byte')} need {needed}"
+        )
 
 
 CHUNK_STEP: Final = 0x9E3779B97F4A7C15

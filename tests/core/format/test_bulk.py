@@ -1,4 +1,4 @@
-"""The inner loops: numpy is the reference, the compiled kernel gives the same bytes, both hold on any input."""
+"""The inner loops: numpy is the reference, the compiled kernel gives the same bytes on any input."""
 
 from __future__ import annotations
 
@@ -30,16 +30,6 @@ def test_varints_round_trip(either_kernel: str, ids: list[int]) -> None:
     assert lengths.tolist() == [len(varint(i)) for i in ids]
     assert bulk.encode_varints(np.array(ids, np.int64)).tobytes() == data
     assert bulk.count_varints(np.frombuffer(data, np.uint8)) == len(ids)
-
-
-@pytest.mark.parametrize(
-    "data", [b"\x80", b"\x01\xff", b"\xff" * 11 + b"\x01", b"\xff" * 9 + b"\x02", b"\x05" + b"\x80" * 20]
-)
-def test_bad_varints(either_kernel: str, data: bytes) -> None:
-    """A varint cut short, of more than ten bytes, or of more than 64 bits is an error that says where."""
-    with pytest.raises(bulk.VarintError) as caught:
-        bulk.decode_varints(np.frombuffer(data, np.uint8))
-    assert caught.value.position == (1 if data[0] in {1, 5} else 0)
 
 
 @given(ID_LISTS, st.integers(1, 400))
@@ -92,9 +82,9 @@ def test_kernel_equals_numpy(simd_level: None, monkeypatch: pytest.MonkeyPatch, 
     def everything() -> list[list[int]]:
         found: list[npt.NDArray[Any]] = [*bulk.decode_varints(data)]
         found += [bulk.owners(ids, n) for n in (1, 3, 7, 8, 1000, 65536)]
-        for width, held in values.items():
+        for width, rows_of_width in values.items():
             sketch = bulk.new_sketch(width)
-            bulk.sketch_rows(sketch, ids, held)
+            bulk.sketch_rows(sketch, ids, rows_of_width)
             found.append(sketch.ravel())
         return [array.tolist() for array in found]
 
@@ -113,25 +103,6 @@ def test_kernel_finds_bad_varints(simd_level: None, bad: bytes, before: int) -> 
     assert caught.value.position == before
 
 
-def test_kernel_checks_sizes() -> None:
-    """The compiled kernel refuses buffers whose sizes do not agree, before it touches a byte."""
-    if bulk.kernel is None:
-        pytest.skip("the compiled kernel was not built here: no C compiler at installation")
-    byte, word, long = np.zeros(3, np.uint8), np.zeros(4, np.uint16), np.zeros(2, np.int64)
-    with pytest.raises(ValueError, match="sizes"):
-        bulk.kernel.decode_varints(byte, long, byte)
-    with pytest.raises(ValueError, match="sizes"):
-        bulk.kernel.group_rows(byte, 2, word, long, byte.copy())
-    with pytest.raises(ValueError, match="sizes"):
-        bulk.kernel.group_rows(np.zeros(4, np.uint8), 1, word, long[:0], np.zeros(4, np.uint8))
-    with pytest.raises(ValueError, match="sizes"):
-        bulk.kernel.group_varints(byte, np.full(3, 11, np.uint8), word[:3], long, byte.copy())
-    with pytest.raises(ValueError, match="sizes"):
-        bulk.kernel.sketch(np.zeros((8, 1), np.uint32), long, np.zeros(8, np.uint8), 4, 0, 4, 0)
-    with pytest.raises(ValueError, match="sizes"):
-        bulk.kernel.tally(word[:1] + 9, byte[:1], long, long.copy())
-
-
 @given(st.text(max_size=40), st.integers(1, 100))
 def test_variable_owner(name: str, ps_num: int) -> None:
     """A variable's owner is the hexadecimal digest read in base 32, whatever the name."""
@@ -144,6 +115,6 @@ def test_variable_owner(name: str, ps_num: int) -> None:
 
 @pytest.mark.parametrize("ps_num", [32, 64, 96])
 def test_crowded_shards(ps_num: int) -> None:
-    """With a multiple of 32, thousands of names reach exactly the shards that are said to be reachable."""
+    """With a multiple of 32, thousands of names reach exactly as many shards as `crowded_shards` returns."""
     owners = {placement.variable_owner(f"v{i}", ps_num) for i in range(4000)}
     assert len(owners) == placement.crowded_shards(ps_num)
