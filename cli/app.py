@@ -5,42 +5,66 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable, Mapping
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from edl_ckpt.cli import __version__
 
 if TYPE_CHECKING:
     import typer
 
-COMMANDS = (
-    *("list", "inspect", "get", "diff", "verify", "reshard", "copy", "export", "import"),
-    *("prune", "undo", "recover"),
-    *("metrics set", "metrics show", "metrics import", "metrics remove", "metrics mode"),
-    *("tag add", "tag remove", "tag list", "note"),
-    *("policy show", "policy set", "policy clear", "demo"),
-)
-"""The commands, in the order of the help: `list` is `list_command` in `commands/list_.py`, `tag add` is
-`tag_add_command` in `commands/tag_.py`."""
-GROUPS = {
-    "metrics": "Record metrics of versions, import them from logs, show them.",
-    "tag": "Give versions names; a tagged version is never deleted.",
-    "policy": "Keep rules of retention with a location, so that plain `edl-ckpt prune` follows them.",
+SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Look": ("list", "inspect", "get", "diff"),
+    "Check": ("verify",),
+    "Change": ("reshard", "copy", "export", "import"),
+    "Keep": ("prune", "undo", "policy"),
+    "Record": ("metrics", "tag", "note"),
+    "Mend": ("recover",),
+    "Learn": ("demo",),
 }
+"""The commands by the headings of the help, in its order."""
+GROUPS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "policy": ("Store retention rules with a location.", ("show", "set", "clear")),
+    "metrics": ("Record, import and show metrics of versions.", ("set", "show", "import", "remove", "mode")),
+    "tag": ("Name versions, and protect them from pruning.", ("add", "remove", "list")),
+}
+"""The commands that are groups: the first line of their help, and their sub-commands."""
+COMMANDS: Final = tuple(
+    command
+    for section in SECTIONS.values()
+    for name in section
+    for command in ([f"{name} {sub}" for sub in GROUPS[name][1]] if name in GROUPS else [name])
+)
+"""All commands.
+
+`list` is `list_command` in `commands/list_.py`; `tag add` is `tag_add_command` in `commands/tag_.py`.
+"""
+
+_HELP: Final = """Look at, check, change and prune the checkpoints of ElasticDL's parameter servers.
+
+`edl-ckpt COMMAND --help` shows the options of a command, with examples."""
+_EPILOG: Final = """Exit codes: 0 done, 3 findings, 4 incomplete, 5 corrupt, 10 not found, 16 refused.
+The README lists all of them.
+
+edl-ckpt demo
+edl-ckpt list s3://models/run"""
 
 
 def build(only: str | None = None) -> typer.Typer:
-    """Return the typer application with all commands, or with the one named (a group is one): a tenth of the start."""
-    from importlib import import_module
-
+    """Return the typer application with all commands, or only with the one named, which starts faster."""
     import typer
 
-    from edl_ckpt.cli.options import with_output
+    from edl_ckpt.cli.help import HelpGroup, example_lines
+
+    class Root(HelpGroup):
+        sections = SECTIONS
 
     app = typer.Typer(
         name="edl-ckpt",
-        help="See, check, reshard, prune and export the checkpoints of ElasticDL's parameter servers.",
-        epilog="Exit codes: 0 done, 3 findings, 4 incomplete, 5 corrupt, 10 not found, 16 refused; README has all.",
+        cls=Root,
+        help=_HELP,
+        epilog=_EPILOG,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
@@ -55,20 +79,31 @@ def build(only: str | None = None) -> typer.Typer:
             print(f"edl-ckpt {__version__}")
             raise typer.Exit
 
-    groups = {
-        name: typer.Typer(name=name, help=words, no_args_is_help=True, rich_markup_mode=None)
-        for name, words in GROUPS.items()
-    }
-    for command in COMMANDS:
-        group, _, name = command.rpartition(" ")
-        if only not in {None, group or name}:
+    for name in [name for section in SECTIONS.values() for name in section if only in {None, name}]:
+        if name not in GROUPS:
+            _add(app, name)
             continue
-        module = import_module(f"edl_ckpt.cli.commands.{group or name}_")
-        function = getattr(module, f"{command.replace(' ', '_')}_command")
-        if group and name == next(c for c in COMMANDS if c.startswith(f"{group} ")).partition(" ")[2]:
-            app.add_typer(groups[group])
-        groups.get(group, app).command(name)(with_output(function))
+        words, members = GROUPS[name]
+        group = typer.Typer(name=name, cls=HelpGroup, help=words, no_args_is_help=True, rich_markup_mode=None)
+        functions = [_add(group, f"{name} {member}") for member in members]
+        epilog = "\n".join(line for function in functions[:2] for line in example_lines(function)[:1])
+        app.add_typer(group, short_help=words, epilog=epilog)
     return app
+
+
+def _add(app: typer.Typer, command: str) -> Callable[..., None]:
+    """Add a command, `list` or `tag add`, to the application or group and return its function."""
+    from importlib import import_module
+
+    from edl_ckpt.cli.help import HelpCommand, example_lines, first_line
+    from edl_ckpt.cli.options import with_output
+
+    group, _, name = command.rpartition(" ")
+    module = import_module(f"edl_ckpt.cli.commands.{group or name}_")
+    function: Callable[..., None] = getattr(module, f"{command.replace(' ', '_')}_command")
+    summary, epilog = first_line(function), "\n".join(example_lines(function))
+    app.command(name, cls=HelpCommand, short_help=summary, epilog=epilog)(with_output(function))
+    return function
 
 
 def main(argv: list[str] | None = None) -> NoReturn:

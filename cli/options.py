@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edl_ckpt.cli.help import COMMON_OPTIONS
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration, parse_size
 from edl_ckpt.core.errors import EdlCkptError, UsageError
@@ -31,27 +32,39 @@ class Deliberate:
     """Marks an option that neither the environment nor a file may set: it must be asked for each time."""
 
 
+_REF_HELP = (
+    "LOCATION, @VERSION or both; a version is a number, latest, a tag or best:METRIC. "
+    "Default: the newest complete version in $EDL_CKPT_DIR or the current directory."
+)
+_LOCATION_HELP = "A checkpoint_dir, on disk or at a URL. Default: $EDL_CKPT_DIR or the current directory."
+_LOCATIONS_HELP = "Any number of checkpoint_dirs. Default: $EDL_CKPT_DIR or the current directory."
+_MODE_HELP = "Whether higher (max) or lower (min) is better."
+_GRACE_HELP = "An incomplete version changed within this time counts as still being written."
+
 Ref = Annotated[
     str | None,
-    typer.Argument(metavar="[REF]", help="[LOCATION][@VERSION]; the newest complete version of $EDL_CKPT_DIR or ."),
+    typer.Argument(metavar="[REF]", help=_REF_HELP),
 ]
-Locations = Annotated[list[str] | None, typer.Argument(metavar="[LOCATION...]", help="checkpoint_dirs")]
-Grace = Annotated[str, typer.Option(help="An incomplete version touched within this time is still being written.")]
+Locations = Annotated[list[str] | None, typer.Argument(metavar="[LOCATION...]", help=_LOCATIONS_HELP)]
+Grace = Annotated[str, typer.Option(metavar="DURATION", help=_GRACE_HELP)]
 Csv = Annotated[bool, typer.Option("--csv", help="Print rows as CSV.")]
-Workers = Annotated[int | None, typer.Option(min=1, help="Threads at work; the number of cores when not given.")]
-Location = Annotated[str | None, typer.Argument(metavar="[LOCATION]", help="A checkpoint_dir; $EDL_CKPT_DIR or .")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done and stop.")]
-LockWait = Annotated[str, typer.Option(metavar="DURATION", help="Wait so long for another edl-ckpt at this location.")]
-Mode = Annotated[str | None, typer.Option(metavar="max|min", help="Which end of the metric is the better one.")]
+Workers = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Number of threads. Default: the number of cores.")
+]
+Location = Annotated[str | None, typer.Argument(metavar="[LOCATION]", help=_LOCATION_HELP)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")]
+LockWait = Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the lock.")]
+Mode = Annotated[str | None, typer.Option(metavar="max|min", help=_MODE_HELP)]
 
+_common = functools.partial(typer.Option, rich_help_panel=COMMON_OPTIONS)
 _COMMON: dict[str, Any] = {
-    "json": Annotated[bool, typer.Option("--json", help="Print one JSON document, nothing else, on stdout.")],
-    "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="No warnings, no progress.")],
-    "verbose": Annotated[bool, typer.Option("--verbose", "-v", help="Say more on stderr.")],
-    "no_color": Annotated[bool, typer.Option("--no-color", help="No colours (NO_COLOR is kept too).")],
+    "json": Annotated[bool, _common("--json", help="Print one JSON document instead of text.")],
+    "quiet": Annotated[bool, _common("--quiet", "-q", help="Print no warnings and no progress.")],
+    "verbose": Annotated[bool, _common("--verbose", "-v", help="Print more details on stderr.")],
+    "no_color": Annotated[bool, _common("--no-color", help="Print no colours; NO_COLOR does the same.")],
     "storage_option": Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="For S3 (region, ...) or fsspec; may be repeated."),
+        _common(metavar="KEY=VALUE", help="An option for S3 or fsspec; may be repeated."),
     ],
 }
 
@@ -66,34 +79,40 @@ class RuleOptions:
     """The options that say what to keep, of every command that takes rules."""
 
     keep: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Keep the latest N (keep_checkpoint_max; 0 keeps all).")
+        int | None, typer.Option(min=0, metavar="N", help="Keep the latest N (keep_checkpoint_max); 0 keeps all.")
     ] = None
     keep_best: Annotated[int | None, typer.Option(min=0, metavar="N", help="Keep the best N by --metric.")] = None
-    metric: Annotated[str | None, typer.Option(metavar="NAME", help="The metric that says which version is best.")] = (
-        None
-    )
+    metric: Annotated[str | None, typer.Option(metavar="NAME", help="The metric that ranks versions.")] = None
     mode: Mode = None
     keep_experiment_best: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Keep the best N by --metric of all locations together.")
+        int | None, typer.Option(min=0, metavar="N", help="Keep the best N by --metric across all locations.")
     ] = None
-    keep_every: Annotated[int | None, typer.Option(min=1, metavar="STEPS", help="Keep one in every so many steps.")] = (
-        None
-    )
+    keep_every: Annotated[
+        int | None, typer.Option(min=1, metavar="STEPS", help="Keep the first version in every STEPS steps.")
+    ] = None
     keep_within: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Keep what was saved so long before the newest.")
+        str | None, typer.Option(metavar="DURATION", help="Keep versions saved within this time before the newest.")
     ] = None
     keep_tag: Annotated[
-        list[str] | None, typer.Option(metavar="TAG", help="Keep what has the tag; may be repeated.")
+        list[str] | None, typer.Option(metavar="TAG", help="Keep versions with this tag; may be repeated.")
     ] = None
     max_size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Keep more, the newest first, while all fits into this.")
+        str | None,
+        typer.Option(metavar="SIZE", help="Keep more versions, newest first, while all of them fit into SIZE."),
     ] = None
     policy_name: Annotated[
-        str | None, typer.Option("--policy", metavar="determined", help="Determined's rules, with the --save options.")
+        str | None,
+        typer.Option("--policy", metavar="determined", help="Use Determined's rules, with the --save options."),
     ] = None
-    save_experiment_best: Annotated[int, typer.Option(min=0, metavar="N", help="Of --policy determined.")] = 0
-    save_trial_best: Annotated[int, typer.Option(min=0, metavar="N", help="Of --policy determined.")] = 1
-    save_trial_latest: Annotated[int, typer.Option(min=0, metavar="N", help="Of --policy determined.")] = 1
+    save_experiment_best: Annotated[
+        int, typer.Option(min=0, metavar="N", help="For --policy determined: best of all locations.")
+    ] = 0
+    save_trial_best: Annotated[
+        int, typer.Option(min=0, metavar="N", help="For --policy determined: best of each location.")
+    ] = 1
+    save_trial_latest: Annotated[
+        int, typer.Option(min=0, metavar="N", help="For --policy determined: latest of each location.")
+    ] = 1
 
     def policy(self) -> Policy:
         """Return the retention policy they ask for; it is empty when none of them does."""

@@ -1,4 +1,4 @@
-"""`edl-ckpt copy`: versions to another location, byte for byte and proved."""
+"""`edl-ckpt copy`: copies versions to another location, byte for byte, and proves the result."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.options import DryRun, LockWait, Workers, default_location, resolve_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration
@@ -16,20 +17,29 @@ if TYPE_CHECKING:
     from edl_ckpt.core.format.model import Version
 
 
+@examples(
+    "copy run@100 s3://models/run",
+    "copy run /backup/run --all",
+)
 def copy_command(
     out: Output,
     words: Annotated[
-        list[str], typer.Argument(metavar="[REF] LOCATION", help="What to copy, and the checkpoint_dir it goes to.")
+        list[str],
+        typer.Argument(metavar="[REF] LOCATION", help="The version to copy, and the checkpoint_dir to copy it to."),
     ],
-    every: Annotated[bool, typer.Option("--all", help="Every complete version that is not there yet.")] = False,
-    since: Annotated[int | None, typer.Option(min=0, metavar="VERSION", help="Every one from this number on.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Copy every complete version that is not there yet.")] = False,
+    since: Annotated[
+        int | None, typer.Option(min=0, metavar="VERSION", help="Copy every complete version from this number on.")
+    ] = None,
     dry_run: DryRun = False,
     workers: Workers = None,
     lock_wait: LockWait = "10s",
 ) -> None:
-    """Copy a version, or all, to another location: checked by fingerprint and checksums, with metrics and tags.
+    """Copy versions to another location, with proof.
 
-    An interrupted copy goes on where it stopped; what is there already with the same content is left as it is.
+    Checksums and the fingerprint prove each copy. Metrics and tags are copied too. An interrupted copy resumes where it
+    stopped. Versions already there with identical content are skipped; a different version under the same number is
+    refused.
     """
     from edl_ckpt.cli import render_copy
     from edl_ckpt.core.operations.copy import execute_copy, plan_copy

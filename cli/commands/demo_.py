@@ -1,4 +1,4 @@
-"""`edl-ckpt demo`: makes a small real checkpoint_dir and walks the commands over it."""
+"""`edl-ckpt demo`: makes a small real checkpoint_dir, and runs commands on it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,25 @@ from typing import Annotated
 
 import typer
 
+from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.output import Output
 
 _PS_NUM = 4
 _VERSIONS = (100, 200, 300, 400)
 
 
+@examples(
+    "demo",
+    "demo /tmp/checkpoints",
+)
 def demo_command(
-    out: Output, directory: Annotated[str, typer.Argument(metavar="[DIR]", help="Made there.")] = "edl-ckpt-demo"
+    out: Output,
+    directory: Annotated[str, typer.Argument(metavar="[DIR]", help="The directory to make.")] = "edl-ckpt-demo",
 ) -> None:
-    """Make a small checkpoint_dir, several versions, one incomplete, and show every command at work on it."""
+    """Make a small checkpoint to try commands on.
+
+    It has several versions, one of them incomplete. The demo runs commands on them and shows their output.
+    """
     from edl_ckpt.core.errors import RefusedError
 
     if (os.path.isdir(directory) and os.listdir(directory)) or os.path.isfile(directory):

@@ -1,4 +1,4 @@
-"""`edl-ckpt diff`: what changed from one version to another."""
+"""`edl-ckpt diff`: the changes from one version to another."""
 
 from __future__ import annotations
 
@@ -6,22 +6,32 @@ from typing import Annotated
 
 import typer
 
+from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.options import Csv, Workers, resolve_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.core.errors import UsageError
 
 
+@examples(
+    "diff run@100 run@200",
+    "diff run@100 run@200 --top 10",
+)
 def diff_command(
     out: Output,
-    a: Annotated[str, typer.Argument(metavar="REF", help="The version to start from.")],
-    b: Annotated[str, typer.Argument(metavar="REF", help="The version to hold against it.")],
-    tolerance: Annotated[float, typer.Option(metavar="X", help="Elements that differ by no more are equal.")] = 0.0,
-    top: Annotated[int, typer.Option(min=0, metavar="K", help="Name the K rows of each table that moved most.")] = 0,
-    rows: Annotated[bool, typer.Option("--rows", help="Name every row that differs, in --json and --csv.")] = False,
+    a: Annotated[str, typer.Argument(metavar="REF", help="The old version.")],
+    b: Annotated[str, typer.Argument(metavar="REF", help="The new version.")],
+    tolerance: Annotated[
+        float, typer.Option(metavar="X", help="Treat elements that differ by at most X as equal.")
+    ] = 0.0,
+    top: Annotated[int, typer.Option(min=0, metavar="K", help="Name the K rows of each table that changed most.")] = 0,
+    rows: Annotated[bool, typer.Option("--rows", help="Name every row that differs; needs --json or --csv.")] = False,
     workers: Workers = None,
     csv: Csv = False,
 ) -> None:
-    """Compare two versions by content, whatever their shard counts and generations; 3 when they differ."""
+    """Compare the content of two versions.
+
+    The versions may differ in shard count and generation. Exit code 3 means that their content differs.
+    """
     from edl_ckpt.cli import render_diff
     from edl_ckpt.core.operations.diff import diff_versions
 

@@ -1,4 +1,4 @@
-"""`edl-ckpt export`: a version in a format that other tools open."""
+"""`edl-ckpt export`: writes a version in a format that other tools read."""
 
 from __future__ import annotations
 
@@ -6,48 +6,61 @@ from typing import Annotated
 
 import typer
 
+from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.options import default_location, is_ref, resolve_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_size
 from edl_ckpt.core.errors import UsageError
 
 _FORMATS = (
-    "checkpoint, safetensors, npz, npy, parquet, torch, tensorflow; of one table csv, jsonl, word2vec, projector."
+    "checkpoint, safetensors, npz, npy, parquet, torch or tensorflow; for one table also csv, jsonl, word2vec or "
+    "projector. Default: the format that the name of OUTPUT ends in."
 )
 
 
+@examples(
+    "export run@100 model.safetensors",
+    "export run@100 users.csv --table user_embedding",
+)
 def export_command(
     out: Output,
-    words: Annotated[list[str], typer.Argument(metavar="[REF] OUTPUT", help="The version, and where to write.")],
+    words: Annotated[
+        list[str], typer.Argument(metavar="[REF] OUTPUT", help="The version, and the file or directory to write.")
+    ],
     kind: Annotated[
         str | None,
-        typer.Option(
-            "--format",
-            metavar="F",
-            help="checkpoint safetensors npz npy csv jsonl word2vec projector parquet torch tensorflow.",
-        ),
+        typer.Option("--format", metavar="F", help=_FORMATS),
     ] = None,
-    table: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Only such tables.")] = None,
-    variable: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Only such dense variables.")] = None,
+    table: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="Export only tables with such names; may be repeated.")
+    ] = None,
+    variable: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GLOB", help="Export only dense variables with such names; may be repeated."),
+    ] = None,
     dtype: Annotated[
-        str | None, typer.Option(metavar="float16|bfloat16|float32", help="Cast floats; overflows are counted.")
+        str | None,
+        typer.Option(metavar="DTYPE", help="Convert floats to float16, bfloat16 or float32."),
     ] = None,
     dense_rows: Annotated[
-        str | None, typer.Option(metavar="N|auto", help="A table as a matrix of N rows, row i that of id i.")
+        str | None, typer.Option(metavar="N|auto", help="Write a table as a matrix of N rows, with id i in row i.")
     ] = None,
     fill: Annotated[
-        str, typer.Option(metavar="zeros|initializer", help="With --dense-rows: what rows never trained are.")
+        str, typer.Option(metavar="zeros|initializer", help="With --dense-rows: the content of rows without an id.")
     ] = "zeros",
-    seed: Annotated[int, typer.Option(help="With --fill initializer.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="With --fill initializer: the random seed.")] = 0,
     limit: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="At most so many rows, in formats of rows.")
+        int | None, typer.Option(min=0, metavar="N", help="Write at most N rows (csv, jsonl, word2vec, projector).")
     ] = None,
     max_shard_size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="safetensors: several files above this, and their index.")
+        str | None, typer.Option(metavar="SIZE", help="safetensors: split into files of at most SIZE, with an index.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing OUTPUT.")] = False,
 ) -> None:
-    """Write a version, whole or in part, as safetensors, numpy, text or one merged checkpoint. Memory stays bounded."""
+    """Write a version in a format other tools read.
+
+    --table and --variable export a part of it. The command needs little memory, whatever the size of the version.
+    """
     from edl_ckpt.cli import render_export
     from edl_ckpt.core.operations.export import Selection, export_version
 

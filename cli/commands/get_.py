@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.options import Csv, Ref, resolve_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.core.errors import UsageError
@@ -15,25 +16,34 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
+@examples(
+    "get run@100 --table user_embedding --id 42",
+    "get run@100 --variable dense/kernel:0 --npy kernel.npy",
+)
 def get_command(
     out: Output,
     ref: Ref = None,
-    table: Annotated[str | None, typer.Option(metavar="NAME", help="The table whose rows are wanted.")] = None,
-    ids: Annotated[list[int] | None, typer.Option("--id", metavar="ID", help="A row's id; may be repeated.")] = None,
-    ids_file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Ids, one a line, or an .npy file of int64.")
+    table: Annotated[str | None, typer.Option(metavar="NAME", help="The embedding table to read rows from.")] = None,
+    ids: Annotated[
+        list[int] | None, typer.Option("--id", metavar="ID", help="The id of a row; may be repeated.")
     ] = None,
-    variable: Annotated[str | None, typer.Option(metavar="NAME", help="The dense variable that is wanted.")] = None,
+    ids_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Read ids from FILE: one per line, or an .npy file of int64.")
+    ] = None,
+    variable: Annotated[str | None, typer.Option(metavar="NAME", help="The dense variable to print.")] = None,
     nearest: Annotated[
-        int | None, typer.Option(min=1, metavar="K", help="Also the K rows most similar by cosine.")
+        int | None, typer.Option(min=1, metavar="K", help="Also print the K most similar rows, by cosine.")
     ] = None,
     everywhere: Annotated[
-        bool, typer.Option("--everywhere", help="Look in all shards, for rows that lie in the wrong one.")
+        bool, typer.Option("--everywhere", help="Search all shards, to find rows in a wrong one.")
     ] = False,
-    npy: Annotated[str | None, typer.Option(metavar="FILE", help="Write the values as an .npy file.")] = None,
+    npy: Annotated[str | None, typer.Option(metavar="FILE", help="Also write the values to an .npy file.")] = None,
     csv: Csv = False,  # noqa: ARG001
 ) -> None:
-    """Print rows of a table by their ids, or a dense variable. Opens only the shard that can hold them."""
+    """Print rows of a table, or a dense variable.
+
+    The command opens only the shards that the ids belong to. Exit code 3 means that an id is not in the table.
+    """
     from edl_ckpt.cli import render_get
     from edl_ckpt.core.operations.lookup import find_nearest, look_up, read_variable
 

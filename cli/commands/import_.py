@@ -1,4 +1,4 @@
-"""`edl-ckpt import`: a new version from arrays of other tools, or from another checkpoint."""
+"""`edl-ckpt import`: makes a version from arrays of other tools, or from another checkpoint."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.output import Output
 from edl_ckpt.core.errors import UsageError
 
@@ -15,22 +16,30 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.reshard.execute import ReshardResult
 
 
+@examples(
+    "import model.safetensors run@100 --ps 4",
+    "import arrays.npz run@100 --ps 4 --map names.toml",
+)
 def import_command(
     out: Output,
     source: Annotated[
-        str, typer.Argument(metavar="INPUT", help="safetensors, .npz, a directory of .npy, or a checkpoint.")
+        str,
+        typer.Argument(
+            metavar="INPUT", help="A .safetensors or .npz file, a directory of .npy files, or a checkpoint."
+        ),
     ],
-    target: Annotated[
-        str, typer.Argument(metavar="LOCATION@VERSION", help="The version to be; never one that is there.")
-    ],
+    target: Annotated[str, typer.Argument(metavar="LOCATION@VERSION", help="The version to make; it must not exist.")],
     ps: Annotated[int, typer.Option("--ps", metavar="N", help="The number of parameter servers.")],
     names: Annotated[
         str | None,
-        typer.Option("--map", metavar="FILE", help="TOML: [rename] old = 'new', [tables.NAME] ids, vectors."),
+        typer.Option("--map", metavar="FILE", help="A TOML file: [rename] old = 'new'; [tables.NAME] ids, vectors."),
     ] = None,
-    layout: Annotated[str, typer.Option(metavar="design|elasticdl", help="How names are spelled.")] = "design",
+    layout: Annotated[str, typer.Option(metavar="design|elasticdl", help="Names of directories and files.")] = "design",
 ) -> None:
-    """Write a new version from arrays of other tools, placed for N servers and proved by its fingerprint."""
+    """Make a version from arrays of other tools.
+
+    Each row goes to the parameter server that ElasticDL expects. The fingerprint proves the result.
+    """
     from edl_ckpt.cli import render_import
     from edl_ckpt.core.checkpoint.catalog import parse_ref
     from edl_ckpt.core.operations.importing import import_arrays, read_map

@@ -1,4 +1,4 @@
-"""`edl-ckpt inspect`: what a version holds, from headers; with --stats, from values."""
+"""`edl-ckpt inspect`: the content of a version, read from headers; with --stats also from the values."""
 
 from __future__ import annotations
 
@@ -6,19 +6,29 @@ from typing import Annotated
 
 import typer
 
+from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.options import Ref, resolve_ref
 from edl_ckpt.cli.output import Output
 
 
+@examples(
+    "inspect run@100",
+    "inspect run@100 --table user_embedding --stats",
+)
 def inspect_command(
     out: Output,
     ref: Ref = None,
-    shard: Annotated[int | None, typer.Option(metavar="I", help="Only this shard.")] = None,
-    table: Annotated[str | None, typer.Option(metavar="NAME", help="Only this table.")] = None,
-    variable: Annotated[str | None, typer.Option(metavar="NAME", help="Only this dense variable.")] = None,
-    stats: Annotated[bool, typer.Option("--stats", help="Read values: range, mean, norm, zeros, NaN.")] = False,
+    shard: Annotated[int | None, typer.Option(metavar="I", help="Show only this shard.")] = None,
+    table: Annotated[str | None, typer.Option(metavar="NAME", help="Show only this table.")] = None,
+    variable: Annotated[str | None, typer.Option(metavar="NAME", help="Show only this dense variable.")] = None,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="Read the values, and show range, mean, norm, zeros and NaN.")
+    ] = False,
 ) -> None:
-    """Show the shards, dense variables and embedding tables of a version. Reads headers only."""
+    """Show a version's shards, variables and tables.
+
+    Without --stats the command reads headers only.
+    """
     from edl_ckpt.cli import render_inspect
     from edl_ckpt.core.checkpoint.reader import open_checkpoint
     from edl_ckpt.core.errors import IncompleteError

@@ -1,4 +1,4 @@
-"""`edl-ckpt list`: the versions of a location and their state, from listings alone."""
+"""`edl-ckpt list`: the versions of a location and their state. Their names are enough; no shard is opened."""
 
 from __future__ import annotations
 
@@ -6,22 +6,34 @@ from typing import Annotated
 
 import typer
 
+from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.options import Csv, Grace, Locations, Mode, default_location
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration
 
 
+@examples(
+    "list run",
+    "list runs/a runs/b --best auc",
+)
 def list_command(
     out: Output,
     locations: Locations = None,
-    sort: Annotated[str | None, typer.Option(metavar="METRIC", help="The best by a metric first.")] = None,
-    best: Annotated[str | None, typer.Option(metavar="METRIC", help="Only the best by a metric.")] = None,
-    tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="Only what has the tag.")] = None,
+    sort: Annotated[str | None, typer.Option(metavar="METRIC", help="Sort by this metric, the best first.")] = None,
+    best: Annotated[
+        str | None, typer.Option(metavar="METRIC", help="Show only the best version by this metric.")
+    ] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option(metavar="TAG", help="Show only versions with this tag; may be repeated.")
+    ] = None,
     mode: Mode = None,
     grace: Grace = "10m",
     csv: Csv = False,  # noqa: ARG001
 ) -> None:
-    """List the versions of one or more locations, by number, with their metrics and tags. Opens no shard."""
+    """List versions, with their metrics and tags.
+
+    The versions are sorted by number. The command opens no shard.
+    """
     import time
 
     from edl_ckpt.cli import render_list

@@ -1,4 +1,4 @@
-"""`edl-ckpt metrics`: what evaluation said of versions, recorded beside them."""
+"""`edl-ckpt metrics`: the results of evaluation, recorded beside the versions."""
 
 from __future__ import annotations
 
@@ -7,22 +7,33 @@ from typing import Annotated
 import typer
 
 from edl_ckpt.cli import options as o
+from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import shown
 from edl_ckpt.core.errors import UsageError
 
 _Format = Annotated[
-    str | None, typer.Option("--format", metavar="log|tensorboard|csv|jsonl", help="As its name says when not given.")
+    str | None,
+    typer.Option(
+        "--format", metavar="log|tensorboard|csv|jsonl", help="Format of SOURCE. Default: recognized by its name."
+    ),
 ]
 
 
+@examples(
+    "metrics set run@100 auc=0.78",
+    "metrics set run@100 loss=0.21 --mode min",
+)
 def metrics_set_command(
     out: Output,
-    words: Annotated[list[str], typer.Argument(metavar="[REF] NAME=VALUE...", help="The version and its metrics.")],
+    words: Annotated[list[str], typer.Argument(metavar="[REF] NAME=VALUE...", help="The version, and its metrics.")],
     mode: o.Mode = None,
     lock_wait: o.LockWait = "10s",
 ) -> None:
-    """Record metrics of a version, in the place of older values; with --mode remember which end is the better one."""
+    """Record metrics of a version.
+
+    They replace older values of the same names. --mode also declares whether higher or lower values are better.
+    """
     from edl_ckpt.core.state.annotate import remember_modes, set_metrics
 
     ref, metrics = _split_pairs(words)
@@ -35,8 +46,12 @@ def metrics_set_command(
     _show(out, version.location, version.version)
 
 
+@examples(
+    "metrics show run",
+    "metrics show run@best:auc --json",
+)
 def metrics_show_command(out: Output, ref: o.Ref = None, csv: o.Csv = False) -> None:  # noqa: ARG001
-    """Show the metrics of a version, or of all versions of a location."""
+    """Show the metrics of one version, or of all."""
     from edl_ckpt.core.checkpoint.catalog import parse_ref, split_version_dir
 
     parsed = parse_ref(ref or "", default_location=o.default_location())
@@ -48,18 +63,25 @@ def metrics_show_command(out: Output, ref: o.Ref = None, csv: o.Csv = False) -> 
         _show(out, version.location, version.version)
 
 
+@examples(
+    "metrics import master.log run",
+    "metrics import tensorboard run --nearest 50 --dry-run",
+)
 def metrics_import_command(
     out: Output,
-    source: Annotated[str, typer.Argument(help="A master's log, a TensorBoard directory, CSV or JSON lines.")],
+    source: Annotated[str, typer.Argument(help="A log of the master, a TensorBoard directory, CSV or JSON lines.")],
     location: o.Location = None,
     nearest: Annotated[
-        int, typer.Option(min=0, metavar="STEPS", help="Take the nearest step, at most so many away.")
+        int, typer.Option(min=0, metavar="STEPS", help="Match a version with the nearest step, at most STEPS away.")
     ] = 0,
     kind: _Format = None,
     dry_run: o.DryRun = False,
     lock_wait: o.LockWait = "10s",
 ) -> None:
-    """Record the metrics that a job left in a log, by the versions of their steps, and say what did not match."""
+    """Import the metrics that a job wrote to a log.
+
+    Metrics of a training step belong to the version with the same number. The command reports all that do not match.
+    """
     from contextlib import nullcontext
 
     from edl_ckpt.cli import render_metrics
@@ -82,12 +104,16 @@ def metrics_import_command(
     )
 
 
+@examples(
+    "metrics remove run@100 auc",
+    "metrics remove run@100 auc loss",
+)
 def metrics_remove_command(
     out: Output,
-    words: Annotated[list[str], typer.Argument(metavar="[REF] NAME...", help="The version and names of metrics.")],
+    words: Annotated[list[str], typer.Argument(metavar="[REF] NAME...", help="The version, and the names of metrics.")],
     lock_wait: o.LockWait = "10s",
 ) -> None:
-    """Forget metrics of a version."""
+    """Remove metrics from a version."""
     from edl_ckpt.core.state.annotate import remove_metrics
 
     ref, names = (words[0], words[1:]) if o.is_ref(words[0]) else (None, words)
@@ -99,12 +125,22 @@ def metrics_remove_command(
     _show(out, version.location, version.version)
 
 
+@examples(
+    "metrics mode run auc max",
+    "metrics mode run loss min",
+)
 def metrics_mode_command(
     out: Output,
-    words: Annotated[list[str], typer.Argument(metavar="[LOCATION] NAME max|min", help="The metric and its end.")],
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="[LOCATION] NAME max|min", help="The location, the metric, and its better end."),
+    ],
     lock_wait: o.LockWait = "10s",
 ) -> None:
-    """Remember which end of a metric is the better one, for `best` and for pruning."""
+    """Declare whether max or min of a metric is better.
+
+    `@best:METRIC`, `list --best` and the rules of `prune` use it.
+    """
     from edl_ckpt.core.state.annotate import remember_modes
 
     if len(words) not in {2, 3}:

@@ -1,4 +1,4 @@
-"""`edl-ckpt note`: a sentence about a version, kept beside it."""
+"""`edl-ckpt note`: a text about a version, stored beside it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,28 @@ from typing import Annotated
 import typer
 
 from edl_ckpt.cli import options as o
+from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import shown
 from edl_ckpt.core.errors import UsageError
 
 
+@examples(
+    'note run@100 "before the new features"',
+    'note run@100 ""',
+)
 def note_command(
     out: Output,
-    words: Annotated[list[str], typer.Argument(metavar="[REF] TEXT", help="The version and its note; '' removes it.")],
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="[REF] TEXT", help="The version, and its note; an empty text removes the note."),
+    ],
     lock_wait: o.LockWait = "10s",
 ) -> None:
-    """Write a version's note, in the place of an older one."""
+    """Write a note about a version.
+
+    It replaces an older note.
+    """
     from edl_ckpt.core.state.annotate import set_note
 
     if len(words) > 2 or (len(words) == 1 and o.is_ref(words[0])):

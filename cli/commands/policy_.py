@@ -1,15 +1,20 @@
-"""`edl-ckpt policy`: rules of retention that are kept with a location."""
+"""`edl-ckpt policy`: retention rules that are stored with a location."""
 
 from __future__ import annotations
 
 from edl_ckpt.cli import options as o
+from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import shown
 from edl_ckpt.core.errors import UsageError
 
 
+@examples(
+    "policy show run",
+    "policy show s3://models/run --json",
+)
 def policy_show_command(out: Output, location: o.Location = None) -> None:
-    """Show the rules that `edl-ckpt prune` follows here when it is given none."""
+    """Show the retention rules stored with a location."""
     from edl_ckpt.core.operations.prune.plan import stored_policy
 
     where = location or o.default_location()
@@ -24,21 +29,32 @@ def policy_show_command(out: Output, location: o.Location = None) -> None:
     out.show(lambda: document, lambda: [f"keep {words}" if words else "no policy is set here"])
 
 
+@examples(
+    "policy set run --keep 5",
+    "policy set run --keep 3 --keep-best 1 --metric auc",
+)
 def policy_set_command(
     out: Output,
     rules: o.RuleOptions,
     location: o.Location = None,
     lock_wait: o.LockWait = "10s",
 ) -> None:
-    """Keep rules with a location, in the place of older ones, so that plain `edl-ckpt prune` follows them."""
+    """Store the retention rules of a location.
+
+    They replace older ones. `edl-ckpt prune` follows them when it is given no rules.
+    """
     policy = rules.policy()
     if policy.is_empty:
         raise UsageError("no rule was given", hint="try: --keep 5; `policy clear` forgets the rules")
     _store(out, location, policy.to_json(), lock_wait)
 
 
+@examples(
+    "policy clear run",
+    "policy clear s3://models/run",
+)
 def policy_clear_command(out: Output, location: o.Location = None, lock_wait: o.LockWait = "10s") -> None:
-    """Forget the rules that are kept with a location."""
+    """Remove the retention rules of a location."""
     _store(out, location, None, lock_wait)
 
 

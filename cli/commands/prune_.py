@@ -1,4 +1,4 @@
-"""`edl-ckpt prune`: the versions that no rule keeps, deleted."""
+"""`edl-ckpt prune`: deletes the versions that no rule keeps."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edl_ckpt.cli import options as o
+from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration, size
 from edl_ckpt.core.errors import EdlCkptError, RefusedError, UsageError
@@ -18,43 +19,55 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.prune.plan import PrunePlan
 
 
+@examples(
+    "prune run --keep 5 --dry-run",
+    "prune run --keep 3 --keep-best 1 --metric auc --trash",
+)
 def prune_command(
     out: Output,
     rules: o.RuleOptions,
     locations: o.Locations = None,
     incomplete: Annotated[
-        bool, typer.Option("--incomplete", help="Delete incomplete versions older than the newest complete one too.")
+        bool, typer.Option("--incomplete", help="Also delete incomplete versions older than the newest complete one.")
     ] = False,
     delete: Annotated[
         list[int] | None,
-        typer.Option(metavar="VERSION", help="Delete this version, a mixed or invalid one too."),
+        typer.Option(metavar="VERSION", help="Delete this version, even if mixed or invalid; may be repeated."),
         o.Deliberate(),
     ] = None,
     drop_tag: Annotated[
-        list[str] | None, typer.Option(metavar="TAG", help="A tag that protects no more."), o.Deliberate()
+        list[str] | None,
+        typer.Option(metavar="TAG", help="Ignore this tag's protection; may be repeated."),
+        o.Deliberate(),
     ] = None,
     everything: Annotated[
         bool,
-        typer.Option("--all", help="Delete even the newest complete version, if no rule keeps it."),
+        typer.Option("--all", help="Delete even the newest complete version if no rule keeps it."),
         o.Deliberate(),
     ] = False,
-    max_delete: Annotated[int | None, typer.Option(min=0, metavar="N", help="Refuse to delete more.")] = None,
+    max_delete: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Refuse to delete more than N versions.")
+    ] = None,
     dry_run: o.DryRun = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    trash: Annotated[bool, typer.Option("--trash", help="Leave it in the trash: `undo` puts it back.")] = False,
-    purge: Annotated[bool, typer.Option("--purge", help="Empty the trash too."), o.Deliberate()] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    trash: Annotated[bool, typer.Option("--trash", help="Move versions to the trash; `undo` restores them.")] = False,
+    purge: Annotated[bool, typer.Option("--purge", help="Also empty the trash."), o.Deliberate()] = False,
     older_than: Annotated[
-        str, typer.Option(metavar="DURATION", help="With --purge: what is in the trash for longer than that.")
+        str,
+        typer.Option(metavar="DURATION", help="With --purge: only versions that have been in the trash for longer."),
     ] = "0s",
-    plan_out: Annotated[str | None, typer.Option(metavar="FILE", help="Write the plan for --apply.")] = None,
-    apply: Annotated[str | None, typer.Option(metavar="FILE", help="Do what a plan says."), o.Deliberate()] = None,
+    plan_out: Annotated[str | None, typer.Option(metavar="FILE", help="Write the plan to FILE, for --apply.")] = None,
+    apply: Annotated[str | None, typer.Option(metavar="FILE", help="Execute the plan in FILE."), o.Deliberate()] = None,
     grace: o.Grace = "10m",
     lock_wait: o.LockWait = "10s",
 ) -> None:
-    """Delete the versions that no rule keeps, and say why the others stay.
+    """Delete the versions that no rule keeps.
 
-    Never the newest complete version, nor what is newer, tagged or still being written. With several locations they
-    are the trials of one experiment. On a terminal it asks; in a script it acts.
+    The plan gives the reason for each version. edl-ckpt never deletes the newest complete version, a newer one, a
+    tagged one or one that is still being written. Several locations are the trials of one experiment. On a terminal
+    the command asks before it deletes; in a script it does not.
+
+    Destructive options (--all, --delete, --purge, --drop-tag, --apply) can only be given on the command line.
     """
     import time
 

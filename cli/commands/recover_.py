@@ -1,4 +1,4 @@
-"""`edl-ckpt recover`: what killed commands left half-done, finished or removed."""
+"""`edl-ckpt recover`: finishes or undoes the work of commands that were killed."""
 
 from __future__ import annotations
 
@@ -6,20 +6,28 @@ from typing import Annotated
 
 import typer
 
+from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.options import Location, LockWait, default_location
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration, shown
 
 
+@examples(
+    "recover run",
+    "recover s3://models/run --drop-copies",
+)
 def recover_command(
     out: Output,
     location: Location = None,
     drop_copies: Annotated[
-        bool, typer.Option("--drop-copies", help="Interrupted copies too, which would go on otherwise.")
+        bool, typer.Option("--drop-copies", help="Also discard interrupted copies, which could still resume.")
     ] = False,
     lock_wait: LockWait = "10s",
 ) -> None:
-    """Finish or undo what commands that were killed left half-done; every command that writes does so as well."""
+    """Finish or undo the work of killed commands.
+
+    Every command that writes to a location does this first, except that it keeps interrupted copies.
+    """
     from edl_ckpt.core.commit.recovery import recover
 
     where = location or default_location()

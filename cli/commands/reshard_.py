@@ -1,4 +1,4 @@
-"""`edl-ckpt reshard`: a version again, for another number of parameter servers."""
+"""`edl-ckpt reshard`: rewrites a version for another number of parameter servers."""
 
 from __future__ import annotations
 
@@ -6,26 +6,40 @@ from typing import Annotated
 
 import typer
 
+from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.options import DryRun, LockWait, Ref, Workers, resolve_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration, parse_size
 
 
+@examples(
+    "reshard run --ps 8 --dry-run",
+    "reshard run@100 --ps 8 --output s3://models/run",
+)
 def reshard_command(
     out: Output,
     ref: Ref = None,
     ps: Annotated[int, typer.Option("--ps", metavar="N", help="The new number of parameter servers.")] = ...,  # type: ignore[assignment]
     output: Annotated[
-        str | None, typer.Option(metavar="LOCATION", help="Write there; in place when not given.")
+        str | None,
+        typer.Option(metavar="LOCATION", help="Write to this location. Default: replace the version in place."),
     ] = None,
     dry_run: DryRun = False,
     workers: Workers = None,
-    max_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Bound of all batches together.")] = None,
-    layout: Annotated[str | None, typer.Option(metavar="design|elasticdl", help="How names are spelled.")] = None,
-    keep_old: Annotated[bool, typer.Option("--keep-old", help="Leave the old shards in the trash.")] = False,
+    max_memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Limit the memory of all batches together.")
+    ] = None,
+    layout: Annotated[
+        str | None,
+        typer.Option(metavar="design|elasticdl", help="Names of directories and files. Default: those of the version."),
+    ] = None,
+    keep_old: Annotated[bool, typer.Option("--keep-old", help="Keep the old shards in the trash.")] = False,
     lock_wait: LockWait = "10s",
 ) -> None:
-    """Write a version for N parameter servers, prove by its fingerprint that nothing was lost, and publish it."""
+    """Change a version's number of parameter servers.
+
+    The new shards become visible only after their fingerprint has proved that no value was lost.
+    """
     from edl_ckpt.cli import render_reshard
     from edl_ckpt.core.operations.reshard.execute import execute_reshard
     from edl_ckpt.core.operations.reshard.plan import plan_reshard

@@ -1,4 +1,4 @@
-"""`edl-ckpt tag`: names of versions, which also keep them from deletion."""
+"""`edl-ckpt tag`: names for versions; a tagged version is not pruned."""
 
 from __future__ import annotations
 
@@ -7,20 +7,28 @@ from typing import Annotated
 import typer
 
 from edl_ckpt.cli import options as o
+from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import shown
 from edl_ckpt.core.errors import UsageError
 
-_Words = Annotated[list[str], typer.Argument(metavar="[REF] TAG", help="The version and the tag.")]
+_Words = Annotated[list[str], typer.Argument(metavar="[REF] TAG", help="The version, and the tag.")]
 
 
+@examples(
+    "tag add run@100 serving",
+    "tag add run@best:auc serving --move",
+)
 def tag_add_command(
     out: Output,
     words: _Words,
-    move: Annotated[bool, typer.Option("--move", help="Take it from the versions that have it.")] = False,
+    move: Annotated[bool, typer.Option("--move", help="Remove the tag from other versions.")] = False,
     lock_wait: o.LockWait = "10s",
 ) -> None:
-    """Give a version a tag: `@TAG` names it, and it is not deleted."""
+    """Give a version a tag.
+
+    `@TAG` then refers to the version, and `prune` keeps it.
+    """
     from edl_ckpt.core.checkpoint.catalog import list_versions
     from edl_ckpt.core.state.annotate import add_tag, remove_tag
 
@@ -35,8 +43,12 @@ def tag_add_command(
     _show(out, version.location)
 
 
+@examples(
+    "tag remove run@100 serving",
+    "tag remove run@serving serving",
+)
 def tag_remove_command(out: Output, words: _Words, lock_wait: o.LockWait = "10s") -> None:
-    """Take a tag from a version."""
+    """Remove a tag from a version."""
     from edl_ckpt.core.state.annotate import remove_tag
 
     ref, tag = _split(words)
@@ -46,8 +58,12 @@ def tag_remove_command(out: Output, words: _Words, lock_wait: o.LockWait = "10s"
     _show(out, version.location)
 
 
+@examples(
+    "tag list run",
+    "tag list run --csv",
+)
 def tag_list_command(out: Output, location: o.Location = None, csv: o.Csv = False) -> None:  # noqa: ARG001
-    """List the tags of a location and the versions that have them."""
+    """List the tags of a location, and their versions."""
     _show(out, location or o.default_location())
 
 

@@ -1,14 +1,22 @@
-"""`edl-ckpt undo`: the last prune that went to the trash, put back."""
+"""`edl-ckpt undo`: restores the versions that the last prune moved to the trash."""
 
 from __future__ import annotations
 
+from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.options import Location, LockWait, default_location
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration, shown
 
 
+@examples(
+    "undo run",
+    "undo run --lock-wait 1m",
+)
 def undo_command(out: Output, location: Location = None, lock_wait: LockWait = "10s") -> None:
-    """Put back what the last `prune --trash` deleted, with its metrics and tags."""
+    """Restore what the last `prune --trash` deleted.
+
+    The versions come back with their metrics and tags.
+    """
     from edl_ckpt.core.commit.trash import undo
 
     where = location or default_location()

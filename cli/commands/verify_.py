@@ -1,4 +1,4 @@
-"""`edl-ckpt verify`: whether a version is whole and right."""
+"""`edl-ckpt verify`: checks that a version is complete and correct, and seals it on request."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.options import LockWait, Ref, Workers, default_location, locked
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import shown
@@ -17,22 +18,29 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.verify.findings import VerifyResult
 
 
+@examples(
+    "verify run@100 --deep",
+    "verify run --all --seal",
+)
 def verify_command(
     out: Output,
     ref: Ref = None,
-    every: Annotated[bool, typer.Option("--all", help="Every version of the location.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Names and headers only.")] = False,
-    deep: Annotated[bool, typer.Option("--deep", help="Every value too, and the fingerprint.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="A warning is as bad as an error.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Verify every version of the location.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Read only names and headers.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Also read every value, and compute the fingerprint.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
     seal: Annotated[
-        bool, typer.Option("--seal", help="As --deep, and record checksums of what has no errors: later ones compare.")
+        bool, typer.Option("--seal", help="Like --deep, and record checksums for later runs to compare with.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="With --seal: in the place of an older record.")] = False,
-    junit: Annotated[str | None, typer.Option(metavar="FILE", help="Write a JUnit report for CI.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="With --seal: replace an existing seal.")] = False,
+    junit: Annotated[str | None, typer.Option(metavar="FILE", help="Write a JUnit report to FILE, for CI.")] = None,
     workers: Workers = None,
     lock_wait: LockWait = "10s",
 ) -> None:
-    """Check that a version is complete and correct: names, headers and ids; with --deep every value."""
+    """Check that a version is complete and correct.
+
+    By default the command reads names, headers and ids. Exit code 3 means that it found errors.
+    """
     from edl_ckpt.cli import render_verify
     from edl_ckpt.core.checkpoint.catalog import list_versions, parse_ref, resolve, split_version_dir
     from edl_ckpt.core.errors import UsageError

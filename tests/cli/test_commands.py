@@ -309,6 +309,9 @@ HEAVY = {"numpy", "fsspec", "google.protobuf", "rich.table", "s3fs"}
 def test_imports() -> None:
     """`--version` imports no typer; help and `list --json` none of the heavy libraries."""
     assert "typer" not in imported("--version")
-    assert not HEAVY & imported("--help")
+    for command in ("", "prune", "tag", "tag add"):
+        modules = imported(*command.split(), "--help")
+        assert not HEAVY & modules
+        assert not {"rich", "numpy"} & {module.partition(".")[0] for module in modules}
     assert not HEAVY & imported("list", str(GOLDEN / "multi"), "--json")
     assert "fsspec" not in imported("inspect", str(GOLDEN / "multi"), "--json")
