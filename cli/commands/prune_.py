@@ -13,7 +13,6 @@ from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration, size
 from edl_ckpt.core.errors import EdlCkptError, RefusedError, UsageError
-from edl_ckpt.core.storage.faults import storage_errors
 
 if TYPE_CHECKING:
     from edl_ckpt.core.operations.prune.plan import PrunePlan
@@ -121,6 +120,7 @@ def prune_command(
 
 def _read_plan(path: str) -> PrunePlan:
     from edl_ckpt.core.operations.prune.plan_file import plan_from_json
+    from edl_ckpt.core.storage.faults import storage_errors
 
     with storage_errors(path), open(path, encoding="utf-8") as file:
         try:
@@ -131,6 +131,7 @@ def _read_plan(path: str) -> PrunePlan:
 
 def _write_plan(path: str, plan: PrunePlan) -> None:
     from edl_ckpt.core.operations.prune.plan_file import plan_to_json
+    from edl_ckpt.core.storage.faults import storage_errors
 
     with storage_errors(path), open(path, "w", encoding="utf-8") as file:
         json.dump(plan_to_json(plan), file, indent=1)

@@ -68,6 +68,12 @@ def test_root_help_shows_the_groups() -> None:
     assert headings == [*SECTIONS, "Options", "Examples"]
 
 
+def test_root_help_needs_no_parameters(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program prints the same help when, for speed, its commands are built without their parameters."""
+    bare = typer.main.get_command(build(parameters=False))
+    assert help_of(bare, "", 80, monkeypatch) == help_of(program, "", 80, monkeypatch)
+
+
 @pytest.mark.parametrize("columns", [60, 80, 120])
 @pytest.mark.parametrize("command", HELP)
 def test_help_fits_the_terminal(command: str, columns: int, program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
