@@ -108,14 +108,15 @@ def test_recover(run: Path) -> None:
 SLOW = """
 import time
 from edl_ckpt.cli import app
-from edl_ckpt.core import publish
-real = publish.remove_stage
+from edl_ckpt.core.commit import local
+from edl_ckpt.core.storage import files
+real = local.remove_stage
 def slowly(path):
     print("cleaning up", flush=True)
     time.sleep(30)
     real(path)
-publish.remove_stage = slowly
-publish.flush_all = lambda files: time.sleep(30)
+local.remove_stage = slowly
+files.flush_all = lambda files: time.sleep(30)
 app.main()
 """
 
