@@ -1,0 +1,70 @@
+"""Draw the terminal that README shows: `python tests/docs/picture.py` writes docs/images/terminal.svg.
+
+The picture is what `edl-ckpt list` and `edl-ckpt inspect` print on a colour terminal after `edl-ckpt demo`. It names no
+font to fetch, so a forge shows it as it is.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from html import escape, unescape
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # as pytest has it: this file is a program too
+
+from docs.console import TOP, Example, Session, demo  # noqa: E402
+
+PICTURE = TOP / "docs" / "images" / "terminal.svg"
+COMMANDS = ("edl-ckpt list edl-ckpt-demo", "edl-ckpt inspect edl-ckpt-demo@best:auc")
+_WIDTH = 92
+NO_BREAK = "\xa0"
+
+
+def draw() -> str:
+    """Return the picture as SVG."""
+    from rich.console import Console
+    from rich.terminal_theme import MONOKAI
+    from rich.text import Text
+
+    variables = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": str(_WIDTH)}
+    session = Session(demo(), variables, colour=True)
+    screen = Console(record=True, width=_WIDTH, file=io.StringIO(), force_terminal=True, highlight=False)
+    for command in COMMANDS:
+        screen.print(Text(f"$ {command}", "bold"))
+        screen.print(Text.from_ansi(session.run(Example("command", command, 0, 0)) + "\n"))
+    svg = screen.export_svg(title="edl-ckpt", theme=MONOKAI, unique_id="terminal")
+    svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL).replace("Fira Code", "ui-monospace")
+    svg = _TEXT.sub(_apart, svg)
+    return "\n".join(line.rstrip() for line in svg.splitlines() if line.strip()) + "\n"
+
+
+_TEXT = re.compile(r'<text class="([\w-]+)" x="([0-9.]+)" y="([0-9.]+)" textLength="([0-9.]+)" (.*?)>(.*?)</text>')
+
+
+def _apart(match: re.Match[str]) -> str:
+    """Return a line's text in pieces without outer spaces, each at its own place: some viewers drop such spaces."""
+    style, x, y, length, clip, content = match.groups()
+    text = unescape(content)
+    if not text.strip():
+        return ""
+    cell = float(length) / len(text)
+    pieces = re.finditer(r"[^\s](?:\s?[^\s])*", text)
+    return "".join(
+        f'<text class="{style}" x="{float(x) + cell * piece.start():.1f}" y="{y}" textLength="{cell * len(piece[0]):.1f}"'
+        f" {clip}>{escape(piece[0].replace(NO_BREAK, ' '))}</text>"
+        for piece in pieces
+    )
+
+
+def words(svg: str) -> str:
+    """Return the text in a picture, line by line, without its places and colours."""
+    lines: dict[str, list[str]] = {}
+    for match in _TEXT.finditer(svg):
+        lines.setdefault(match[3], []).append(unescape(match[6]))
+    return "\n".join("  ".join(pieces) for pieces in lines.values())
+
+
+if __name__ == "__main__":
+    PICTURE.write_text(draw(), encoding="utf-8")

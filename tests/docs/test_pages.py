@@ -1,0 +1,68 @@
+"""README and the manual hold together: links lead somewhere, every page can be found, and the picture is current."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from docs import console, picture
+
+TOP = console.TOP
+MANUAL = TOP / "docs"
+WRITTEN = [*console.pages(), TOP / "core" / "README.md", TOP / "proto" / "README.md"]
+WRITTEN += [path for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md") if (path := TOP / name).exists()]
+_LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as forges and mkdocs make them."""
+    headings = _HEADING.findall(re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL))
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(TOP)))
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every link within the project names a file that exists, and a heading in it."""
+    for target in _LINK.findall(page.read_text(encoding="utf-8")):
+        if "://" in target:
+            continue
+        name, _, heading = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        assert file.exists(), f"{page.name}: {target}"
+        assert file.is_relative_to(TOP), f"{page.name}: {target}"
+        assert not heading or heading in anchors(file), f"{page.name}: {target}"
+
+
+def test_every_page_can_be_found() -> None:
+    """The manual's index and README lead to every page of the manual, and to no other."""
+    names = {page.name for page in MANUAL.glob("*.md")} - {"index.md"}
+    assert len(names) >= 14
+    index = set(re.findall(r"\]\(([\w-]+\.md)", (MANUAL / "index.md").read_text(encoding="utf-8")))
+    readme = set(re.findall(r"\]\(docs/([\w-]+\.md)", (TOP / "README.md").read_text(encoding="utf-8")))
+    navigation = set(re.findall(r": ([\w-]+\.md)$", (TOP / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
+    assert index == names
+    assert readme == names
+    assert navigation == names | {"index.md"}
+
+
+def test_readme_is_short() -> None:
+    """A stranger reads README to its end: at most 150 lines."""
+    assert len((TOP / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(TOP)))
+def test_nothing_is_installed_by_name_from_an_index(page: Path) -> None:
+    """No page tells people to install edl-ckpt from a package index: the project is on none."""
+    assert not re.search(r"pip install [^\n`]*['\"]?edl-ckpt", page.read_text(encoding="utf-8"))
+
+
+def test_picture_is_current() -> None:
+    """The picture in README shows what the program prints today; `python tests/docs/picture.py` draws it again."""
+    before, now = (
+        console.normalise(picture.words(svg)) for svg in (picture.PICTURE.read_text("utf-8"), picture.draw())
+    )
+    assert "edl-ckpt inspect" in now
+    assert before == now
