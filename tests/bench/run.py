@@ -1,4 +1,4 @@
-"""The figures of README, measured anew: `python tests/bench/run.py --work DIR` (some minutes, 8 GB of disk).
+"""Measure the figures of docs/benchmarks.md: `python tests/bench/run.py --work DIR` (some minutes, 8 GB of disk).
 
 Every figure is a ratio to a reference that is run in turn with it (A B A B ...), whole processes with their start-up:
 `cp -r` and `sync` for a reshard, `sha256sum` for verify, `python -c 'import typer'` for start-up. Printed is the median
@@ -16,7 +16,7 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -29,6 +29,8 @@ from edl_ckpt.core.format.placement import variable_owner
 from edl_ckpt.core.format.shard_layout import PlacedTable, PlacedVariable, lay_out_shard
 from edl_ckpt.core.storage.files import PreallocatedFile
 
+BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
+HEAD = "| work | at most | ratio (spread) | ours | reference | peak memory |\n|---|---|---|---|---|---|"
 EDL = [sys.executable, "-c", "from edl_ckpt.cli.app import main; main()"]
 F32 = DTYPES["float32"]
 
@@ -60,7 +62,7 @@ class Figure:
         return [a.wall / b.wall for a, b in zip(self.ours, self.reference, strict=True)]
 
     def line(self) -> str:
-        """Return the row of README's table."""
+        """Return the row of the table in docs/benchmarks.md."""
         ours = statistics.median(r.wall for r in self.ours)
         reference = statistics.median(r.wall for r in self.reference)
         cpu = statistics.median(r.cpu for r in self.ours)
@@ -311,13 +313,21 @@ def start_figures(runs: int, scale: float, work: Path) -> Iterator[Figure]:
     (work / "none").rmdir()
 
 
+def with_table(page: str, rows: Sequence[str]) -> str:
+    """Return a page with these rows in the place of the table between its markers."""
+    before, _, rest = page.partition(f"{BEGIN}\n")
+    _, _, after = rest.partition(END)
+    return "\n".join([before + BEGIN, HEAD, *rows, END + after])
+
+
 def main() -> None:
     """Measure, print the table, keep the raw results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path("bench-work"), help="a directory on the disk to measure")
     parser.add_argument("--memory", type=Path, default=Path("/dev/shm/edl-ckpt-bench"), help="one on tmpfs")
     parser.add_argument("--runs", type=int, default=5, help="pairs that count")
-    parser.add_argument("--scale", type=float, default=1.0, help="of the sizes; 1 is README's")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the sizes; 1 is that of docs/benchmarks.md")
+    parser.add_argument("--page", type=Path, help="a page to write the table into, such as docs/benchmarks.md")
     parser.add_argument("--only", choices=["reshard", "verify", "copy", "export", "inspect", "start"], help="one group")
     parser.add_argument("--json", type=Path, default=Path("bench.json"), help="where raw results go")
     chosen = parser.parse_args()
@@ -335,9 +345,12 @@ def main() -> None:
     }
     kernel = "compiled kernel" if bulk.kernel else "numpy"
     print(f"{os.cpu_count()} cores, {kernel}, medians of {chosen.runs} pairs\n")
-    print("| work | at most | ratio (spread) | ours | reference | peak memory |\n|---|---|---|---|---|---|", flush=True)
+    print(HEAD, flush=True)
     figures = [figure for name, group in groups.items() if chosen.only in {None, name} for figure in group()]
     chosen.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=1))
+    if chosen.page:
+        text = chosen.page.read_text(encoding="utf-8")
+        chosen.page.write_text(with_table(text, [figure.line() for figure in figures]), encoding="utf-8")
     for place in filter(None, (chosen.work, memory)):
         shutil.rmtree(place, ignore_errors=True)
 

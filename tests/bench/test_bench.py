@@ -12,10 +12,13 @@ import pytest
 
 @pytest.mark.bench
 def test_bench_runs(tmp_path: Path) -> None:
-    """Every group of figures is measured, against its reference, and kept as JSON."""
+    """Every group of figures is measured against its reference, kept as JSON, and written into the page's table."""
+    page = tmp_path / "page.md"
+    page.write_text("Before\n\n<!-- figures -->\n| an old row |\n<!-- end of figures -->\n\nBehind\n")
     script = Path(__file__).with_name("run.py")
     command = [sys.executable, str(script), "--runs", "1", "--scale", "0.002", "--work", str(tmp_path / "work")]
     command += ["--memory", str(tmp_path / "memory"), "--json", str(tmp_path / "out.json")]
+    command += ["--page", str(page)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     figures = json.loads((tmp_path / "out.json").read_text())
@@ -26,3 +29,8 @@ def test_bench_runs(tmp_path: Path) -> None:
     read = next(f["note"] for f in figures if "inspect" in f["name"])
     assert 0 < int(read.split()[1]) < 1 << 20
     assert not (tmp_path / "work").exists()
+    written = page.read_text()
+    assert written.startswith("Before\n\n<!-- figures -->\n| work |")
+    assert written.endswith("|\n<!-- end of figures -->\n\nBehind\n")
+    assert "an old row" not in written
+    assert len(written.splitlines()) == len(figures) + 8

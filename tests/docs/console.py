@@ -279,15 +279,14 @@ def run_page(lines: Sequence[str]) -> list[Outcome]:
         directory = Path(temporary) / "page"
         shutil.copytree(demo(), directory)
         session = Session(directory)
-        for example, following in zip(todo, [*todo[1:], None], strict=True):
+        for number, example in enumerate(todo):
             printed = session.run(example)
-            if session.exit_code and example.kind == "command" and "echo $?" not in example.source:
-                after = following.source if following else ""
-                if "echo $?" not in after:
-                    raise ExampleError(
-                        f"line {example.start}: `{example.source}` ended with {session.exit_code}, and no `$ echo $?`"
-                        f" behind it says so:\n{printed}"
-                    )
+            following = todo[number + 1].source if number + 1 < len(todo) else ""
+            if session.exit_code and example.kind == "command" and "echo $?" not in example.source + following:
+                raise ExampleError(
+                    f"line {example.start}: `{example.source}` ended with {session.exit_code}, and no `$ echo $?`"
+                    f" behind it says so:\n{printed}"
+                )
             outcomes.append(Outcome(example, "\n".join(lines[example.start : example.end]), printed))
     return outcomes
 

@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import io
 import re
-import sys
 from html import escape, unescape
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # as pytest has it: this file is a program too
-
-from docs.console import TOP, Example, Session, demo  # noqa: E402
+from console import TOP, Example, Session, demo
 
 PICTURE = TOP / "docs" / "images" / "terminal.svg"
 COMMANDS = ("edl-ckpt list edl-ckpt-demo", "edl-ckpt inspect edl-ckpt-demo@best:auc")
@@ -52,8 +48,8 @@ def _apart(match: re.Match[str]) -> str:
     cell = float(length) / len(text)
     pieces = re.finditer(r"[^\s](?:\s?[^\s])*", text)
     return "".join(
-        f'<text class="{style}" x="{float(x) + cell * piece.start():.1f}" y="{y}" textLength="{cell * len(piece[0]):.1f}"'
-        f" {clip}>{escape(piece[0].replace(NO_BREAK, ' '))}</text>"
+        f'<text class="{style}" x="{float(x) + cell * piece.start():.1f}" y="{y}"'
+        f' textLength="{cell * len(piece[0]):.1f}" {clip}>{escape(piece[0].replace(NO_BREAK, " "))}</text>'
         for piece in pieces
     )
 

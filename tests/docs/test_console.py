@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from docs import console
+import console
 
 
 @pytest.mark.parametrize("page", console.pages(), ids=lambda page: page.name)

@@ -1,12 +1,10 @@
-"""What is written is true: doctests, README's example, its codes, its commands."""
+"""Docstrings and README are true: doctests, public names, exit codes; `test_console.py` runs the pages' examples."""
 
 from __future__ import annotations
 
 import doctest
 import importlib
 import pkgutil
-import re
-from pathlib import Path
 
 import pytest
 
@@ -30,17 +28,6 @@ def test_doctests(name: str) -> None:
     module = importlib.import_module(name)
     assert module.__doc__
     assert doctest.testmod(module).failed == 0
-
-
-def test_library_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """README's library example runs and prints what its comments say."""
-    match = re.search(r"<!-- library example -->\n```python\n(.*?)```", README, re.DOTALL)
-    assert match
-    monkeypatch.chdir(tmp_path)
-    exec(compile(match[1], "README.md", "exec"), {})
-    printed = capsys.readouterr().out.splitlines()
-    assert printed[0] == "run@100 complete 4"
-    assert printed[-1] == "333"
 
 
 def test_exit_codes_are_told() -> None:
