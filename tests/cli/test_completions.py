@@ -17,7 +17,7 @@ SHELLS = {"bash": "edl-ckpt.bash", "zsh": "_edl-ckpt", "fish": "edl-ckpt.fish"}
 
 @pytest.mark.parametrize("shell", sorted(SHELLS))
 def test_completions_are_fresh(shell: str) -> None:
-    """Each script equals a fresh one; README's section Developing says how to make them anew."""
+    """Each script equals a fresh one; CONTRIBUTING says how to make them again."""
     done = subprocess.run(
         [sys.executable, "-c", "from edl_ckpt.cli.app import main; main([])"],
         env={**os.environ, "_EDL_CKPT_COMPLETE": f"source_{shell}"},
