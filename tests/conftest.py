@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from checkpoints import save_large
 from edl_ckpt.core.format import bulk
 from places import GOLDEN
 from s3_fixtures import Bucket, Moto, fresh_bucket, running_moto
+
+# Assertions in these modules are explained like those of tests.
+pytest.register_assert_rewrite("elasticdl_rules", "program", "pruning", "store_contract")
 
 settings.register_profile(
     "suite",
@@ -58,3 +63,18 @@ def s3(moto: Moto, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     """Return a fresh bucket behind a fault proxy of its own."""
     with fresh_bucket(moto, monkeypatch) as bucket:
         yield bucket
+
+
+@pytest.fixture(scope="session")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a checkpoint of two shards, each of several parts of an upload, without a seal."""
+    location = tmp_path_factory.mktemp("large") / "run"
+    save_large(location)
+    return location
+
+
+@pytest.fixture
+def multi(s3: Bucket) -> Bucket:
+    """The golden checkpoint with three versions, on S3."""
+    s3.upload(GOLDEN / "multi")
+    return s3

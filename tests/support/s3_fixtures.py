@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,6 +64,16 @@ class Bucket:
     def put(self, key: str, data: bytes) -> None:
         """Write an object whole."""
         self.client.put_object(Bucket=self.name, Key=key, Body=data)
+
+    def upload(self, source: Path, prefix: str = "run") -> None:
+        """Write every file of a directory as an object."""
+        for path in source.rglob("*"):
+            if path.is_file():
+                self.put(f"{prefix}/{path.relative_to(source)}", path.read_bytes())
+
+    def keys(self, prefix: str = "run/") -> list[str]:
+        """The keys below a prefix without those of metadata."""
+        return [key for key in self.objects() if key.startswith(prefix) and "/meta-0/" not in key]
 
     def get(self, key: str) -> bytes:
         """Read an object whole."""

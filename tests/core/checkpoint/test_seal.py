@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import elasticdl_rules
+from checkpoints import only
 from edl_ckpt.core import (
     execute_reshard,
-    list_versions,
     open_checkpoint,
     parse_ref,
     plan_reshard,
@@ -24,7 +24,6 @@ from edl_ckpt.core import (
 )
 from edl_ckpt.core.checkpoint import sealing as module
 from edl_ckpt.core.errors import LockedError, UsageError
-from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.operations.verify import seal_version
 from edl_ckpt.core.state.paths import seal_file
@@ -32,11 +31,6 @@ from edl_ckpt.core.state.seal import parse_seal, read_seal, seal_bytes
 from edl_ckpt.core.storage import open_store
 from places import GOLDEN
 from program import document, edl
-
-
-def only(location: str | Path) -> Version:
-    (version,) = list_versions(str(location), grace_seconds=0).versions
-    return version
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import elasticdl_rules
+from checkpoints import files_of
 from edl_ckpt.core import list_versions, save_checkpoint, verify_version
 from edl_ckpt.core.operations.save import Table
 from program import PROGRAM, edl
@@ -107,10 +108,6 @@ def whole(location: Path) -> tuple[int | None, str | None]:
     return version.ps_num, found.fingerprint
 
 
-def contents(place: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(place)): p.read_bytes() for p in place.rglob("*") if p.is_file()}
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_after_it_returned(disk: Disk, name: str) -> None:
     """What a command has said is done is there after the power was cut the moment it returned."""
@@ -119,17 +116,17 @@ def test_after_it_returned(disk: Disk, name: str) -> None:
     before = whole(run)
     done = edl(*COMMANDS[name], cwd=disk.place)
     assert done.returncode == 0, done.stderr
-    held = contents(disk.place)
+    held = files_of(disk.place)
     disk.power_off()
     disk.come_back()
-    left = contents(disk.place)
+    left = files_of(disk.place)
     # What was removed at the end may be back: nobody waits for that to reach the disk, and the next command removes it.
     back = {name for name in left.keys() - held.keys() if "/stage-0/" in name or name.endswith("lock-0")}
     assert {name: data for name, data in left.items() if name not in back} == held
     time.sleep(1.1)  # an owner's file that is empty may be its owner's that just begins
     for location in {name.partition("/")[0] for name in back}:
         assert edl("recover", location, cwd=disk.place).returncode == 0
-    assert contents(disk.place) == held
+    assert files_of(disk.place) == held
     assert whole(run)[1] == before[1]
     if (disk.place / "other").exists():
         assert whole(disk.place / "other")[1] == before[1]

@@ -9,10 +9,10 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import elasticdl_rules
+from checkpoints import only, save_small
 from edl_ckpt.core import (
     execute_copy,
     execute_reshard,
@@ -20,38 +20,20 @@ from edl_ckpt.core import (
     plan_copy,
     plan_reshard,
     recover,
-    save_checkpoint,
     verify_version,
 )
 from edl_ckpt.core.commit import local as publish
 from edl_ckpt.core.commit.local import Staging
-from edl_ckpt.core.errors import EdlCkptError, LockedError, RefusedError
-from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.ids import new_id
-from edl_ckpt.core.operations.save import Table
-from edl_ckpt.core.state import lock as lock_module
-from edl_ckpt.core.state import owner as owner_module
+from edl_ckpt.core.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.state.lock import LocationLock
 from edl_ckpt.core.storage.s3.upload import Upload
 from s3_fixtures import Bucket
 
 
-def save(location: str | Path, *versions: int, ps_num: int = 3) -> None:
-    ids = np.arange(60)
-    for version in versions:
-        rows = np.full((60, 2), version, np.float32)
-        save_checkpoint(str(location), version, ps_num, variables={}, tables={"t": Table(ids, rows)})
-
-
-def only(location: str | Path) -> Version:
-    (version,) = list_versions(str(location)).versions
-    return version
-
-
 @pytest.fixture
 def halfway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A location in which a reshard in place, without exchange, was killed between its two renames."""
-    save(tmp_path / "run", 7)
+    save_small(tmp_path / "run", 7)
     real, calls = os.rename, list[str]()
 
     def rename(old: str, new: str) -> None:
@@ -107,22 +89,6 @@ def test_the_device_has_another_number(halfway: Path) -> None:
     assert only(halfway).ps_num == 2
 
 
-def test_who_waits_does_not_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command that is interrupted while it waits for the lock leaves it to its holder."""
-    save(tmp_path, 1)
-
-    def interrupted(_self: object, _fd: int) -> bool:
-        raise KeyboardInterrupt
-
-    with LocationLock(str(tmp_path), "holder"):
-        with monkeypatch.context() as patched:
-            patched.setattr(lock_module.LocalLock, "_lock", interrupted)
-            with pytest.raises(KeyboardInterrupt), LocationLock(str(tmp_path), "waiting"):
-                pass
-        with pytest.raises(LockedError, match="holder"), LocationLock(str(tmp_path), "third", wait_seconds=0):
-            pass
-
-
 def test_who_waits_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy that is interrupted while another is at work on the same leaves that one's files."""
     with Staging(str(tmp_path), "copy", name="copy-1") as held:
@@ -133,24 +99,11 @@ def test_who_waits_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert os.path.isdir(mine)
 
 
-def test_another_space_of_process_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process of another container, though its host has our name, is judged by its silence, not by our processes."""
-    words = owner_module.describe("x")
-    dead = {**words, "pid": 2**22 + 5}
-    assert owner_module.is_dead(dead, 0.0)
-    assert not owner_module.is_dead({**dead, "kernel": "another"}, 0.0)
-    assert owner_module.is_dead({**dead, "kernel": "another"}, 1e6)
-    assert not owner_module.is_me({**words, "kernel": "another"})
-    name = new_id()
-    assert owner_module.is_here(owner_module.owner_in(name))
-    assert not owner_module.is_here(owner_module.owner_in(name.replace(f"_{words['kernel']}-", "_00000000-")))
-
-
 def test_refused_publish_keeps_the_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A version that came under the number meanwhile keeps its seal when ours is refused."""
-    save(tmp_path / "a", 7)
+    save_small(tmp_path / "a", 7)
     plan = plan_reshard(only(tmp_path / "a"), 2, output=str(tmp_path / "b"))
-    save(tmp_path / "b", 7)
+    save_small(tmp_path / "b", 7)
     with pytest.raises(RefusedError):
         execute_reshard(plan)
     check = verify_version(only(tmp_path / "b"), level="deep")
@@ -159,7 +112,7 @@ def test_refused_publish_keeps_the_seal(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_damaged_state(tmp_path: Path) -> None:
     """Journals, progress and records of any content stop no command, and nothing of a version is touched."""
-    save(tmp_path, 7)
+    save_small(tmp_path, 7)
     for number, data in enumerate((b"", b"[]", b"{}", b'{"target": "version_7", "inode": "x"}', b"\xff")):
         stage = tmp_path / f".edl-ckpt-0/stage-0/20200101T000000-elsewhere-7-0000000{number}"
         stage.mkdir(parents=True)
@@ -177,7 +130,7 @@ def test_damaged_state(tmp_path: Path) -> None:
 
 def test_damaged_state_on_s3(s3: Bucket) -> None:
     """The same on S3; what cannot be followed is told and left."""
-    save(s3.url, 7)
+    save_small(s3.url, 7)
     for number, data in enumerate((b"", b"[]", b"{}", b'{"directory": 3}', b"\xff")):
         s3.put(f"run/.edl-ckpt-0/stage-0/x{number}/journal.json", data)
         s3.put(f"run/.edl-ckpt-0/stage-0/copy-{number}/progress.json", data)
@@ -187,7 +140,7 @@ def test_damaged_state_on_s3(s3: Bucket) -> None:
 
 def test_small_shards_of_a_killed_copy(s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy of small shards that is killed when some have appeared goes on, or is dropped, and leaves nothing."""
-    save(tmp_path / "run", 7)
+    save_small(tmp_path / "run", 7)
     version = only(tmp_path / "run")
 
     def kill() -> None:

@@ -6,15 +6,13 @@ import os
 import tracemalloc
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl_ckpt.core import list_versions, open_checkpoint, parse_ref, resolve, verify_version
+from edl_ckpt.core import list_versions, open_checkpoint, verify_version
 from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint
-from edl_ckpt.core.errors import CorruptError, EdlCkptError, IncompleteError, NotFoundError, UsageError
-from edl_ckpt.core.format.model import State
+from edl_ckpt.core.errors import CorruptError, EdlCkptError
 from edl_ckpt.core.format.wire import head, varint
 from places import GOLDEN
 
@@ -136,80 +134,6 @@ def test_claimed_rows_cost_nothing(tmp_path: Path) -> None:
     tensor = b"\x08\x01" + shape(2**40, 0)
     location = place(tmp_path, b"\x08\x78" + entry(b"t", head(1, len(tensor)) + tensor, 4))
     assert "id-row-mismatch" in try_all(location)
-
-
-def test_duplicate_and_misplaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A repeated id and a row of another shard are found with the ids, also when sorted in several turns."""
-    from edl_ckpt.core import save_checkpoint
-    from edl_ckpt.core.commit.local import forget_seal
-    from edl_ckpt.core.operations import verify
-    from edl_ckpt.core.operations.save import Table
-
-    ids = np.array([*range(0, 4000, 2), 8, 10, 8], np.int64)
-    rows = np.zeros((len(ids), 2), np.float32)
-    save_checkpoint(str(tmp_path), 5, 2, variables={}, tables={"t": Table(ids, rows)})
-    for limit in (1 << 20, 300):
-        monkeypatch.setattr(verify, "_SORTED_AT_ONCE", limit)
-        (finding,) = verify_version(resolve(parse_ref(str(tmp_path)))).findings
-        assert (finding.code, finding.shard, finding.subject) == ("duplicate-id", 0, "t")
-        assert "3 rows repeat an id: 8, 10;" in finding.message
-    forget_seal(str(tmp_path), 5)
-    directory = tmp_path / "version_5"
-    first, second = (directory / f"variables-{i}-of-2.chkpt" for i in (0, 1))
-    first.rename(tmp_path / "x")
-    second.rename(first)
-    (tmp_path / "x").rename(second)
-    codes = {f.code for f in verify_version(list_versions(str(tmp_path)).versions[0]).findings}
-    assert codes == {"misplaced-row", "duplicate-id"}
-
-
-def test_places_that_are_no_location(tmp_path: Path) -> None:
-    """Nothing there, a file, an empty directory, a loop of links: a plain error or an empty listing."""
-    with pytest.raises(NotFoundError):
-        list_versions(str(tmp_path / "no"))
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(NotFoundError):
-        list_versions(str(tmp_path / "file"))
-    (tmp_path / "empty").mkdir()
-    assert list_versions(str(tmp_path / "empty")).versions == ()
-    with pytest.raises(NotFoundError, match="no checkpoint here"):
-        resolve(parse_ref(str(tmp_path / "empty")))
-    (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(NotFoundError):
-        list_versions(str(tmp_path / "loop"))
-    with pytest.raises(UsageError):
-        parse_ref("x@")
-
-
-def test_odd_entries(tmp_path: Path) -> None:
-    """Foreign files, directories in a shard's place, dangling links and odd numbers never stop a listing."""
-    location = tmp_path / "run"
-    (location / "version-7" / "variables-0-of-1.ckpt").mkdir(parents=True)
-    (location / "version-8").mkdir()
-    (location / "version-8" / "variables-0-of-1.ckpt").symlink_to("nowhere")
-    (location / "version-9").mkdir()
-    (location / "version-007").mkdir()
-    (location / "tmp-30").mkdir()
-    (location / "metrics.json").write_text("{}")
-    (location / "version-11").write_text("a file")
-    listing = list_versions(str(location), grace_seconds=0)
-    assert [(v.version, v.state) for v in listing.versions] == [
-        (7, State.INCOMPLETE),
-        (8, State.COMPLETE),
-        (9, State.INCOMPLETE),
-    ]
-    assert {f.name: f.elasticdl_version for f in listing.foreign} == {
-        "version-007": 7,
-        "tmp-30": 30,
-        "metrics.json": None,
-        "version-11": 11,
-    }
-    for version in listing.versions:
-        assert not verify_version(version).ok
-    with pytest.raises(IncompleteError):
-        open_checkpoint(listing.versions[0])
-    with pytest.raises(NotFoundError):
-        open_checkpoint(listing.versions[1])
 
 
 def test_shard_that_shrinks(tmp_path: Path) -> None:

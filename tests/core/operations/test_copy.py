@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import elasticdl_rules
-from edl_ckpt.core import list_versions, parse_ref, resolve, save_checkpoint, verify_version
+from checkpoints import at, shards_of
+from edl_ckpt.core import list_versions, save_checkpoint, verify_version
 from edl_ckpt.core.commit.local import Staging, forget_seal
 from edl_ckpt.core.commit.recovery import recover
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError, RefusedError, UsageError
@@ -29,16 +30,8 @@ from s3_fixtures import Bucket
 from s3_proxy import Fault, status
 
 
-def at(location: str | Path, version: int | str = "latest") -> Version:
-    return resolve(parse_ref(f"{location}@{version}"))
-
-
 def copy(version: Version, target: str | Path) -> module.CopyResult:
     return execute_copy(plan_copy([version], str(target)))
-
-
-def content(location: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(location)): p.read_bytes() for p in location.rglob("variables-*")}
 
 
 @pytest.fixture
@@ -66,7 +59,8 @@ def test_golden(tmp_path: Path, place: str) -> None:
     versions = [v for v in list_versions(str(source), grace_seconds=0).versions if v.state == "complete"]
     result = execute_copy(plan_copy(versions, str(tmp_path / "out")))
     assert result.failed == ()
-    assert {k: v for k, v in content(source).items() if k in content(tmp_path / "out")} == content(tmp_path / "out")
+    written = shards_of(tmp_path / "out")
+    assert {k: v for k, v in shards_of(source).items() if k in written} == written
     for version, copied in zip(versions, result.copied, strict=True):
         check = verify_version(at(tmp_path / "out", version.version), level="deep")
         assert (check.sealed, check.fingerprint) == (True, copied.fingerprint)
@@ -205,25 +199,15 @@ def test_unsealed_twin_is_compared(run: Path, tmp_path: Path) -> None:
     assert not at(tmp_path / "other", 20).fingerprint
 
 
-@pytest.fixture(scope="session")
-def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two shards, each of two parts of an upload."""
-    location = tmp_path_factory.mktemp("big") / "run"
-    rows = np.random.default_rng(5).standard_normal((200_000, 15)).astype(np.float32)
-    save_checkpoint(str(location), 7, 2, variables={}, tables={"t": Table(np.arange(200_000), rows)})
-    forget_seal(str(location), 7)
-    return location
-
-
-def test_there_and_back(s3: Bucket, big: Path, tmp_path: Path) -> None:
+def test_there_and_back(s3: Bucket, large: Path, tmp_path: Path) -> None:
     """Disk to S3, S3 to S3, S3 to disk: the same bytes, one fingerprint, sealed everywhere, no upload left open."""
-    first = copy(at(big), s3.url).copied[0]
+    first = copy(at(large), s3.url).copied[0]
     reads = s3.proxy.response_bytes("get")
     assert reads < 1 << 20  # what S3 said it has was compared while it was sent: nothing is read back
     second = copy(at(s3.url), f"s3://{s3.name}/b").copied[0]
     third = copy(at(f"s3://{s3.name}/b"), tmp_path / "c").copied[0]
     assert first.fingerprint == second.fingerprint == third.fingerprint
-    assert content(tmp_path / "c") == content(big)
+    assert shards_of(tmp_path / "c") == shards_of(large)
     for place in (s3.url, f"s3://{s3.name}/b", str(tmp_path / "c")):
         check = verify_version(at(place), level="deep")
         assert (check.sealed, check.findings) == (True, ())
@@ -231,14 +215,14 @@ def test_there_and_back(s3: Bucket, big: Path, tmp_path: Path) -> None:
     assert not any("stage-0" in key for key in s3.objects())
 
 
-def test_goes_on_in_s3(s3: Bucket, big: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_goes_on_in_s3(s3: Bucket, large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Uploads of whole shards stay open when a copy fails, and the next one completes them; or they are dropped."""
     monkeypatch.setattr("edl_ckpt.core.storage.s3.client.time.sleep", lambda _seconds: None)
 
     def interrupt(operation: Any) -> None:
         s3.proxy.fail(Fault(status(403, "AccessDenied"), operation=operation, key="1-of-2", nth=2, times=None))
         with pytest.raises(EdlCkptError):
-            execute_copy(plan_copy([at(big)], s3.url), workers=1)
+            execute_copy(plan_copy([at(large)], s3.url), workers=1)
         s3.proxy.heal()
         assert not any("variables" in key for key in s3.objects())
 
@@ -247,8 +231,8 @@ def test_goes_on_in_s3(s3: Bucket, big: Path, monkeypatch: pytest.MonkeyPatch) -
     assert recover(s3.url).kept != ()
     assert s3.open_uploads() != []
     s3.proxy.reset()
-    copied = copy(at(big), s3.url).copied[0]
-    assert copied.resumed_bytes == at(big).shards[0].size_bytes
+    copied = copy(at(large), s3.url).copied[0]
+    assert copied.resumed_bytes == at(large).shards[0].size_bytes
     assert s3.proxy.count("upload_part", key="0-of-2") == 0
     assert verify_version(at(s3.url), level="deep").findings == ()
     s3.delete(*s3.objects())
@@ -257,7 +241,7 @@ def test_goes_on_in_s3(s3: Bucket, big: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (s3.open_uploads(), s3.objects()) == ([], {})
 
 
-def test_killed_between_completions(s3: Bucket, big: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_between_completions(s3: Bucket, large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When only some shards were completed before the end, the next copy completes the rest."""
     with monkeypatch.context() as patched:
         real = Upload.complete
@@ -270,9 +254,9 @@ def test_killed_between_completions(s3: Bucket, big: Path, monkeypatch: pytest.M
         patched.setattr(Upload, "complete", complete)
         patched.setattr(module._RemoteTarget, "__exit__", lambda *_: None)
         with pytest.raises(SystemError):
-            copy(at(big), s3.url)
+            copy(at(large), s3.url)
     assert [k for k in s3.objects() if "variables" in k] == ["run/version_7/variables-0-of-2.chkpt"]
-    assert copy(at(big), s3.url).copied[0].resumed_bytes == at(big).size_bytes
+    assert copy(at(large), s3.url).copied[0].resumed_bytes == at(large).size_bytes
     assert verify_version(at(s3.url), level="deep").findings == ()
     assert s3.open_uploads() == []
 
@@ -286,7 +270,7 @@ def test_other_stores(run: Path, tmp_path: Path) -> None:
         check = verify_version(at("memory://copies/run"), level="deep")
         assert (check.sealed, check.fingerprint) == (True, first.fingerprint)
         copy(at("memory://copies/run"), tmp_path / "back")
-        assert content(tmp_path / "back") == {k: v for k, v in content(run).items() if "version_20" in k}
+        assert shards_of(tmp_path / "back") == {k: v for k, v in shards_of(run).items() if "version_20" in k}
     finally:
         fsspec.filesystem("memory").rm("/copies", recursive=True)
 

@@ -13,18 +13,14 @@ from hypothesis import strategies as st
 
 import elasticdl_rules
 from builders import models, write_checkpoint
-from edl_ckpt.core import execute_reshard, list_versions, plan_reshard, save_checkpoint
+from checkpoints import only
+from edl_ckpt.core import execute_reshard, plan_reshard, save_checkpoint
 from edl_ckpt.core.errors import CorruptError, IncompleteError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES, DiffResult, diff_versions
 from edl_ckpt.core.operations.save import Table
 from oracle import Model
 from places import GOLDEN
-
-
-def only(place: Path) -> Version:
-    """Return the one version of a location."""
-    return list_versions(str(place)).versions[0]
 
 
 def planted(tmp_path: Path) -> tuple[Version, Version]:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import elasticdl_rules
+from checkpoints import at
 from edl_ckpt.core import list_versions
-from edl_ckpt.core.checkpoint.catalog import narrowed, parse_ref, resolve
+from edl_ckpt.core.checkpoint.catalog import narrowed
 from edl_ckpt.core.errors import NotFoundError, UsageError
-from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.state.annotate import (
     add_tag,
     remember_modes,
@@ -23,11 +23,6 @@ from edl_ckpt.core.state.annotate import (
 )
 from edl_ckpt.core.state.metadata import check_tag
 from places import GOLDEN
-
-
-def at(location: Path, ref: str = "latest") -> Version:
-    """Return the version a word names."""
-    return resolve(parse_ref(f"{location}@{ref}"))
 
 
 @pytest.fixture

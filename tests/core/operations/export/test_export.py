@@ -19,7 +19,8 @@ from safetensors.numpy import load_file
 
 import elasticdl_rules
 from builders import models, write_checkpoint
-from edl_ckpt.core import fingerprint_checkpoint, list_versions, open_checkpoint, save_checkpoint, verify_version
+from checkpoints import only
+from edl_ckpt.core import fingerprint_checkpoint, open_checkpoint, save_checkpoint, verify_version
 from edl_ckpt.core.errors import (
     CorruptError,
     EdlCkptError,
@@ -36,11 +37,6 @@ from edl_ckpt.core.operations.export.names import check_names, escaped_file_name
 from edl_ckpt.core.operations.save import Table
 from oracle import Model
 from places import GOLDEN
-
-
-def only(place: Path) -> Version:
-    """Return the one version of a location."""
-    return list_versions(str(place)).versions[0]
 
 
 def load(path: Path) -> dict[str, Any]:

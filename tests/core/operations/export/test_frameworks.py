@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl_ckpt.core import fingerprint_checkpoint, list_versions, open_checkpoint, save_checkpoint, verify_version
+from checkpoints import only
+from edl_ckpt.core import fingerprint_checkpoint, open_checkpoint, save_checkpoint, verify_version
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, UnsupportedError
-from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.operations.export import Selection, export_version
 from edl_ckpt.core.operations.importing import import_arrays
 from edl_ckpt.core.operations.save import Table
@@ -35,11 +35,6 @@ def need(name: str) -> Any:
     if other in sys.modules:
         pytest.skip(f"{name} crashes in a process with {other}: run `pytest -m frameworks -k {name}`")
     return pytest.importorskip(name, reason=f"{name} is not installed: pip install {name}", exc_type=ImportError)
-
-
-def only(place: Path) -> Version:
-    """Return the one version of a location."""
-    return list_versions(str(place)).versions[0]
 
 
 def load(name: str, path: Path) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from safetensors.numpy import save_file
 
 import elasticdl_rules
 from builders import models, write_checkpoint
-from edl_ckpt.core import fingerprint_checkpoint, list_versions, open_checkpoint, verify_version
+from checkpoints import only
+from edl_ckpt.core import fingerprint_checkpoint, open_checkpoint, verify_version
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, NotFoundError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.operations.export import export_version
@@ -26,11 +27,6 @@ from edl_ckpt.core.operations.export.names import escaped_file_name
 from edl_ckpt.core.operations.importing import NameMap, import_arrays, read_map
 from oracle import Model
 from places import GOLDEN
-
-
-def only(place: Path) -> Version:
-    """Return the one version of a location."""
-    return list_versions(str(place)).versions[0]
 
 
 def fingerprint(version: Version) -> str:

@@ -9,23 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import elasticdl_rules
 from builders import LAYOUTS, models, write_checkpoint
-from edl_ckpt.core import (
-    execute_reshard,
-    list_versions,
-    open_checkpoint,
-    parse_ref,
-    plan_reshard,
-    resolve,
-    save_checkpoint,
-    verify_version,
-)
+from checkpoints import files_but_seals, only, save_mixed
+from edl_ckpt.core import execute_reshard, open_checkpoint, parse_ref, plan_reshard, resolve, verify_version
 from edl_ckpt.core import storage as store
 from edl_ckpt.core.checkpoint import reader, scan
 from edl_ckpt.core.commit import local as publish
@@ -39,25 +30,13 @@ from edl_ckpt.core.errors import (
     UsageError,
 )
 from edl_ckpt.core.format import bulk
-from edl_ckpt.core.format.model import TableEntry, Version
+from edl_ckpt.core.format.model import TableEntry
 from edl_ckpt.core.operations.reshard import plan as reshard
-from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.state.lock import LocationLock
 from edl_ckpt.core.storage import files
 from edl_ckpt.core.storage.interface import RangeReader
 from oracle import Model, combined, read_model
 from places import GOLDEN
-
-
-def only_version(location: Path) -> Version:
-    (version,) = list_versions(str(location)).versions
-    return version
-
-
-def tree(location: Path) -> dict[str, bytes]:
-    """Return all files of a location but the seals, which tell when they were made."""
-    files = (p for p in sorted(location.rglob("*")) if p.is_file() and not p.name.endswith(".seal.json"))
-    return {str(p.relative_to(location)): p.read_bytes() for p in files}
 
 
 @settings(max_examples=60)
@@ -79,7 +58,7 @@ def test_identity(
         model.dense = {n: v for n, v in model.dense.items() if v[0] not in {"float64", "bool"}}
         model.tables = {n: t for n, t in model.tables.items() if t.dtype not in {"float64", "bool"}}
     write_checkpoint(base / "a", model, old, generation=generation, layout=layout)
-    source = only_version(base / "a")
+    source = only(base / "a")
     if any(f.code == "ambiguous-dtype" for f in verify_version(source, level="quick").findings):
         assert generation in {"v1", "v2"}
         return
@@ -89,47 +68,30 @@ def test_identity(
         assert error.code in {"unsupported-dtype", "content-size-mismatch", "malformed"}  # noqa: PT017
         assert generation in {"v1", "v2"}  # several generations look alike when too little tells them apart
         return
-    back = execute_reshard(plan_reshard(only_version(base / "b"), old, output=str(base / "c")))
+    back = execute_reshard(plan_reshard(only(base / "b"), old, output=str(base / "c")))
     assert there.fingerprint == back.fingerprint
     for place in ("b", "c"):
-        files = [Path(s.path) for s in only_version(base / place).shards]
+        files = [Path(s.path) for s in only(base / place).shards]
         assert combined(read_model(files)) == combined(model)
-        assert verify_version(only_version(base / place)).ok
+        assert verify_version(only(base / place)).ok
     shutil.rmtree(base)
-
-
-def big_model(location: Path) -> Version:
-    random = np.random.default_rng(3)
-    ids = np.unique(random.integers(-(2**63), 2**63 - 1, 30_000))
-    return save_checkpoint(
-        str(location),
-        7,
-        3,
-        variables={"w": random.standard_normal((700, 33)), "b": np.zeros(3, np.int8)},
-        tables={
-            "wide": Table(ids[:200], random.standard_normal((200, 1500))),
-            "narrow": Table(ids, random.integers(0, 9, (len(ids), 3)).astype(np.int8)),
-            "none": Table(ids[:0], np.zeros((0, 4), np.float32)),
-        },
-        layout="elasticdl",
-    )
 
 
 def test_same_bytes_whatever_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, either_kernel: str) -> None:
     """The written bytes depend neither on workers, nor on the sizes of batches and pieces, nor on the kernel."""
-    version = big_model(tmp_path / "a")
+    version = save_mixed(tmp_path / "a")
     execute_reshard(plan_reshard(version, 5, output=str(tmp_path / "b")))
-    first = tree(tmp_path / "b")
+    first = files_but_seals(tmp_path / "b")
     for run, (workers, memory) in enumerate([(1, None), (2, 1_200_000), (7, 3_000_000)]):
         monkeypatch.setattr(reshard, "PIECE_BYTES", 1 << (12 + run))
         out = tmp_path / f"c{run}"
         execute_reshard(plan_reshard(version, 5, output=str(out), workers=workers, max_memory_bytes=memory))
-        assert tree(out) == first
+        assert files_but_seals(out) == first
 
 
 def test_each_value_is_read_once(tmp_path: Path) -> None:
     """Between plan and execution every value byte of the source is read once, and its ids twice, plus headers."""
-    version = big_model(tmp_path / "a")
+    version = save_mixed(tmp_path / "a")
     plan = plan_reshard(version, 4, output=str(tmp_path / "b"))
     result = execute_reshard(plan)
     with open_checkpoint(version) as checkpoint:
@@ -139,12 +101,12 @@ def test_each_value_is_read_once(tmp_path: Path) -> None:
         ids = sum(run.end - run.start for s in checkpoint.shards for t in s.tables for run in t.ids)
     assert plan.bytes_read < headers + 1.01 * ids + 1000
     assert values + 2 * ids < result.bytes_read <= values + 2 * ids + 2 * headers + 1000
-    assert result.bytes_written == result.size_bytes == sum(len(b) for b in tree(tmp_path / "b").values())
+    assert result.bytes_written == result.size_bytes == sum(len(b) for b in files_but_seals(tmp_path / "b").values())
 
 
 def test_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No read of values is larger than the batch the plan promises, unless one row is."""
-    version = big_model(tmp_path / "a")
+    version = save_mixed(tmp_path / "a")
     seen: list[int] = []
     real = reader.read_rows
 
@@ -163,17 +125,17 @@ def test_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_locked(tmp_path: Path) -> None:
     """In place a location is locked: another command that holds the lock makes it give up, with nothing changed."""
-    version = big_model(tmp_path / "a")
-    before = tree(tmp_path / "a")
+    version = save_mixed(tmp_path / "a")
+    before = files_but_seals(tmp_path / "a")
     with LocationLock(str(tmp_path / "a"), "test"), pytest.raises(LockedError, match="test"):
         execute_reshard(plan_reshard(version, 3), wait_seconds=0.1)
-    assert tree(tmp_path / "a") == before
+    assert files_but_seals(tmp_path / "a") == before
     execute_reshard(plan_reshard(version, 3), wait_seconds=0.1)
 
 
 def test_memory_too_small_for_a_row(tmp_path: Path) -> None:
     """A limit that one row does not fit in is a usage error that says how much is needed, before anything is read."""
-    version = big_model(tmp_path / "a")
+    version = save_mixed(tmp_path / "a")
     with pytest.raises(UsageError, match="one row of 12000 bytes"):
         plan_reshard(version, 4, output=str(tmp_path / "b"), max_memory_bytes=20_000)
     with pytest.raises(UsageError):
@@ -183,8 +145,8 @@ def test_memory_too_small_for_a_row(tmp_path: Path) -> None:
 
 def test_existing_target_is_refused(tmp_path: Path) -> None:
     """A version that exists at the output is never touched, in whatever layout it is there."""
-    version = big_model(tmp_path / "a")
-    before = tree(tmp_path / "a")
+    version = save_mixed(tmp_path / "a")
+    before = files_but_seals(tmp_path / "a")
     with pytest.raises(RefusedError):
         plan_reshard(version, 4, output=str(tmp_path / "a"))
     with pytest.raises(RefusedError):
@@ -193,13 +155,13 @@ def test_existing_target_is_refused(tmp_path: Path) -> None:
     (tmp_path / "b" / "version-7").mkdir(parents=True)
     with pytest.raises(RefusedError):
         execute_reshard(plan)
-    assert tree(tmp_path / "a") == before
+    assert files_but_seals(tmp_path / "a") == before
     assert elasticdl_rules.visible(tmp_path / "b") == {"version-7"}
 
 
 def test_foreign_files_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In place never removes what is not ours: such a version is refused, what comes meanwhile stays in trash."""
-    version = big_model(tmp_path / "a")
+    version = save_mixed(tmp_path / "a")
     plan = plan_reshard(version, 2)
     real = publish.Staging.replace
 
@@ -213,13 +175,13 @@ def test_foreign_files_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert kept.read_text() == "mine"
     (Path(version.path) / "notes.txt").write_text("mine")
     with pytest.raises(RefusedError, match=r"notes\.txt"):
-        plan_reshard(only_version(tmp_path / "a"), 4)
+        plan_reshard(only(tmp_path / "a"), 4)
 
 
 def test_a_bad_disk_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One flipped bit between writing and reading back: nothing is published, the source stays, no leftovers."""
-    version = big_model(tmp_path / "a")
-    before = tree(tmp_path / "a")
+    version = save_mixed(tmp_path / "a")
+    before = files_but_seals(tmp_path / "a")
     real = files.PreallocatedFile.write
     flipped: list[int] = []
 
@@ -236,15 +198,15 @@ def test_a_bad_disk_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(EdlCkptError):
             execute_reshard(plan_reshard(version, 4, output=output))
         assert flipped
-    assert tree(tmp_path / "a") == before
+    assert files_but_seals(tmp_path / "a") == before
     assert elasticdl_rules.visible(tmp_path / "a") == {"version-7"}
     assert list((tmp_path / "b").iterdir()) == []
 
 
 def test_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without room nothing is written, and the error says how much is needed; a full disk at the end is clean too."""
-    version = big_model(tmp_path / "a")
-    before = tree(tmp_path / "a")
+    version = save_mixed(tmp_path / "a")
+    before = files_but_seals(tmp_path / "a")
     plan = plan_reshard(version, 4)
     stat = os.statvfs(tmp_path)
     full = os.statvfs_result((*stat[:3], 0, 0, *stat[5:]))
@@ -259,7 +221,7 @@ def test_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             execute_reshard(plan)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert tree(tmp_path / "a") == before
+    assert files_but_seals(tmp_path / "a") == before
 
 
 def test_incomplete_is_refused(tmp_path: Path) -> None:
@@ -270,54 +232,30 @@ def test_incomplete_is_refused(tmp_path: Path) -> None:
 
 def test_source_changed_after_the_plan(tmp_path: Path) -> None:
     """A shard that changed between plan and execution stops it, and nothing is published."""
-    version = big_model(tmp_path / "a")
+    version = save_mixed(tmp_path / "a")
     plan = plan_reshard(version, 4)
     path = Path(version.shards[0].path)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(EdlCkptError):
         execute_reshard(plan)
-    assert only_version(tmp_path / "a").ps_num == 3
+    assert only(tmp_path / "a").ps_num == 3
 
 
 @pytest.mark.parametrize("flags", [True, False])
 def test_in_place_without_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: bool) -> None:
     """With and without the kernel's exchange of two directories, in place gives the same and leaves nothing."""
-    version = big_model(tmp_path / "a")
+    version = save_mixed(tmp_path / "a")
     if not flags:
         monkeypatch.setattr(publish, "_renameat2", lambda: None)
     result = execute_reshard(plan_reshard(version, 9))
     assert elasticdl_rules.visible(tmp_path / "a") == {"version-7"}
-    check = verify_version(only_version(tmp_path / "a"), level="deep")
+    check = verify_version(only(tmp_path / "a"), level="deep")
     assert check.fingerprint == result.fingerprint
-
-
-def test_unpacked_and_split_ids(tmp_path: Path, either_kernel: str) -> None:
-    """Ids unpacked, packed in several runs, and both mixed are read as protobuf reads them."""
-    from edl_ckpt.core.format.wire import head, varint
-
-    ids = [5, 300, -1, 2**40, 7, 8]
-    values = np.arange(12, dtype="<f4").tobytes()
-    packed = b"".join(varint(i) for i in ids[:2])
-    runs = head(2, len(packed)) + packed + b"".join(b"\x10" + varint(i) for i in ids[2:5]) + head(2, 1) + varint(8)
-    tensor = b"\x08\x01\x12\x08\x12\x02\x08\x06\x12\x02\x08\x02" + head(4, len(values)) + values
-    slices = head(1, len(tensor)) + tensor + runs
-    entry = head(1, 1) + b"e" + head(2, len(slices)) + slices
-    info = head(1, 1) + b"e" + b"\x10\x02"
-    data = b"\x08\x07" + head(2, len(info)) + info + head(4, len(entry)) + entry
-    directory = tmp_path / "a" / "version_7"
-    directory.mkdir(parents=True)
-    (directory / "variables-0-of-1.chkpt").write_bytes(data)
-    version = only_version(tmp_path / "a")
-    with open_checkpoint(version) as checkpoint:
-        assert [int(i) for batch in checkpoint.table("e", batch_rows=2) for i in batch.ids] == ids
-    execute_reshard(plan_reshard(version, 3, output=str(tmp_path / "b")))
-    files = [Path(s.path) for s in only_version(tmp_path / "b").shards]
-    assert combined(read_model(files)) == combined(read_model([directory / "variables-0-of-1.chkpt"]))
 
 
 def test_plan_is_of_its_source(tmp_path: Path) -> None:
     """The plan tells the size of every target to the byte."""
-    version = big_model(tmp_path / "a")
+    version = save_mixed(tmp_path / "a")
     plan = plan_reshard(version, 6, output=str(tmp_path / "b"))
     execute_reshard(replace(plan, workers=1))
     for target in plan.targets:

@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import elasticdl_rules
-from edl_ckpt.core import (
-    Checkpoint,
-    execute_reshard,
-    list_versions,
-    open_checkpoint,
-    parse_ref,
-    plan_reshard,
-    resolve,
-    verify_version,
-)
+from edl_ckpt.core import Checkpoint, list_versions, open_checkpoint, parse_ref, resolve, verify_version
+from golden_cases import ALL, LEGACY, section_of, shard_files
 from oracle import Model, combined, expected_model, read_model, without_slots
 from oracle import Table as OracleTable
 from places import GOLDEN
-
-CURRENT = ["ps1", "ps2", "ps3", "ps4"]
-LEGACY = {"v0d": "v0", "v1": "v1", "v1c": "v1", "v1c-slots": "v1", "v1s": "v1", "v2": "v2", "v3": "v3", "v4a": "v4"}
-ALL = [f"current/{name}" for name in CURRENT] + [f"legacy/{name}" for name in LEGACY]
-
-
-def section_of(expected: Any, case: str) -> Any:
-    kind, name = case.split("/")
-    return expected[kind] if kind == "current" else expected[kind][name]
-
-
-def shard_files(location: Path) -> list[Path]:
-    return [p for p in location.rglob("*") if p.is_file() and p.suffix in {".ckpt", ".chkpt"}]
 
 
 def engine_model(checkpoint: Checkpoint) -> Model:
@@ -72,23 +49,6 @@ def test_engine_reads_golden(case: str, expected: Any, either_kernel: str) -> No
     assert model.version == section["version"]
 
 
-@pytest.mark.parametrize("ps_num", [1, 2, 3, 4, 5, 8, 31, 32, 33])
-@pytest.mark.parametrize("case", ALL)
-def test_reshard_golden(case: str, ps_num: int, expected: Any, tmp_path: Path) -> None:
-    """Resharded to any count, the oracle finds the expected content, verify no error, the placement is the rule."""
-    version = resolve(parse_ref(str(GOLDEN / case)))
-    result = execute_reshard(plan_reshard(version, ps_num, output=str(tmp_path)))
-    files = shard_files(tmp_path)
-    assert len(files) == ps_num
-    assert combined(without_slots(read_model(files))) == section_of(expected, case)["combined"]
-    written = resolve(parse_ref(str(tmp_path)))
-    check = verify_version(written, level="deep")
-    assert check.fingerprint == result.fingerprint
-    bad = {f.code for f in check.findings if f.severity == "error"}
-    assert bad <= {"nan", "inf", "huge-value"}
-    assert elasticdl_rules.visible(tmp_path) == {Path(written.path).name}
-
-
 def test_fingerprint_ignores_shards_and_generation() -> None:
     """One content has one fingerprint, whatever its shard count and wire generation."""
     seen: dict[str, set[str | None]] = {}
@@ -100,60 +60,12 @@ def test_fingerprint_ignores_shards_and_generation() -> None:
     assert len(set.union(*seen.values())) == len(seen)
 
 
-BAD = {
-    "bak-instead-of-shard": {"extra-file", "missing-shard"},
-    "bitflip": set(),
-    "bool-dense": set(),
-    "dir-version-differs": {"directory-version-mismatch"},
-    "extra-file": {"extra-file"},
-    "float-val": {"values-outside-content"},
-    "missing-shard": {"missing-shard"},
-    "mixed-n": {"mixed-ps-num"},
-    "more-ids-than-rows": {"id-row-mismatch"},
-    "no-table-info": {"missing-table-info"},
-    "swapped-shards": {"misplaced-row", "misplaced-variable"},
-    "truncated": {"truncated"},
-    "unknown-field-1000": {"unknown-field"},
-    "version-mismatch": {"version-mismatch"},
-    "zero-byte": {"empty-file"},
-}
-
-
-@pytest.mark.parametrize("case", sorted(BAD))
-def test_bad_findings(case: str, expected: Any) -> None:
-    """Each damaged checkpoint gets exactly its findings at the default level."""
-    version = list_versions(str(GOLDEN / "bad" / case)).versions[0]
-    result = verify_version(version)
-    assert {f.code for f in result.findings} == BAD[case]
-    assert result.ok == (BAD[case] <= {"unknown-field"})
-    assert set(BAD) == set(expected["bad"])
-
-
 def test_multi(expected: Any) -> None:
     """The newest complete version is ElasticDL's own latest valid one, by number and not by name."""
     listing = list_versions(str(GOLDEN / "multi"))
     assert [v.version for v in listing.versions] == [9, 20, 100]
     assert resolve(parse_ref(str(GOLDEN / "multi"))).version == 20
     assert elasticdl_rules.latest_valid(GOLDEN / "multi") == expected["multi"]["latest"]
-
-
-@pytest.mark.parametrize("case", sorted(BAD))
-def test_rules_restated_rightly(case: str, expected: Any) -> None:
-    """The tests' restatement of ElasticDL's validity rule says what ElasticDL's own code said."""
-    directory = next((GOLDEN / "bad" / case).iterdir())
-    assert elasticdl_rules.is_valid(directory) == expected["bad"][case]["valid"]
-
-
-def test_scan_is_undisturbed_in_place(tmp_path: Path) -> None:
-    """After an in-place reshard, kept old shards included, ElasticDL's scan finds the same latest version."""
-    location = tmp_path / "run"
-    shutil.copytree(GOLDEN / "multi", location)
-    before = elasticdl_rules.answer(location)
-    execute_reshard(plan_reshard(resolve(parse_ref(str(location))), 3), keep_old=True)
-    assert elasticdl_rules.answer(location) == before == ("version-20", "version-20")
-    assert (location / ".edl-ckpt-0").is_dir()
-    execute_reshard(plan_reshard(resolve(parse_ref(f"{location}@9")), 5))
-    assert elasticdl_rules.answer(location) == before
 
 
 @pytest.mark.parametrize("ps_num", [1, 2, 3, 4])

@@ -1,0 +1,101 @@
+"""A prune or an undo that is killed at each of its file operations."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpoints import numbers
+from edl_ckpt.core.commit.trash import list_trash, undo
+from edl_ckpt.core.errors import NotFoundError
+from edl_ckpt.core.storage import files as publish
+from pruning import check_whole, prune
+
+OPERATIONS = ("rename", "unlink", "rmdir", "mkdir", "open", "fsync", "pwrite", "replace", "ftruncate")
+
+
+def kill_at(k: int, action: Any) -> bool:
+    """Run an action in a child process that is killed before its k-th file operation; say whether it was."""
+    pid = os.fork()
+    if pid:
+        ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        assert ended in {0, 9}
+        return ended == 9
+    count = 0
+
+    def killing(function: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count == k:
+                os._exit(9)
+            return function(*arguments, **options)
+
+        return call
+
+    try:
+        for name in OPERATIONS:
+            setattr(os, name, killing(getattr(os, name)))
+        publish._rename = killing(publish._rename)
+        action()
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def points(tmp_path: Path, run: Path, action: Any) -> Iterator[Path]:
+    """Yield a fresh copy of a location for each file operation of an action, killed before that operation."""
+    for k in range(1, 500):
+        copy = tmp_path / f"kill-{k}"
+        shutil.copytree(run, copy)
+        killed = kill_at(k, lambda copy=copy: action(copy))
+        yield copy
+        shutil.rmtree(copy)
+        if not killed:
+            print(f"{k - 1} points")
+            assert k > 15
+            return
+    pytest.fail("it never came to an end")
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.parametrize("trash", [False, True])
+def test_kill_at_each_operation_of_prune(tmp_path: Path, run: Path, trash: bool) -> None:
+    """Killed anywhere, a prune leaves each version in place whole, in the trash whole, or gone; the next goes on."""
+    for copy in points(tmp_path, run, lambda where: prune(where, trash=trash)):
+        check_whole(copy)
+        there = set(numbers(copy))
+        assert {1, 5} <= there
+        trashed = [entry for entry in list_trash(str(copy)) if entry.names]
+        for entry in trashed:
+            for name in entry.names:
+                assert int(name.removeprefix("version-")) not in there
+                assert len(os.listdir(Path(entry.path) / name)) == 2
+        prune(copy, trash=trash)
+        assert numbers(copy) == [1, 5]
+        if not trash:
+            assert sorted(p.name for p in (copy / ".edl-ckpt-0").iterdir()) == ["meta-0"]
+        check_whole(copy)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_kill_at_each_operation_of_undo(tmp_path: Path, run: Path) -> None:
+    """Killed anywhere, undo leaves each version in its place whole or in the trash whole; again, it goes on."""
+    content = {p.relative_to(run): p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    prune(run, trash=True)
+    for copy in points(tmp_path, run, lambda where: undo(str(where))):
+        check_whole(copy)
+        there = set(numbers(copy))
+        held = {name for entry in list_trash(str(copy)) for name in entry.names}
+        assert there | {int(name.removeprefix("version-")) for name in held} == {1, 2, 3, 4, 5}
+        try:
+            undo(str(copy))
+        except NotFoundError:
+            assert there == {1, 2, 3, 4, 5}
+        prune(copy, keep=9)  # sweeps what a killed undo left
+        assert {p.relative_to(copy): p.read_bytes() for p in copy.rglob("*") if p.is_file()} == content

@@ -1,0 +1,95 @@
+"""The rule of each server for its own shard, and what servers that follow it leave."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from checkpoints import at, numbers, save_small
+from edl_ckpt.core import verify_version
+from edl_ckpt.core.checkpoint.catalog import list_versions
+from edl_ckpt.core.format.model import State
+from edl_ckpt.core.operations.prune.own_shard import remove_own_shard
+from edl_ckpt.core.operations.prune.plan import Guards
+from edl_ckpt.core.state.annotate import add_tag
+from pruning import NOW, plan_for, prune
+
+
+def test_per_server_rule(tmp_path: Path) -> None:
+    """Each server removes its own shard of the smallest version; the last one removes the directory."""
+    save_small(tmp_path, 1, 2, 3, ps_num=3, sealed=False)
+    assert remove_own_shard(str(tmp_path), 0, 3, 0) == ()
+    assert remove_own_shard(str(tmp_path), 0, 3, 2) == (str(tmp_path / "version-1/variables-0-of-3.ckpt"),)
+    assert remove_own_shard(str(tmp_path), 0, 3, 2) == ()
+    remove_own_shard(str(tmp_path), 1, 3, 2)
+    assert remove_own_shard(str(tmp_path), 2, 3, 2) == (
+        str(tmp_path / "version-1/variables-2-of-3.ckpt"),
+        str(tmp_path / "version-1"),
+    )
+    assert numbers(tmp_path) == [2, 3]
+
+
+def test_per_server_rule_is_safe(tmp_path: Path) -> None:
+    """Never of the last complete version, though a newer one is begun or torn; never of a tagged one."""
+    save_small(tmp_path, 1, 2, 3, sealed=False)
+    add_tag(at(tmp_path, 1), "prod")
+    os.unlink(tmp_path / "version-3/variables-1-of-2.ckpt")
+    assert remove_own_shard(str(tmp_path), 0, 2, 1) == ()
+    save_small(tmp_path, 4, sealed=False)
+    os.truncate(tmp_path / "version-4/variables-1-of-2.ckpt", 5)
+    removed = remove_own_shard(str(tmp_path), 0, 2, 1)
+    assert removed == (str(tmp_path / "version-3/variables-0-of-2.ckpt"), str(tmp_path / "version-3"))
+    assert list_versions(str(tmp_path)).versions[1].state is State.COMPLETE
+
+
+def test_go_server_story(tmp_path: Path) -> None:
+    """What Go servers leave: orphans, a restart that counts anew with other shards, mixed counts in one directory.
+
+    `list` tells each apart, `verify` says what is wrong, `prune` deletes orphans when asked and nothing else of it.
+    """
+    save_small(tmp_path, 60, 80, 100, sealed=False)
+    for orphan in (20, 40):
+        save_small(tmp_path, orphan, sealed=False)
+        os.unlink(tmp_path / f"version-{orphan}/variables-0-of-2.ckpt")
+    save_small(tmp_path / "restarted", 1, 60, ps_num=4, sealed=False)
+    for shard in (tmp_path / "restarted/version-60").iterdir():
+        shutil.copy(shard, tmp_path / "version-60")
+    shutil.move(tmp_path / "restarted/version-1", tmp_path / "version-1")
+    shutil.rmtree(tmp_path / "restarted")
+    old, young = NOW - 86_400, NOW - 7200
+    for path in tmp_path.rglob("*"):
+        when = young if path.parent.name == "version-1" or path.name == "version-1" else old
+        os.utime(path, (when, when))
+    listing = list_versions(str(tmp_path), now=NOW)
+    assert [(v.version, v.state.value, v.ps_num) for v in listing.versions] == [
+        (1, "complete", 4),
+        (20, "incomplete", 2),
+        (40, "incomplete", 2),
+        (60, "mixed", None),
+        (80, "complete", 2),
+        (100, "complete", 2),
+    ]
+    codes = {v.version: sorted({f.code for f in verify_version(v).findings}) for v in listing.versions}
+    assert codes == {
+        1: [],
+        20: ["missing-shard"],
+        40: ["missing-shard"],
+        60: ["mixed-ps-num"],
+        80: [],
+        100: [],
+    }
+    plan = plan_for(tmp_path, guards=Guards(incomplete=True))
+    assert {e.version: e.action.value for e in plan.entries} == {
+        1: "keep",
+        20: "delete",
+        40: "delete",
+        60: "keep",
+        80: "delete",
+        100: "keep",
+    }
+    assert "written long after higher numbers: version 1" in plan.warnings[0]
+    prune(tmp_path, guards=Guards(incomplete=True))
+    assert numbers(tmp_path) == [1, 60, 100]
+    prune(tmp_path, guards=Guards(delete=(60,)))
+    assert numbers(tmp_path) == [1, 100]

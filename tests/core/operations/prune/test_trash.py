@@ -1,0 +1,65 @@
+"""The trash of a prune: kept whole, put back whole, emptied when asked."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+import elasticdl_rules
+from checkpoints import numbers, save_small
+from edl_ckpt.core.commit.trash import list_trash, purge_all, undo
+from edl_ckpt.core.errors import NotFoundError, RefusedError
+from edl_ckpt.core.operations.prune.execute import locked
+from places import GOLDEN
+from pruning import check_whole, prune
+
+
+def test_trash_and_undo(run: Path) -> None:
+    """`--trash` keeps what was deleted, whole; undo puts back the last deletion, files, metrics and note."""
+    before = {p.relative_to(run): p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    assert prune(run, keep=3, trash=True).freed_bytes == 0
+    assert prune(run, keep=1, trash=True).deleted
+    assert numbers(run) == [1, 5]
+    assert elasticdl_rules.latest_valid(run) == "version-5"
+    assert undo(str(run)) == ("version-3", "version-4")
+    assert undo(str(run)) == ("version-2",)
+    assert {p.relative_to(run): p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
+    assert not (run / ".edl-ckpt-0/trash-0").exists()
+    check_whole(run)
+    with pytest.raises(NotFoundError, match="nothing to undo"):
+        undo(str(run))
+
+
+def test_undo_when_the_name_is_taken(run: Path) -> None:
+    """A job that saved the same version again keeps its own: undo refuses before anything moves."""
+    prune(run, keep=3, trash=True)
+    save_small(run, 2, sealed=False)
+    with pytest.raises(RefusedError, match="version-2 exists again"):
+        undo(str(run))
+    assert numbers(run) == [1, 2, 3, 4, 5]
+    assert [entry.names for entry in list_trash(str(run))] == [("version-2",)]
+
+
+def test_purge(run: Path) -> None:
+    """Purging empties the trash, or what is in it for long enough, and says how much that was."""
+    prune(run, keep=3, trash=True)
+    with locked([str(run)]):
+        assert purge_all([str(run)], now=time.time(), older_than_seconds=3600).freed_bytes == 0
+        assert len(list_trash(str(run))) == 1
+        assert purge_all([str(run)], now=time.time()).freed_bytes > 0
+    assert list_trash(str(run)) == []
+    assert not (run / ".edl-ckpt-0/trash-0").exists()
+
+
+def test_single_files(tmp_path: Path) -> None:
+    """Checkpoints of one file, before sharding, are pruned like any other, and put back."""
+    source = next(GOLDEN.rglob("model_v*"))
+    for number in (1, 2, 3):
+        shutil.copy(source, tmp_path / f"model_v{number}.chkpt")
+    prune(tmp_path, trash=True)
+    assert numbers(tmp_path) == [3]
+    assert undo(str(tmp_path)) == ("model_v1.chkpt", "model_v2.chkpt")
+    assert numbers(tmp_path) == [1, 2, 3]

@@ -1,0 +1,35 @@
+"""Rows that repeat an id, and rows of another shard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edl_ckpt.core import list_versions, parse_ref, resolve, verify_version
+
+
+def test_duplicate_and_misplaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repeated id and a row of another shard are found with the ids, also when sorted in several turns."""
+    from edl_ckpt.core import save_checkpoint
+    from edl_ckpt.core.commit.local import forget_seal
+    from edl_ckpt.core.operations.save import Table
+    from edl_ckpt.core.operations.verify import ids as by_ids
+
+    ids = np.array([*range(0, 4000, 2), 8, 10, 8], np.int64)
+    rows = np.zeros((len(ids), 2), np.float32)
+    save_checkpoint(str(tmp_path), 5, 2, variables={}, tables={"t": Table(ids, rows)})
+    for limit in (1 << 20, 300):
+        monkeypatch.setattr(by_ids, "_SORTED_AT_ONCE", limit)
+        (finding,) = verify_version(resolve(parse_ref(str(tmp_path)))).findings
+        assert (finding.code, finding.shard, finding.subject) == ("duplicate-id", 0, "t")
+        assert "3 rows repeat an id: 8, 10;" in finding.message
+    forget_seal(str(tmp_path), 5)
+    directory = tmp_path / "version_5"
+    first, second = (directory / f"variables-{i}-of-2.chkpt" for i in (0, 1))
+    first.rename(tmp_path / "x")
+    second.rename(first)
+    (tmp_path / "x").rename(second)
+    codes = {f.code for f in verify_version(list_versions(str(tmp_path)).versions[0]).findings}
+    assert codes == {"misplaced-row", "duplicate-id"}

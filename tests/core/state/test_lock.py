@@ -1,0 +1,116 @@
+"""One command at a time changes a location: on the disk, and on S3."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import elasticdl_rules
+from checkpoints import save_small
+from edl_ckpt.core.errors import LockedError
+from edl_ckpt.core.state import lock as lock_module
+from edl_ckpt.core.state.lock import LocationLock
+from edl_ckpt.core.state.owner import describe
+from s3_fixtures import Bucket
+from s3_proxy import Fault, ignore_conditions, lose_reply, status
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Return a location with one version."""
+    save_small(tmp_path / "run", 5)
+    return tmp_path / "run"
+
+
+def _locked(s3: Bucket) -> bool:
+    return "run/.edl-ckpt-0/lock-0" in s3.objects()
+
+
+def test_lock_on_s3(multi: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One holder at a time; a lock that nobody touched for ten minutes is taken over, and that is said."""
+    told: list[str] = []
+    other = LocationLock(multi.url, "b", wait_seconds=0)
+    with LocationLock(multi.url, "first"), pytest.raises(LockedError, match=f"process {os.getpid()}"), other:
+        pass
+    assert not _locked(multi)
+    multi.put("run/.edl-ckpt-0/lock-0", json.dumps({"pid": 7, "host": "elsewhere", "since": "then"}).encode())
+    with pytest.raises(LockedError, match="elsewhere"), LocationLock(multi.url, "c", wait_seconds=0):
+        pass
+    monkeypatch.setattr("edl_ckpt.core.state.lock.STALE_SECONDS", -10.0)
+    with LocationLock(multi.url, "d", warn=told.append):
+        pass
+    assert "took over" in told[0]
+    assert not _locked(multi)
+
+
+@pytest.mark.parametrize("operation", ["put", "delete"])
+def test_lock_with_a_lost_reply(multi: Bucket, operation: Any) -> None:
+    """A lock that was taken or given back though the reply was lost is known for ours."""
+    armed = multi.proxy.fail(Fault(lose_reply, operation=operation, key="lock-0"))
+    with LocationLock(multi.url, "mine", wait_seconds=0):
+        pass
+    assert armed.hits == 1
+    assert not _locked(multi)
+
+
+@pytest.mark.parametrize("kind", [ignore_conditions, status(501, "NotImplemented")])
+def test_storage_without_conditions(multi: Bucket, kind: Any) -> None:
+    """Storage that ignores conditional writes, or has none, is found out: there is a warning instead of a lock."""
+    told: list[str] = []
+    multi.proxy.fail(Fault(kind, operation="put", key="lock-0", times=None))
+    with LocationLock(multi.url, "mine", warn=told.append):
+        pass
+    assert "ignores conditional writes" in told[0]
+    assert not _locked(multi)
+
+
+def test_lock(run: Path) -> None:
+    """One of our commands at a time: the second waits, then gives up with who holds the lock; a free one is taken."""
+    with LocationLock(str(run), "first"):
+        owner = json.loads((run / ".edl-ckpt-0/lock-0").read_text())
+        assert (owner["pid"], owner["purpose"]) == (os.getpid(), "first")
+        assert elasticdl_rules.latest_valid(run) == "version-5"
+        with pytest.raises(LockedError, match=f"process {os.getpid()}"), LocationLock(str(run), "b", wait_seconds=0.1):
+            pass
+    assert not (run / ".edl-ckpt-0/lock-0").exists()
+    with LocationLock(str(run), "second", wait_seconds=0):
+        pass
+
+
+@pytest.mark.parametrize(("host", "age", "taken"), [(None, 0, True), ("elsewhere", 0, False), ("elsewhere", 900, True)])
+def test_stale_lock(run: Path, host: str | None, age: float, taken: bool) -> None:
+    """A lock left by a killed process is taken over and said so; one of another host only when it was not touched."""
+    path = run / ".edl-ckpt-0/lock-0"
+    owner = {**describe("prune"), "pid": 1}
+    path.write_text(json.dumps({**owner, "host": host or owner["host"]}))
+    os.utime(path, (time.time() - age, time.time() - age))
+    told: list[str] = []
+    lock = LocationLock(str(run), "mine", wait_seconds=0.1, warn=told.append)
+    if taken:
+        with lock:
+            pass
+        assert "took over" in told[0]
+    else:
+        with pytest.raises(LockedError, match="elsewhere"), lock:
+            pass
+
+
+def test_who_waits_does_not_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that is interrupted while it waits for the lock leaves it to its holder."""
+    save_small(tmp_path, 1)
+
+    def interrupted(_self: object, _fd: int) -> bool:
+        raise KeyboardInterrupt
+
+    with LocationLock(str(tmp_path), "holder"):
+        with monkeypatch.context() as patched:
+            patched.setattr(lock_module.LocalLock, "_lock", interrupted)
+            with pytest.raises(KeyboardInterrupt), LocationLock(str(tmp_path), "waiting"):
+                pass
+        with pytest.raises(LockedError, match="holder"), LocationLock(str(tmp_path), "third", wait_seconds=0):
+            pass

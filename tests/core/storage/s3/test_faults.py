@@ -1,0 +1,123 @@
+"""Requests that fail once, for good, or too late: what is tried again, and what is found."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpoints import at
+from edl_ckpt.core import execute_reshard, list_versions, plan_reshard, verify_version
+from edl_ckpt.core.errors import EdlCkptError, UnavailableError
+from edl_ckpt.core.operations.copy import execute_copy, plan_copy
+from s3_fixtures import Bucket
+from s3_proxy import Fault, corrupt_reply, corrupt_request, lose_reply, reset, stall, status, truncate
+
+HARMLESS: list[tuple[str, Callable[..., Any]]] = [
+    ("SlowDown", status(503, "SlowDown")),
+    ("InternalError", status(500, "InternalError")),
+    ("reset", reset),
+    ("truncated", truncate),
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), HARMLESS)
+@pytest.mark.parametrize(
+    "operation", ["list", "get", "put", "create_upload", "upload_part", "complete", "delete", "head"]
+)
+def test_faults_that_pass(
+    s3: Bucket,
+    large: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    kind: Any,
+    operation: Any,
+) -> None:
+    """A request that fails once is tried again, and told: a reshard from S3 to S3 gives the same as without."""
+    if name == "truncated" and operation not in {"get", "list"}:
+        pytest.skip("has no body")
+    monkeypatch.setattr("edl_ckpt.core.storage.s3.client.time.sleep", lambda _seconds: None)
+    s3.upload(large)
+    armed = s3.proxy.fail(Fault(kind, operation=operation))
+    caplog.set_level("INFO", "edl_ckpt")
+    result = execute_reshard(plan_reshard(at(s3.url), 1, output=f"s3://{s3.name}/out"))
+    assert armed.hits == 1
+    # aiohttp itself goes on with a new connection when one that was kept open is reset.
+    assert name == "reset" or any("retry 1 of 4" in record.message for record in caplog.records)
+    s3.proxy.heal()
+    assert verify_version(at(f"s3://{s3.name}/out"), level="deep").fingerprint == result.fingerprint
+    assert s3.open_uploads() == []
+    assert not any("stage-0" in key for key in s3.objects())
+
+
+@pytest.mark.parametrize("operation", ["put", "upload_part", "complete", "create_upload"])
+def test_a_lost_reply_is_no_doubt(s3: Bucket, large: Path, operation: Any) -> None:
+    """What was done though its reply was lost is recognised as ours: nothing fails, nothing is there twice."""
+    armed = s3.proxy.fail(Fault(lose_reply, operation=operation))
+    result = execute_reshard(plan_reshard(at(large), 3, output=s3.url))
+    assert armed.hits == 1
+    assert verify_version(at(s3.url), level="deep").fingerprint == result.fingerprint
+    if operation != "create_upload":  # that one left an upload without an owner: `recover` drops it after a day
+        assert s3.open_uploads() == []
+
+
+def test_a_flipped_bit_on_the_way_up(s3: Bucket, large: Path) -> None:
+    """What S3 has is compared with what was sent: a part that arrived damaged is sent again."""
+    armed = s3.proxy.fail(Fault(corrupt_request, operation="upload_part", times=2))
+    result = execute_reshard(plan_reshard(at(large), 1, output=s3.url))
+    assert armed.hits == 2
+    assert verify_version(at(s3.url), level="deep").fingerprint == result.fingerprint
+
+
+def test_a_flipped_bit_on_the_way_down(s3: Bucket, large: Path, tmp_path: Path) -> None:
+    """Of what is sealed, a damaged answer is found: verify and copy read once more, a reshard publishes nothing."""
+    shutil.copytree(large, tmp_path / "sealed")
+    version = at(tmp_path / "sealed")
+    execute_copy(plan_copy([version], s3.url))
+    fault = Fault(corrupt_reply, operation="get", key="0-of-2", nth=3)
+    armed = s3.proxy.fail(fault)
+    found = verify_version(at(s3.url), level="deep", workers=1)
+    assert (armed.hits, found.findings) == (1, ())
+    s3.proxy.heal()
+    armed = s3.proxy.fail(fault)
+    execute_copy(plan_copy([at(s3.url)], str(tmp_path / "back")))
+    assert armed.hits == 1
+    assert verify_version(at(tmp_path / "back"), level="deep").fingerprint == found.fingerprint
+    s3.proxy.heal()
+    refused = 0
+    for nth in range(2, 9):
+        plan = plan_reshard(at(s3.url), 3, output=str(tmp_path / f"out{nth}"))
+        s3.proxy.fail(Fault(corrupt_reply, operation="get", key="0-of-2", nth=nth))
+        try:
+            assert execute_reshard(plan).fingerprint == found.fingerprint  # a byte that is not of the content
+        except EdlCkptError:
+            refused += 1
+            assert list((tmp_path / f"out{nth}").iterdir()) == []
+        s3.proxy.heal()
+    assert refused >= 1
+
+
+@pytest.mark.parametrize("operation", ["upload_part", "complete", "create_upload", "put"])
+def test_faults_that_stay(s3: Bucket, large: Path, monkeypatch: pytest.MonkeyPatch, operation: Any) -> None:
+    """Storage that does not answer is error 13 after five attempts; nothing is visible, and no upload is open."""
+    monkeypatch.setattr("edl_ckpt.core.storage.s3.client.time.sleep", lambda _seconds: None)
+    plan = plan_reshard(at(large), 1, output=s3.url)
+    s3.proxy.fail(Fault(status(503, "SlowDown"), operation=operation, times=None))
+    with pytest.raises(UnavailableError):
+        execute_reshard(plan)
+    assert s3.keys() == []
+    assert s3.open_uploads() == []
+
+
+def test_stalls(multi: Bucket) -> None:
+    """A reply that does not come is waited for as long as is said, then asked for again."""
+    armed = multi.proxy.fail(Fault(stall(5), operation="list"))
+    begin = time.monotonic()
+    assert len(list_versions(multi.url, storage_options={"read_timeout": "0.5"}).versions) == 3
+    assert armed.hits == 1
+    assert time.monotonic() - begin < 4

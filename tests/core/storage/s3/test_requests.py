@@ -1,0 +1,107 @@
+"""S3 as a home: every command there, requests counted, generations pinned, nothing visible that is not whole."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+
+import pytest
+
+from checkpoints import at
+from edl_ckpt.core import execute_reshard, list_versions, open_checkpoint, plan_reshard, verify_version
+from edl_ckpt.core.commit.remote import open_memory
+from edl_ckpt.core.errors import EdlCkptError, LockedError
+from edl_ckpt.core.storage import open_remote
+from s3_fixtures import Bucket
+from s3_proxy import Fault, hook
+
+
+def test_listing_is_cheap(s3: Bucket) -> None:
+    """A thousand versions of eight shards are listed in at most ten requests, none of them a GET."""
+    from moto.s3.models import s3_backends
+
+    backend = next(b for b in s3_backends.values() if s3.name in b["aws"].buckets)["aws"]
+    for version, shard in itertools.product(range(1000), range(8)):
+        backend.put_object(s3.name, f"run/version-{version}/variables-{shard}-of-8.ckpt", b"x")
+    listed = list_versions(s3.url).versions
+    assert len(listed) == 1000
+    assert all(len(v.shards) == 8 for v in listed)
+    assert s3.proxy.count("list") == s3.proxy.count() <= 10
+
+
+def test_looking_is_cheap(s3: Bucket, large: Path) -> None:
+    """A shard of ten megabytes is inspected with a few ranged GETs, of less than a megabyte in all."""
+    s3.upload(large)
+    version = at(s3.url)
+    s3.proxy.reset()
+    with open_checkpoint(version) as checkpoint:
+        assert checkpoint.table_names == ["users"]
+    for shard in version.shards:
+        seen = s3.proxy.seen("get", key=shard.path.rpartition("/")[2])
+        assert len(seen) <= 4
+        assert all(request.range for request in seen)
+    assert s3.proxy.response_bytes("get") < 1 << 20
+
+
+@pytest.mark.parametrize("to_s3", [False, True])
+def test_each_value_is_read_once(s3: Bucket, large: Path, tmp_path: Path, to_s3: bool) -> None:
+    """A reshard from S3 gets each value byte once, its ids twice, and little else."""
+    s3.upload(large)
+    version = at(s3.url)
+    with open_checkpoint(version) as checkpoint:
+        entries = [t for s in checkpoint.shards for t in s.tables]
+        values = sum(t.values.size_bytes for t in entries)
+        values += sum(v.size_bytes for s in checkpoint.shards for v in s.variables)
+        ids = sum(run.end - run.start for t in entries for run in t.ids)
+    s3.proxy.reset()
+    output = f"s3://{s3.name}/out" if to_s3 else str(tmp_path / "out")
+    execute_reshard(plan_reshard(version, 3, output=output))
+    got = s3.proxy.response_bytes("get", key=r"run/version_7/")
+    assert values + 2 * ids <= got < values + 2 * ids + (1 << 20)
+
+
+def test_memory_is_the_open_parts(s3: Bucket, large: Path) -> None:
+    """Parts are uploaded as they fill, whatever the order; too little memory spools to the disk, and says so."""
+    from edl_ckpt.core.storage.s3 import upload as module
+
+    peaks: list[int] = []
+    real = module.Upload.finish
+
+    def finish(self: module.Upload) -> None:
+        peaks.append(self.peak_bytes)
+        real(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module.Upload, "finish", finish)
+        plan = plan_reshard(at(large), 1, output=s3.url, workers=1)
+        assert not plan.spool
+        result = execute_reshard(plan)
+        assert peaks[0] <= 2 * module.MIN_PART_BYTES < result.size_bytes
+        assert peaks[0] <= open_memory(open_remote(s3.url), [result.size_bytes], 1)
+        assert s3.proxy.count("upload_part") == -(-result.size_bytes // module.MIN_PART_BYTES)
+        small = plan_reshard(at(large), 2, output=f"s3://{s3.name}/b", max_memory_bytes=8 << 20)
+        assert small.spool
+        assert any("spooled" in warning for warning in small.warnings)
+        assert execute_reshard(small).fingerprint == result.fingerprint
+        assert max(peaks[1:]) <= 2 * module.MIN_PART_BYTES
+    assert verify_version(at(s3.url), level="deep").findings == ()
+    assert verify_version(at(f"s3://{s3.name}/b"), level="deep").fingerprint == result.fingerprint
+
+
+def test_one_generation(s3: Bucket, large: Path, tmp_path: Path) -> None:
+    """An object that is overwritten while it is read is error 11, never a mixture; nothing is published."""
+    s3.upload(large)
+    name = "run/version_7/variables-0-of-2.chkpt"
+    version = at(s3.url)
+    other = bytes(reversed(s3.get(name)))
+    for nth in (3, 5):
+        s3.put(name, (large / "version_7/variables-0-of-2.chkpt").read_bytes())
+        s3.proxy.fail(Fault(hook(lambda _request: s3.put(name, other)), operation="get", key="0-of-2", nth=nth))
+        with pytest.raises(LockedError, match="overwritten"):
+            execute_reshard(plan_reshard(version, 3, output=str(tmp_path / "out")))
+        s3.proxy.heal()
+    assert not (tmp_path / "out").exists() or os.listdir(tmp_path / "out") == []
+    s3.delete(name)
+    with pytest.raises(EdlCkptError, match="no such file"):
+        open_checkpoint(version)

@@ -1,0 +1,36 @@
+"""Plan and execute a prune in one step, and check what is left."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import elasticdl_rules
+from edl_ckpt.core import verify_version
+from edl_ckpt.core.checkpoint.catalog import list_versions
+from edl_ckpt.core.operations.prune.execute import PruneResult, execute_prune, locked
+from edl_ckpt.core.operations.prune.plan import Guards, PrunePlan, make_plan
+from edl_ckpt.core.operations.prune.retention import Latest, Policy
+
+NOW = time.time() + 3600.0
+"""Long after what a test writes: nothing is still being written."""
+
+
+def plan_for(*locations: Path, keep: int = 1, guards: Guards | None = None) -> PrunePlan:
+    """Return the plan that keeps the latest of each location."""
+    return make_plan([str(p) for p in locations], Policy((Latest(keep),)), NOW, guards=guards or Guards())
+
+
+def prune(*locations: Path, keep: int = 1, trash: bool = False, guards: Guards | None = None) -> PruneResult:
+    """Plan and execute."""
+    with locked(map(str, locations)):
+        return execute_prune(plan_for(*locations, keep=keep, guards=guards), NOW, trash=trash)
+
+
+def check_whole(location: Path) -> None:
+    """Assert that every version there verifies, and that ElasticDL's scan finds the newest."""
+    versions = list_versions(str(location)).versions
+    for version in versions:
+        assert verify_version(version, level="deep").ok
+    name = elasticdl_rules.latest_valid(location)
+    assert name == f"version-{max(v.version for v in versions)}"
