@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,16 @@ from edl_ckpt.core.commit import local as publish
 from edl_ckpt.core.commit.local import Staging
 from edl_ckpt.core.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.state.lock import LocationLock
+from edl_ckpt.core.storage import files
 from edl_ckpt.core.storage.s3.upload import Upload
+from forked import run_forked
 from s3_fixtures import Bucket
 
 
 @pytest.fixture
 def halfway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A location in which a reshard in place, without exchange, was killed between its two renames."""
-    save_small(tmp_path / "run", 7)
+    save_small(tmp_path / "run", 7, ps_num=3)
     real, calls = os.rename, list[str]()
 
     def rename(old: str, new: str) -> None:
@@ -42,14 +43,12 @@ def halfway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             os._exit(9)
         real(old, new)
 
-    with warnings.catch_warnings(action="ignore"):  # of threads, which the child does not use
-        pid = os.fork()
-    if pid == 0:
-        monkeypatch.setattr(publish, "_renameat2", lambda: None)
+    def reshard() -> None:
+        monkeypatch.setattr(files, "_renameat2", lambda: None)
         monkeypatch.setattr(os, "rename", rename)
         execute_reshard(plan_reshard(only(tmp_path / "run"), 2))
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+
+    assert run_forked(reshard) == 9
     assert list_versions(str(tmp_path / "run")).versions == ()
     return tmp_path / "run"
 
@@ -84,7 +83,7 @@ def test_the_device_has_another_number(halfway: Path) -> None:
     """After a boot, or from another host, a file system may have another number: the staged version is known still."""
     (path,) = halfway.rglob("journal.json")
     journal = json.loads(path.read_text())
-    assert journal["inode"] == os.stat(next(path.parent.glob("version_7"))).st_ino
+    assert journal["inode"] == os.stat(next(path.parent.glob("version-7"))).st_ino
     recover(str(halfway))
     assert only(halfway).ps_num == 2
 
@@ -113,7 +112,7 @@ def test_refused_publish_keeps_the_seal(tmp_path: Path, monkeypatch: pytest.Monk
 def test_damaged_state(tmp_path: Path) -> None:
     """Journals, progress and records of any content stop no command, and nothing of a version is touched."""
     save_small(tmp_path, 7)
-    for number, data in enumerate((b"", b"[]", b"{}", b'{"target": "version_7", "inode": "x"}', b"\xff")):
+    for number, data in enumerate((b"", b"[]", b"{}", b'{"target": "version-7", "inode": "x"}', b"\xff")):
         stage = tmp_path / f".edl-ckpt-0/stage-0/20200101T000000-elsewhere-7-0000000{number}"
         stage.mkdir(parents=True)
         (stage / "journal.json").write_bytes(data)
@@ -140,7 +139,7 @@ def test_damaged_state_on_s3(s3: Bucket) -> None:
 
 def test_small_shards_of_a_killed_copy(s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy of small shards that is killed when some have appeared goes on, or is dropped, and leaves nothing."""
-    save_small(tmp_path / "run", 7)
+    save_small(tmp_path / "run", 7, ps_num=3)
     version = only(tmp_path / "run")
 
     def kill() -> None:

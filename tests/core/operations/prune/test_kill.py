@@ -13,7 +13,8 @@ import pytest
 from checkpoints import numbers
 from edl_ckpt.core.commit.trash import list_trash, undo
 from edl_ckpt.core.errors import NotFoundError
-from edl_ckpt.core.storage import files as publish
+from edl_ckpt.core.storage import files
+from forked import run_forked
 from pruning import check_whole, prune
 
 OPERATIONS = ("rename", "unlink", "rmdir", "mkdir", "open", "fsync", "pwrite", "replace", "ftruncate")
@@ -21,11 +22,6 @@ OPERATIONS = ("rename", "unlink", "rmdir", "mkdir", "open", "fsync", "pwrite", "
 
 def kill_at(k: int, action: Any) -> bool:
     """Run an action in a child process that is killed before its k-th file operation; say whether it was."""
-    pid = os.fork()
-    if pid:
-        ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        assert ended in {0, 9}
-        return ended == 9
     count = 0
 
     def killing(function: Any) -> Any:
@@ -38,14 +34,15 @@ def kill_at(k: int, action: Any) -> bool:
 
         return call
 
-    try:
+    def act() -> None:
         for name in OPERATIONS:
             setattr(os, name, killing(getattr(os, name)))
-        publish._rename = killing(publish._rename)
+        files._rename = killing(files._rename)
         action()
-        os._exit(0)
-    finally:
-        os._exit(1)
+
+    ended = run_forked(act)
+    assert ended in {0, 9}
+    return ended == 9
 
 
 def points(tmp_path: Path, run: Path, action: Any) -> Iterator[Path]:
@@ -63,7 +60,6 @@ def points(tmp_path: Path, run: Path, action: Any) -> Iterator[Path]:
     pytest.fail("it never came to an end")
 
 
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 @pytest.mark.parametrize("trash", [False, True])
 def test_kill_at_each_operation_of_prune(tmp_path: Path, run: Path, trash: bool) -> None:
     """Killed anywhere, a prune leaves each version in place whole, in the trash whole, or gone; the next goes on."""
@@ -83,7 +79,6 @@ def test_kill_at_each_operation_of_prune(tmp_path: Path, run: Path, trash: bool)
         check_whole(copy)
 
 
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_kill_at_each_operation_of_undo(tmp_path: Path, run: Path) -> None:
     """Killed anywhere, undo leaves each version in its place whole or in the trash whole; again, it goes on."""
     content = {p.relative_to(run): p.read_bytes() for p in run.rglob("*") if p.is_file()}

@@ -246,7 +246,7 @@ def test_in_place_without_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """With and without the kernel's exchange of two directories, in place gives the same and leaves nothing."""
     version = save_mixed(tmp_path / "a")
     if not flags:
-        monkeypatch.setattr(publish, "_renameat2", lambda: None)
+        monkeypatch.setattr(files, "_renameat2", lambda: None)
     result = execute_reshard(plan_reshard(version, 9))
     assert elasticdl_rules.visible(tmp_path / "a") == {"version-7"}
     check = verify_version(only(tmp_path / "a"), level="deep")
