@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from edl_ckpt.cli import __version__
-from edl_ckpt.cli.text import plain, shown
+from edl_ckpt.cli.text import escaped, in_ascii
 from edl_ckpt.core.errors import EdlCkptError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Output:
 
         text = io.StringIO()
         if sys.stdout.isatty():  # a pipe gets the names as they are
-            rows = [[shown(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
+            rows = [[escaped(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
         csv.writer(text, lineterminator="\n").writerows(rows)
         self.write(text.getvalue())
 
@@ -115,7 +115,7 @@ class Output:
 
         encoding = sys.stdout.encoding or "utf-8"
         if not encoding.lower().startswith("utf"):
-            text = plain(text)
+            text = in_ascii(text)
         try:
             sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
             sys.stdout.flush()
@@ -140,7 +140,7 @@ class Output:
 
     def warn(self, text: str) -> None:
         """Warn on stderr, unless quiet."""
-        self.say(f"warning: {shown(text)}")
+        self.say(f"warning: {escaped(text)}")
 
     def detail(self, text: str) -> None:
         """Say something on stderr for those who asked for more."""
@@ -155,7 +155,7 @@ class Output:
 
         class Said(logging.Handler):
             def emit(handler, record: logging.LogRecord) -> None:  # noqa: N805 - `self` is the output
-                self.say(shown(record.getMessage()))
+                self.say(escaped(record.getMessage()))
 
         log = logging.getLogger("edl_ckpt")
         log.handlers[:] = [Said()] if self.verbose else []
@@ -193,9 +193,9 @@ class Output:
             }
             print(json.dumps(document), file=sys.stderr)
         else:
-            print(f"error: {shown(str(error))}", file=sys.stderr)
+            print(f"error: {escaped(str(error))}", file=sys.stderr)
             if error.hint:
-                print(f"  {shown(error.hint)}", file=sys.stderr)
+                print(f"  {escaped(error.hint)}", file=sys.stderr)
         raise Told(error.exit_code)
 
     def bug(self) -> NoReturn:

@@ -1,4 +1,4 @@
-"""A copy, planned and done, as words and as JSON."""
+"""A planned or finished copy, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
+from edl_ckpt.core import words
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -44,30 +45,29 @@ def plan_document(plan: CopyPlan) -> dict[str, Any]:
 
 
 def plan_human(plan: CopyPlan) -> Iterator[RenderableType]:
-    """Yield what would be copied, and what not and why."""
+    """Yield the plan: which versions would be copied, which would not, and why."""
     from rich.text import Text
 
     for entry in plan.entries:
         verb, style = ("skip", "dim") if entry.skipped else ("refuse", "red") if entry.refused else ("copy", "green")
         line = Text(f"{verb:6}", style)
-        line.append(f"  {text.shown(entry.version.ref)}  {text.size(entry.version.size_bytes)}")
+        line.append(f"  {text.escaped(entry.version.ref)}  {words.size(entry.version.size_bytes)}")
         yield line.append(f"  {entry.why}" if entry.why else "", "dim")
-    yield Text(f"{text.size(plan.size_bytes)} to {text.shown(plan.target)}. Nothing was written.", "dim")
+    yield Text(f"{words.size(plan.size_bytes)} to {text.escaped(plan.target)}. Nothing was written.", "dim")
 
 
 def human(result: CopyResult) -> Iterator[RenderableType]:
-    """Yield what was copied and how it is proved."""
+    """Yield the copied versions and their proof."""
     from rich.text import Text
 
     for item in result.copied:
-        line = Text("there  " if item.skipped else "copied ", "dim" if item.skipped else "green")
-        line.append(f"{text.shown(item.ref)} -> {text.shown(item.to)}  {text.size(item.size_bytes)}")
-        yield line.append(
-            f"  ({text.size(item.resumed_bytes)} were there already)" if item.resumed_bytes else "", "dim"
-        )
-        yield Text(f"       {item.fingerprint}", "dim")
+        line = Text("skipped " if item.skipped else "copied  ", "dim" if item.skipped else "green")
+        line.append(f"{text.escaped(item.ref)} -> {text.escaped(item.to)}  {words.size(item.size_bytes)}")
+        resumed = f"  ({words.size(item.resumed_bytes)} copied by an earlier run)" if item.resumed_bytes else ""
+        yield line.append(resumed, "dim")
+        yield Text(f"        {item.fingerprint}", "dim")
     rate = result.bytes_copied / result.seconds if result.seconds else 0
-    moved = f"{text.size(result.bytes_copied)} in {result.seconds:.2f} s ({text.size(rate)}/s)"
-    yield Text(moved if result.bytes_copied else "nothing was to be copied", "dim")
+    copied = f"{words.size(result.bytes_copied)} in {result.seconds:.2f} s ({words.size(rate)}/s)"
+    yield Text(copied if result.bytes_copied else "nothing to copy", "dim")
     if any(not item.skipped for item in result.copied):
-        yield Text("proved and sealed: what arrived has the checksums and the fingerprint of what was read", "green")
+        yield Text("proved and sealed: the copy has the checksums and the fingerprint of the source", "green")

@@ -1,4 +1,4 @@
-"""A comparison of two versions as words, as JSON and as rows."""
+"""A comparison of two versions, as text, as JSON and as rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
-from edl_ckpt.cli.render_inspect import new_table
+from edl_ckpt.cli.tables import new_table
 from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES
 
 if TYPE_CHECKING:
@@ -20,13 +20,13 @@ _BAR = 12
 
 
 def document(result: DiffResult, *, rows: bool = False) -> dict[str, Any]:
-    """Return `edl-ckpt/diff/1`; every row that differs only where `rows` asks for them."""
-    held = {"schema": "edl-ckpt/diff/1", **asdict(result), "histogram_edges": list(HISTOGRAM_EDGES)}
-    for table in held["tables"]:
+    """Return `edl-ckpt/diff/1`; with `rows`, it names every row that differs."""
+    result_document = {"schema": "edl-ckpt/diff/1", **asdict(result), "histogram_edges": list(HISTOGRAM_EDGES)}
+    for table in result_document["tables"]:
         changed = table.pop("rows")
         if rows:
             table["rows"] = [{"id": i, "status": status, "l2": l2} for i, status, l2 in changed]
-    return held
+    return result_document
 
 
 def rows(result: DiffResult) -> list[list[Any]]:
@@ -46,20 +46,19 @@ def changed_rows(result: DiffResult) -> list[list[Any]]:
 
 
 def human(result: DiffResult) -> Iterator[RenderableType]:
-    """Yield where the change is, a bar for each tensor, and the rows that moved most."""
+    """Yield the tensors with a bar for the change of each, and the rows that changed most."""
     from rich.text import Text
 
-    head = Text(f"{text.shown(result.a)} -> {text.shown(result.b)}", "bold")
+    head = Text(f"{text.escaped(result.a)} -> {text.escaped(result.b)}", "bold")
     if result.equal:
         same = result.fingerprint_a == result.fingerprint_b
         yield head.append("  equal", "green")
-        yield Text(
-            f"{result.fingerprint_a}" if same else f"by value, within a tolerance of {result.tolerance:g}", "dim"
-        )
+        yield Text(f"{result.fingerprint_a}" if same else f"equal within a tolerance of {result.tolerance:g}", "dim")
         return
     parts: list[DenseDiff | TableDiff] = [*result.variables, *result.tables]
     differ = sum(part.status != "equal" for part in parts)
-    yield head.append(f"  {differ} of {len(parts)} tensors differ", "dim")
+    verb = "differs" if differ == 1 else "differ"
+    yield head.append(f"  {differ} of {text.count(len(parts), 'tensor')} {verb}", "dim")
     largest = max((p.relative or 0.0 for p in parts), default=0.0)
     if result.tables:
         yield _tables(result.tables, largest)
@@ -82,32 +81,34 @@ def _bar(part: DenseDiff | TableDiff, largest: float) -> RenderableType:
 def _tables(tables: Sequence[TableDiff], largest: float) -> RenderableType:
     from rich.text import Text
 
-    shown = new_table("embedding table", "", "added>", "removed>", "changed>", "unchanged>", "relative>", "", "what")
+    drawn = new_table("embedding table", "", "added>", "removed>", "changed>", "unchanged>", "relative>", "", "what")
     for t in tables:
         counts = [text.count(n) if n else "" for n in (t.added, t.removed, t.changed, t.unchanged)]
         status = Text(t.status, _STYLES[t.status])
-        shown.add_row(text.shown(t.name), status, *counts, _measure(t.relative), _bar(t, largest), text.shown(t.what))
-    return shown
+        drawn.add_row(
+            text.escaped(t.name), status, *counts, _measure(t.relative), _bar(t, largest), text.escaped(t.what)
+        )
+    return drawn
 
 
 def _variables(variables: Sequence[DenseDiff], largest: float) -> RenderableType:
     from rich.text import Text
 
-    shown = new_table("dense variable", "", "max abs>", "cosine>", "relative>", "", "what")
+    drawn = new_table("dense variable", "", "max abs>", "cosine>", "relative>", "", "what")
     for v in variables:
         status = Text(v.status, _STYLES[v.status])
         cosine = "" if v.cosine is None or v.status == "equal" else f"{v.cosine:.6f}"
         measures = (_measure(v.max_abs), cosine, _measure(v.relative))
-        shown.add_row(text.shown(v.name), status, *measures, _bar(v, largest), text.shown(v.what))
-    return shown
+        drawn.add_row(text.escaped(v.name), status, *measures, _bar(v, largest), text.escaped(v.what))
+    return drawn
 
 
 def _details(table: TableDiff) -> Iterator[RenderableType]:
     from rich.text import Text
 
     if table.changed and any(table.histogram):
-        span = f"rows by how far they moved, 1e-8 to 1e4: {text.columns(list(table.histogram))}"
-        yield Text(f"{text.shown(table.name)}  ", "bold").append(span, "dim")
+        spread = f"row changes (L2), from 1e-8 to 1e4: {text.histogram(list(table.histogram))}"
+        yield Text(f"{text.escaped(table.name)}  ", "bold").append(spread, "dim")
     if table.top:
-        moved = ", ".join(f"{row.id} ({row.l2:.4g})" for row in table.top)
-        yield Text(f"  moved most: {moved}", "dim")
+        changed = ", ".join(f"{row.id} ({row.l2:.4g})" for row in table.top)
+        yield Text(f"  changed most: {changed}", "dim")

@@ -1,4 +1,4 @@
-"""An export as words and as JSON."""
+"""An export, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
+from edl_ckpt.core import words
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,17 +23,17 @@ def document(result: ExportResult) -> dict[str, Any]:
 
 
 def human(result: ExportResult) -> Iterator[RenderableType]:
-    """Yield what was written, and whether it is proved."""
+    """Yield the files written, and the proof if there is one."""
     from rich.text import Text
 
-    head = Text(text.shown(result.ref), "bold")
+    head = Text(text.escaped(result.ref), "bold")
     yield head.append(f"  exported as {result.format}", "dim")
     for file in result.files[:_FILES]:
-        yield Text(f"  {text.size(file.size_bytes):>10}  ").append(text.shown(file.path))
+        yield Text(f"  {words.size(file.size_bytes):>10}  ").append(text.escaped(file.path))
     if len(result.files) > _FILES:
-        yield Text(f"  and {len(result.files) - _FILES} more files", "dim")
-    held = f"{result.variables} variables, {result.tables} tables, {text.count(result.rows)} rows"
-    yield Text(f"{held} in {result.seconds:.2f} s", "dim")
+        yield Text(f"  and {text.count(len(result.files) - _FILES, 'more file')}", "dim")
+    counts = ((result.variables, "variable"), (result.tables, "table"), (result.rows, "row"))
+    yield Text(f"{', '.join(text.count(*count) for count in counts)} in {result.seconds:.2f} s", "dim")
     if result.proved:
-        yield Text("proved: what was written out has the source's fingerprint", "green")
+        yield Text("proved: the exported content has the fingerprint of the source", "green")
         yield Text(result.fingerprint)

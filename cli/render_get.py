@@ -1,4 +1,4 @@
-"""Rows and variables as words, as JSON and as rows of CSV."""
+"""Rows and variables, as text, as JSON and as rows of CSV."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.cli import text
+from edl_ckpt.core import words
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -20,8 +21,8 @@ _COLUMNS = 8
 
 
 def document(found: Lookup, close: Sequence[Neighbours] = ()) -> dict[str, Any]:
-    """Return `edl-ckpt/get/1`; `nearest` is there when it was asked for."""
-    held: dict[str, Any] = {
+    """Return `edl-ckpt/get/1`; it has `nearest` when that was asked for."""
+    result: dict[str, Any] = {
         "schema": "edl-ckpt/get/1",
         "ref": found.ref,
         "table": found.table,
@@ -34,10 +35,10 @@ def document(found: Lookup, close: Sequence[Neighbours] = ()) -> dict[str, Any]:
         "bytes_read": found.bytes_read,
     }
     if close:
-        held["nearest"] = [
+        result["nearest"] = [
             {"id": n.id, "neighbours": [{"id": i, "cosine": similar} for i, similar in n.nearest]} for n in close
         ]
-    return held
+    return result
 
 
 def rows(found: Lookup) -> list[list[Any]]:
@@ -47,30 +48,30 @@ def rows(found: Lookup) -> list[list[Any]]:
 
 
 def human(found: Lookup, close: Sequence[Neighbours] = ()) -> Iterator[RenderableType]:
-    """Yield the rows, each as far as a line goes, and what is nearest to them."""
+    """Yield the rows, each cut to one line, and the rows nearest to them."""
     from rich.text import Text
 
-    head = Text(f"{text.shown(found.ref)}  {text.shown(found.table)}", "bold")
-    yield head.append(f"  {len(found.ids)} rows of {found.vectors.shape[1]} {found.dtype}", "dim")
+    head = Text(f"{text.escaped(found.ref)}  {text.escaped(found.table)}", "bold")
+    rows_found = text.count(len(found.ids), "row")
+    yield head.append(f"  {rows_found} of {found.vectors.shape[1]} {found.dtype}", "dim")
     width = max((len(str(i)) for i in found.ids[:_ROWS].tolist()), default=0)
     for i, vector in zip(found.ids[:_ROWS].tolist(), found.vectors[:_ROWS], strict=True):
         yield Text(f"  {i!s:>{width}}  ").append(_numbers(vector))
     if len(found.ids) > _ROWS:
-        yield Text(f"  and {len(found.ids) - _ROWS} more; --json and --csv have all", "dim")
+        yield Text(f"  and {text.count(len(found.ids) - _ROWS, 'more row')}; --json and --csv print all of them", "dim")
     for neighbours in close:
         near = [f"{i} ({similar:.4f})" for i, similar in neighbours.nearest]
-        yield Text(f"  nearest to {neighbours.id}: ", "dim").append(", ".join(near) or "nothing is similar")
+        yield Text(f"  nearest to {neighbours.id}: ", "dim").append(", ".join(near) or "no similar row")
 
 
 def warnings(found: Lookup) -> Iterator[str]:
-    """Yield what is missing and what is there twice."""
-    for ids, what in (
+    """Yield a warning for ids that are missing, and one for ids that the table has twice."""
+    for ids, problem in (
         (found.missing, "not in the table"),
-        (found.duplicates, "there more than once, the last is shown"),
+        (found.duplicates, "in the table more than once; the last row is shown"),
     ):
         if ids:
-            more = f" and {len(ids) - _COLUMNS} more" if len(ids) > _COLUMNS else ""
-            yield f"id {', '.join(map(str, ids[:_COLUMNS]))}{more}: {what}"
+            yield f"{'id' if len(ids) == 1 else 'ids'} {words.abridged(ids, _COLUMNS)}: {problem}"
 
 
 def variable_document(ref: str, name: str, values: npt.NDArray[np.generic], dtype: str) -> dict[str, Any]:
@@ -92,14 +93,14 @@ def variable_rows(values: npt.NDArray[np.generic]) -> list[list[Any]]:
 
 
 def variable_human(ref: str, name: str, values: npt.NDArray[np.generic], dtype: str) -> Iterator[RenderableType]:
-    """Yield the values, the middle of a large array left out."""
+    """Yield the values; a large array without its middle."""
     from rich.text import Text
 
     shape = "x".join(map(str, values.shape)) or "scalar"
-    yield Text(f"{text.shown(ref)}  {text.shown(name)}", "bold").append(f"  {dtype} {shape}", "dim")
+    yield Text(f"{text.escaped(ref)}  {text.escaped(name)}", "bold").append(f"  {dtype} {shape}", "dim")
     yield Text(np.array2string(values, max_line_width=100, threshold=200, edgeitems=4, precision=6))
 
 
 def _numbers(vector: npt.NDArray[np.generic]) -> str:
-    shown = "  ".join(f"{x:>10.5g}" if isinstance(x, float) else f"{x:>6}" for x in vector[:_COLUMNS].tolist())
-    return shown + (f"  ... {len(vector) - _COLUMNS} more" if len(vector) > _COLUMNS else "")
+    numbers = "  ".join(f"{x:>10.5g}" if isinstance(x, float) else f"{x:>6}" for x in vector[:_COLUMNS].tolist())
+    return numbers + (f"  ... {len(vector) - _COLUMNS} more" if len(vector) > _COLUMNS else "")

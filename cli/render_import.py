@@ -1,4 +1,4 @@
-"""An import as words and as JSON."""
+"""An import, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
+from edl_ckpt.cli.tables import shard_table
+from edl_ckpt.core import words
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -20,13 +22,11 @@ def document(result: ReshardResult) -> dict[str, Any]:
 
 
 def human(result: ReshardResult) -> Iterator[RenderableType]:
-    """Yield what was written, shard by shard, and how it is proved."""
+    """Yield the shards written, and their proof."""
     from rich.text import Text
 
-    from edl_ckpt.cli.render_reshard import target_table
-
-    yield Text(text.shown(result.ref), "bold").append(f"  imported for {result.to_ps} PS", "dim")
-    yield target_table(result.shards)
-    yield Text(f"{text.size(result.size_bytes)}, {text.count(result.rows)} rows in {result.seconds:.2f} s", "dim")
-    yield Text("proved: what was read back has the source's fingerprint", "green")
+    yield Text(text.escaped(result.ref), "bold").append(f"  imported for {result.to_ps} PS", "dim")
+    yield shard_table(result.shards)
+    yield Text(f"{words.size(result.size_bytes)}, {text.count(result.rows, 'row')} in {result.seconds:.2f} s", "dim")
+    yield Text("proved: the new version has the fingerprint of the source", "green")
     yield Text(result.fingerprint)

@@ -1,4 +1,4 @@
-"""A listing as a table, as JSON and as rows."""
+"""A listing, as a table, as JSON and as rows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
 from edl_ckpt.cli.render_metrics import BEST, best_paths, names_of, value
+from edl_ckpt.cli.tables import Cell, aligned
+from edl_ckpt.core import words
 from edl_ckpt.core.format.model import Listing, State, Version
 
 if TYPE_CHECKING:
@@ -22,8 +24,9 @@ STATE_STYLES = {
 }
 
 _BAR = 10
+_SOME = 4
 _METRICS = 5
-"""Metrics shown as columns; `metrics show` has all."""
+"""The number of metrics shown as columns; `metrics show` shows all."""
 
 
 def timestamp(seconds: float) -> str | None:
@@ -99,86 +102,86 @@ def rows(listings: Sequence[Listing]) -> list[list[Any]]:
 
 
 def human(listings: Sequence[Listing], now: float, whole: Sequence[Listing] | None = None) -> Iterator[RenderableType]:
-    """Yield a table for each location; `whole` is the same before anything was left out: its best are marked."""
+    """Yield a table for each location.
+
+    `whole` has the listings with all their versions: the best of those are marked.
+    """
     from rich.text import Text
 
     for listing, complete in zip(listings, whole or listings, strict=True):
-        head = Text(text.shown(listing.location), "bold")
+        head = Text(text.escaped(listing.location), "bold")
         total = sum(v.size_bytes for v in listing.versions)
         if not listing.versions:
-            yield head.append("  no such version" if complete.versions else "  no checkpoint", "dim")
+            yield head.append("  no matching version" if complete.versions else "  no checkpoint", "dim")
             continue
-        plural = "s" if len(listing.versions) > 1 else ""
-        summary = f"  {len(listing.versions)} version{plural}, {text.size(total)}, {listing.layout} layout"
+        summary = f"  {text.count(len(listing.versions), 'version')}, {words.size(total)}, {listing.layout} layout"
         yield head.append(summary, "dim")
         yield _table(listing, complete, now)
 
 
 def _table(listing: Listing, complete: Listing, now: float) -> RenderableType:
-    """Return the versions as aligned lines: rich's own table takes half a second for a thousand of them."""
-    from rich.text import Text
-
     largest = max(v.size_bytes for v in listing.versions)
     newest = max((v.version for v in complete.versions if v.state is State.COMPLETE), default=None)
     metrics = names_of(listing.versions)[:_METRICS]
     best = best_paths(complete, metrics)
-    cells = [("version", "shards", "size", " " * _BAR, "age", "state", *map(text.shown, metrics), "")]
+    names = ("version", "shards", "size", " " * _BAR, "age", "state", *map(text.escaped, metrics), "")
+    rows: list[list[Cell]] = [[(name, "dim") for name in names]]
     for v in listing.versions:
-        shards = f"{len(v.shards)}/{'?' if v.ps_num is None else v.ps_num}"
-        bar = text.bar(v.size_bytes, largest, _BAR)
-        age = text.age(now - v.modified) if v.modified else ""
         values = [value(v.metrics, name, best=best.get(name) == v.path).ljust(1) for name in metrics]
-        row = (str(v.version), shards, text.size(v.size_bytes), bar, age, v.state.value, *values, note(v, newest))
-        cells.append(row)
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    right = {0, 1, 2, 4, *range(6, 6 + len(metrics))}
-    lines = Text(end="")
-    for version, row in zip((None, *listing.versions), cells, strict=True):
-        padded = [c.rjust(w) if k in right else c.ljust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True))]
-        state = STATE_STYLES[version.state] if version else "dim"
-        found = ["green" if cell.endswith(BEST) else "" for cell in row[6:-1]]
-        styles = ["", "", "", "blue", "", state, *found, "dim"] if version else ["dim"] * len(row)
-        for cell, style in zip(padded, styles, strict=True):
-            lines.append("  " + cell, style)
-        lines.append("\n")
-        if version is None:
-            lines.append("  " + "─" * (sum(widths[:-1]) + 2 * len(widths) - 4) + "\n", "dim")
-    return lines
+        rows.append(
+            [
+                (str(v.version), ""),
+                (f"{len(v.shards)}/{'?' if v.ps_num is None else v.ps_num}", ""),
+                (words.size(v.size_bytes), ""),
+                (text.bar(v.size_bytes, largest, _BAR), "blue"),
+                (text.age(now - v.modified) if v.modified else "", ""),
+                (v.state.value, STATE_STYLES[v.state]),
+                *((cell, "green" if cell.endswith(BEST) else "") for cell in values),
+                (note(v, newest), "dim"),
+            ]
+        )
+    return aligned(rows, right={0, 1, 2, 4, *range(6, 6 + len(metrics))}, header=True)
 
 
 def note(version: Version, newest: int | None) -> str:
-    """Return what there is to say of a version beside its state."""
+    """Return the remarks about a version: tags, seal, missing shards, extra files, note."""
     parts = []
     if version.state is State.COMPLETE and version.version == newest:
         parts.append("latest")
     if version.tags:
-        parts.append("tag " + text.shown(", ".join(version.tags)))
+        parts.append("tag " + text.escaped(", ".join(version.tags)))
     if version.fingerprint or version.seal_fault:
-        parts.append("sealed" if version.fingerprint else "not what was sealed")
+        parts.append("sealed" if version.fingerprint else "differs from its seal")
     if version.missing:
-        parts.append("lacks shard " + _some(list(map(str, version.missing))))
+        parts.append(missing_shards(version.missing))
     if version.state is State.MIXED:
-        parts.append("shards of ps_num " + " and ".join(map(str, sorted({s.ps_num for s in version.shards}))))
+        parts.append("has shards of ps_num " + " and ".join(map(str, sorted({s.ps_num for s in version.shards}))))
     if version.extra:
-        parts.append("holds " + _some([text.shown(name) for name in version.extra]) + " too")
+        parts.append("has extra files: " + words.abridged(map(text.escaped, version.extra), _SOME))
     if version.note:
-        parts.append(f'"{text.shown(version.note)}"')
+        parts.append(f'"{text.escaped(version.note)}"')
     return ", ".join(parts)
 
 
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+def missing_shards(ps_ids: Sequence[int]) -> str:
+    """Return which shards are missing.
+
+    >>> missing_shards([3]), missing_shards([0, 2])
+    ('shard 3 is missing', 'shards 0, 2 are missing')
+    """
+    listed = words.abridged(ps_ids, _SOME)
+    return f"shard {listed} is missing" if len(ps_ids) == 1 else f"shards {listed} are missing"
 
 
 def warnings(listing: Listing) -> Iterator[str]:
-    """Yield what in a location disturbs ElasticDL's own scan, and what of our own state cannot be read."""
+    """Yield warnings: names that disturb ElasticDL's own scan, seals that do not match, unreadable metadata."""
     yield from listing.problems
     for version in listing.versions:
         if version.seal_fault:
-            yield f"{version.ref}: is not what was sealed: {version.seal_fault}"
+            yield f"{version.ref}: does not match its seal: {version.seal_fault}"
     crash = [f.name for f in listing.foreign if f.elasticdl_version is None]
     if crash:
-        yield f"{listing.location}: ElasticDL's scan for the latest version crashes on {_some(crash)}"
+        yield f"{listing.location}: ElasticDL's scan for the latest version crashes on {words.abridged(crash, _SOME)}"
     for foreign in listing.foreign:
         if foreign.elasticdl_version is not None:
             number = foreign.elasticdl_version

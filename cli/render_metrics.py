@@ -1,4 +1,4 @@
-"""Metrics of versions, and what an import matched, as words, JSON and rows."""
+"""Metrics of versions, and the matches of an import, as text, as JSON and as rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
-from edl_ckpt.cli.render_inspect import new_table
+from edl_ckpt.cli.tables import new_table
+from edl_ckpt.core import words
 from edl_ckpt.core.checkpoint.catalog import ranked
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.format.model import Listing, Version
@@ -27,7 +28,7 @@ def names_of(versions: Sequence[Version]) -> list[str]:
 
 
 def best_paths(listing: Listing, names: Sequence[str], mode: str | None = None) -> dict[str, str]:
-    """Return, by metric, the path of its best version; a metric whose better end nobody said has none."""
+    """Return, by metric, the path of its best version; a metric without a declared mode has none."""
     best: dict[str, str] = {}
     for name in names:
         try:
@@ -75,37 +76,33 @@ def human(listing: Listing, versions: Sequence[Version]) -> Iterator[RenderableT
 
     names = names_of(versions)
     best = best_paths(listing, names)
-    yield Text(text.shown(listing.location), "bold")
+    yield Text(text.escaped(listing.location), "bold")
     if not names:
-        yield Text("no metrics; `edl-ckpt metrics set` and `metrics import` record them", "dim")
+        yield Text("no metrics; record them with `edl-ckpt metrics set` or `metrics import`", "dim")
         return
-    table = new_table("version>", *(f"{text.shown(name)}>" for name in names), "tags")
+    table = new_table("version>", *(f"{text.escaped(name)}>" for name in names), "tags")
     for v in versions:
         cells = [
             Text(value(v.metrics, name, best=best.get(name) == v.path), "green" if best.get(name) == v.path else "")
             for name in names
         ]
-        table.add_row(str(v.version), *cells, text.shown(" ".join(v.tags)))
+        table.add_row(str(v.version), *cells, text.escaped(" ".join(v.tags)))
     yield table
-    unsaid = [name for name in names if name not in best and any(name in v.metrics for v in versions)]
+    undeclared = [name for name in names if name not in best and any(name in v.metrics for v in versions)]
     if {v.path for v in versions} & set(best.values()):
-        yield Text(f"{BEST} the best of all complete versions", "dim")
-    if unsaid:
-        yield Text(
-            f"which end is better nobody said of {text.shown(', '.join(unsaid))}: `edl-ckpt metrics mode`", "dim"
-        )
+        yield Text(f"{BEST} is the best of all complete versions", "dim")
+    if undeclared:
+        metrics = text.escaped(", ".join(undeclared))
+        yield Text(f"is max or min better for {metrics}? Declare it with `edl-ckpt metrics mode`", "dim")
 
 
 def line(listing: Listing, version: Version) -> str:
-    """Return the metrics of one version in a line, those marked that are the best of all versions.
-
-    Metrics in the order of their names.
-    """
+    """Return the metrics of one version in a line, by name; a value that is the best of all versions is marked."""
     best = best_paths(listing, names_of(listing.versions))
-    told = [
-        f"{text.shown(n)} {value(version.metrics, n, best=best.get(n) == version.path)}" for n in names_of([version])
+    values = [
+        f"{text.escaped(n)} {value(version.metrics, n, best=best.get(n) == version.path)}" for n in names_of([version])
     ]
-    return f"{text.shown(version.ref)}: {', '.join(told) or 'no metrics'}"
+    return f"{text.escaped(version.ref)}: {', '.join(values) or 'no metrics'}"
 
 
 def import_document(plan: ImportPlan, *, applied: bool) -> dict[str, Any]:
@@ -132,25 +129,20 @@ def import_document(plan: ImportPlan, *, applied: bool) -> dict[str, Any]:
 
 
 def import_human(plan: ImportPlan, *, applied: bool) -> Iterator[RenderableType]:
-    """Yield what matched, and what did not."""
+    """Yield the versions and steps that matched, and those that did not."""
     from rich.text import Text
 
     names = sorted({name for m in plan.matches for name in m.metrics})
     if plan.matches:
-        table = new_table("version>", "step>", *(f"{text.shown(name)}>" for name in names), "")
+        table = new_table("version>", "step>", *(f"{text.escaped(name)}>" for name in names), "")
         for m in plan.matches:
-            told = f"replaced {text.shown(', '.join(m.replaced))}" if m.replaced else ""
-            table.add_row(str(m.version.version), str(m.step), *(value(m.metrics, name) for name in names), told)
+            replaced = f"replaces {text.escaped(', '.join(m.replaced))}" if m.replaced else ""
+            table.add_row(str(m.version.version), str(m.step), *(value(m.metrics, name) for name in names), replaced)
         yield table
-    count = len(plan.matches)
-    verb = "have" if count != 1 else "has"
-    yield Text(f"{count} version{'' if count == 1 else 's'} {verb} metrics {'now' if applied else 'to be recorded'}")
+    versions = text.count(len(plan.matches), "version")
+    yield Text(f"recorded metrics of {versions}" if applied else f"would record metrics of {versions}")
     if plan.steps_without_version:
-        yield Text(f"steps without a version: {_some(plan.steps_without_version)} (--nearest STEPS takes close ones)")
+        steps = words.abridged(plan.steps_without_version, _SOME)
+        yield Text(f"steps without a version: {steps} (--nearest STEPS matches close ones)")
     if plan.versions_without_metrics:
-        yield Text(f"versions without metrics: {_some(plan.versions_without_metrics)}")
-
-
-def _some(numbers: Sequence[int]) -> str:
-    more = f" and {len(numbers) - _SOME} more" if len(numbers) > _SOME else ""
-    return ", ".join(map(str, numbers[:_SOME])) + more
+        yield Text(f"versions without metrics: {words.abridged(plan.versions_without_metrics, _SOME)}")

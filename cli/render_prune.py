@@ -1,4 +1,4 @@
-"""A prune, planned and done, as words and as JSON; and what undo put back."""
+"""A planned or finished prune, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
+from edl_ckpt.cli.tables import aligned
+from edl_ckpt.core import words
 from edl_ckpt.core.operations.prune.plan import Action
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def document(plan: PrunePlan, result: PruneResult | None = None, purged: Purge | None = None) -> dict[str, Any]:
-    """Return `edl-ckpt/prune/1`; without a result that of a dry run, in which nothing was applied."""
+    """Return `edl-ckpt/prune/1`; without a result it is that of a dry run."""
     return {
         "schema": "edl-ckpt/prune/1",
         "plan": [
@@ -49,12 +51,12 @@ def human(
     *,
     brief: bool = False,
 ) -> Iterator[RenderableType]:
-    """Yield the plan of each location, and what was done; `brief` leaves out the plan, which was shown before."""
+    """Yield the plan of each location, and the result; `brief` omits a plan that was already shown."""
     from rich.text import Text
 
     if not brief:
         if plan.policy:
-            yield Text("keep " + text.shown(", or ".join(plan.policy)), "dim")
+            yield Text("keep " + text.escaped(", or ".join(plan.policy)), "dim")
         for location in plan.locations or locations:
             entries = [e for e in plan.entries if e.location == location]
             yield _head(location, entries)
@@ -63,41 +65,38 @@ def human(
     if result is None:
         yield Text("Nothing was deleted.", "dim")
         return
-    count = len(result.deleted)
-    versions = f"{count} version{'' if count == 1 else 's'}"
-    if result.trashed and count:
-        yield Text(f"{versions} in the trash; `edl-ckpt undo` puts them back, `edl-ckpt prune --purge` empties it")
-    elif count or not purged:
-        yield Text(f"{versions} deleted, {text.size(result.freed_bytes)} freed")
+    versions = text.count(len(result.deleted), "version")
+    if result.trashed and result.deleted:
+        yield Text(f"{versions} moved to the trash (restore: `edl-ckpt undo`; empty it: `edl-ckpt prune --purge`)")
+    elif result.deleted or not purged:
+        yield Text(f"{versions} deleted, {words.size(result.freed_bytes)} freed")
     if purged:
-        yield Text(f"trash emptied, {text.size(purged.freed_bytes)} freed")
+        yield Text(f"trash emptied, {words.size(purged.freed_bytes)} freed")
 
 
 def _head(location: str, entries: Sequence[PruneEntry]) -> RenderableType:
     from rich.text import Text
 
-    head = Text(text.shown(location), "bold")
+    head = Text(text.escaped(location), "bold")
     if not entries:
         return head.append("  no checkpoint", "dim")
     going = [e.size_bytes for e in entries if e.action is Action.DELETE]
     staying = [e.size_bytes for e in entries if e.action is Action.KEEP]
-    kept = f"{len(staying)} kept, {text.size(sum(staying))}"
-    return head.append(f"  {kept}; {len(going)} to delete, {text.size(sum(going))}", "dim")
+    kept = f"{len(staying)} kept, {words.size(sum(staying))}"
+    return head.append(f"  {kept}; {len(going)} to delete, {words.size(sum(going))}", "dim")
 
 
 def _table(entries: Sequence[PruneEntry]) -> RenderableType:
-    """Return aligned lines: rich's own table takes half a second for a thousand of them."""
-    from rich.text import Text
-
-    cells = [
-        (str(e.version), text.size(e.size_bytes), e.action.value, "; ".join(text.shown(r) for r in e.reasons))
-        for e in entries
-    ]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = Text(end="")
-    for entry, (version, size, action, reasons) in zip(entries, cells, strict=True):
+    rows = []
+    for entry in entries:
         going = entry.action is Action.DELETE
-        lines.append(f"  {version.rjust(widths[0])}  {size.rjust(widths[1])}  ")
-        lines.append(action.ljust(widths[2]), "red" if going else "green")
-        lines.append(f"  {reasons}\n", "" if going else "dim")
-    return lines
+        reasons = "; ".join(map(text.escaped, entry.reasons))
+        rows.append(
+            (
+                (str(entry.version), ""),
+                (words.size(entry.size_bytes), ""),
+                (entry.action.value, "red" if going else "green"),
+                (reasons, "" if going else "dim"),
+            )
+        )
+    return aligned(rows, right=(0, 1))

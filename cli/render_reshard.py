@@ -1,19 +1,20 @@
-"""A reshard, planned and done, as words and as JSON."""
+"""A planned or finished reshard, as text and as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
-from edl_ckpt.cli.render_inspect import new_table
+from edl_ckpt.cli.tables import shard_table
+from edl_ckpt.core import words
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from edl_ckpt.core.operations.reshard.execute import ReshardResult
-    from edl_ckpt.core.operations.reshard.plan import ReshardPlan, TargetShard
+    from edl_ckpt.core.operations.reshard.plan import ReshardPlan
 
 
 def document(result: ReshardResult) -> dict[str, Any]:
@@ -22,7 +23,7 @@ def document(result: ReshardResult) -> dict[str, Any]:
 
 
 def plan_document(plan: ReshardPlan) -> dict[str, Any]:
-    """Return `edl-ckpt/reshard/1` of a dry run: what is known before anything is written."""
+    """Return `edl-ckpt/reshard/1` of a dry run: all that is known before anything is written."""
     return {
         "schema": "edl-ckpt/reshard/1",
         "ref": plan.ref,
@@ -47,49 +48,30 @@ def plan_document(plan: ReshardPlan) -> dict[str, Any]:
 
 
 def plan_human(plan: ReshardPlan) -> Iterator[RenderableType]:
-    """Yield what would be written."""
+    """Yield the shards that would be written."""
     from rich.text import Text
 
-    where = "in place" if plan.in_place else f"to {text.shown(plan.output)}"
-    head = Text(text.shown(plan.ref), "bold")
-    yield head.append(f"  would go from {plan.from_ps} to {plan.to_ps} PS {where}", "dim")
-    yield target_table(plan.targets)
-    yield Text(
-        f"{text.size(plan.size_bytes)}, {text.count(plan.rows)} rows, largest shard {plan.skew:.2f} x the mean;"
-        f" {plan.workers} workers with batches of {text.size(plan.batch_bytes)}. Nothing was written.",
-        "dim",
-    )
+    where = "in place" if plan.in_place else f"in {text.escaped(plan.output)}"
+    head = Text(text.escaped(plan.ref), "bold")
+    yield head.append(f"  {plan.from_ps} -> {plan.to_ps} PS, {where}", "dim")
+    yield shard_table(plan.targets)
+    content = f"{words.size(plan.size_bytes)}, {text.count(plan.rows, 'row')}"
+    workers = f"{text.count(plan.workers, 'worker')} with batches of {words.size(plan.batch_bytes)}"
+    yield Text(f"{content}, largest shard {plan.skew:.2f} x the mean; {workers}. Nothing was written.", "dim")
 
 
 def human(result: ReshardResult) -> Iterator[RenderableType]:
-    """Yield what was written and how it is proved."""
+    """Yield the shards written, and their proof."""
     from rich.text import Text
 
-    head = Text(text.shown(result.ref), "bold")
-    yield head.append(f"  {result.from_ps} -> {result.to_ps} PS, in {text.shown(result.output)}", "dim")
-    yield target_table(result.shards)
+    head = Text(text.escaped(result.ref), "bold")
+    yield head.append(f"  {result.from_ps} -> {result.to_ps} PS, in {text.escaped(result.output)}", "dim")
+    yield shard_table(result.shards)
     rate = result.size_bytes / result.seconds if result.seconds else 0
     yield Text(
-        f"{text.size(result.size_bytes)} in {result.seconds:.2f} s ({text.size(rate)}/s),"
-        f" peak memory {text.size(result.peak_memory_bytes)}",
+        f"{words.size(result.size_bytes)} in {result.seconds:.2f} s ({words.size(rate)}/s),"
+        f" peak memory {words.size(result.peak_memory_bytes)}",
         "dim",
     )
-    yield Text("proved: what was read back has the source's fingerprint", "green")
+    yield Text("proved: the new version has the fingerprint of the source", "green")
     yield Text(result.fingerprint)
-
-
-def target_table(targets: Sequence[TargetShard]) -> RenderableType:
-    """Return the shards that are, or are to be, written."""
-    from rich.text import Text
-
-    table = new_table("shard>", "size>", "", "rows>", "variables>")
-    largest = max((t.size_bytes for t in targets), default=0)
-    for target in targets:
-        table.add_row(
-            str(target.ps_id),
-            text.size(target.size_bytes),
-            Text(text.bar(target.size_bytes, largest, 20), "blue"),
-            text.count(target.rows),
-            text.count(target.variables),
-        )
-    return table

@@ -1,4 +1,4 @@
-"""Findings as words, as JSON and as a JUnit report."""
+"""Findings, as text, as JSON and as a JUnit report."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def document(result: VerifyResult) -> dict[str, Any]:
 def document_all(
     location: str, results: Sequence[VerifyResult], failed: Sequence[tuple[str, EdlCkptError]] = ()
 ) -> dict[str, Any]:
-    """Return `edl-ckpt/verify-all/1`: the same for each version of a location, and which could not be looked at."""
+    """Return `edl-ckpt/verify-all/1`: the result of each version, and the versions that could not be verified."""
     return {
         "schema": "edl-ckpt/verify-all/1",
         "location": location,
@@ -53,7 +53,7 @@ def _result(result: VerifyResult) -> dict[str, Any]:
 
 
 def human(results: Sequence[VerifyResult]) -> Iterator[RenderableType]:
-    """Yield the verdict of each version, its findings, and what was not looked at."""
+    """Yield the verdict of each version with its findings, and say what was not checked."""
     from rich.padding import Padding
     from rich.text import Text
 
@@ -64,33 +64,33 @@ def human(results: Sequence[VerifyResult]) -> Iterator[RenderableType]:
         if result.fingerprint:
             yield Padding(Text(f"fingerprint {result.fingerprint}"), (0, 0, 0, 2))
     if results:
-        yield Text(_CHECKED[results[0].level] + _vouched(results) + ".", "dim")
-        seen = {f.hint for r in results for f in r.findings if f.hint}
-        for hint in sorted(seen):
+        yield Text(_CHECKED[results[0].level] + _compared(results) + ".", "dim")
+        hints = {f.hint for r in results for f in r.findings if f.hint}
+        for hint in sorted(hints):
             yield Text(f"hint: {hint}", "dim")
 
 
-def _vouched(results: Sequence[VerifyResult]) -> str:
-    """Return whether the values are known to be what they were: reading them shows only that they can be read."""
+def _compared(results: Sequence[VerifyResult]) -> str:
+    """Say whether values were compared with a seal: reading them shows only that they can be read."""
     unsealed = [r.ref for r in results if not r.sealed]
     if results[0].level == "deep" and not unsealed:
-        return " and compared with what was sealed"
+        return " and matches the seal"
     if results[0].level != "deep":
-        return "" if unsealed else "; --deep compares every byte with what was sealed"
-    which = "not sealed" if len(unsealed) == len(results) else f"{len(unsealed)} of {len(results)} are not sealed"
-    return f"; {which}: nobody recorded what the values should be, so nobody can vouch for them (--seal records it)"
+        return "" if unsealed else "; --deep compares every byte with the seal"
+    which = "not sealed" if len(unsealed) == len(results) else f"{len(unsealed)} of {len(results)} versions not sealed"
+    return f"; {which}: there is no recorded checksum to compare with (use --seal)"
 
 
 def _verdict(result: VerifyResult) -> RenderableType:
     from rich.text import Text
 
-    line = Text(text.shown(result.ref), "bold")
+    line = Text(text.escaped(result.ref), "bold")
     counts = Counter(f.severity for f in result.findings)
-    warnings = f"{counts['warning']} warning{'s' * (counts['warning'] > 1)}"
+    warnings = text.count(counts["warning"], "warning")
     if result.ok:
         line.append("  ok", "green")
         return line.append(f", {warnings}", "yellow") if counts["warning"] else line
-    line.append(f"  {counts['error']} error{'s' * (counts['error'] > 1)}", "red")
+    line.append(f"  {text.count(counts['error'], 'error')}", "red")
     return line.append(f", {warnings}", "yellow") if counts["warning"] else line
 
 
@@ -100,10 +100,10 @@ def _line(finding: Finding) -> RenderableType:
     line = Text(finding.severity, "red" if finding.severity == "error" else "yellow")
     line.append(f" {finding.code}", "bold")
     where = [] if finding.shard is None else [f"shard {finding.shard}"]
-    where += [text.shown(finding.subject)] if finding.subject else []
+    where += [text.escaped(finding.subject)] if finding.subject else []
     where += [] if finding.offset is None else [f"byte {finding.offset}"]
     line.append(f" [{', '.join(where)}]" if where else "")
-    return line.append(f" {text.shown(finding.message)}")
+    return line.append(f" {text.escaped(finding.message)}")
 
 
 def write_junit(
@@ -113,9 +113,10 @@ def write_junit(
     strict: bool = False,
     failed: Sequence[tuple[str, EdlCkptError]] = (),
 ) -> None:
-    """Write a JUnit report: a suite for each version, a failed case for each error, with `strict` for each warning too.
+    """Write a JUnit report: a suite for each version, and in it a failed case for each error.
 
-    A version that could not be looked at is a suite with one case in error.
+    With `strict`, each warning is a failed case too. A version that could not be verified is a suite with one case in
+    error.
     """
     from xml.etree import ElementTree as ET
 
@@ -125,20 +126,20 @@ def write_junit(
         suite = ET.SubElement(
             suites,
             "testsuite",
-            name=text.shown(result.ref),
+            name=text.escaped(result.ref),
             tests=str(max(len(errors), 1)),
             failures=str(len(errors)),
         )
         for finding in errors:
-            case = ET.SubElement(suite, "testcase", classname=text.shown(result.ref), name=finding.code)
+            case = ET.SubElement(suite, "testcase", classname=text.escaped(result.ref), name=finding.code)
             message = f"{finding.subject}: {finding.message}"
-            ET.SubElement(case, "failure", message=text.shown(message)).text = text.shown(finding.path)
+            ET.SubElement(case, "failure", message=text.escaped(message)).text = text.escaped(finding.path)
         if not errors:
-            ET.SubElement(suite, "testcase", classname=text.shown(result.ref), name=result.level)
+            ET.SubElement(suite, "testcase", classname=text.escaped(result.ref), name=result.level)
     for ref, reason in failed:
-        suite = ET.SubElement(suites, "testsuite", name=text.shown(ref), tests="1", failures="0", errors="1")
-        case = ET.SubElement(suite, "testcase", classname=text.shown(ref), name=reason.id)
-        ET.SubElement(case, "error", message=text.shown(str(reason)))
+        suite = ET.SubElement(suites, "testsuite", name=text.escaped(ref), tests="1", failures="0", errors="1")
+        case = ET.SubElement(suite, "testcase", classname=text.escaped(ref), name=reason.id)
+        ET.SubElement(case, "error", message=text.escaped(str(reason)))
     try:
         ET.ElementTree(suites).write(path, encoding="utf-8", xml_declaration=True)
     except OSError as error:

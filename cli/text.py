@@ -1,4 +1,4 @@
-"""Words for people: sizes, ages, bars, and names from files made harmless for a terminal."""
+"""Text for a terminal: harmless names, numbers, ages and bars; and the sizes and durations that options take."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import re
 import unicodedata
 
 from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.words import plural
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE | re.ASCII)
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhdw])", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_PLAIN = str.maketrans("▏▎▍▌▋▊▉█▁▂▃▄▅▆▇━─", "   #####_.-=+*%--")
+_ASCII = str.maketrans("▏▎▍▌▋▊▉█▁▂▃▄▅▆▇━─", "   #####_.-=+*%--")
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def shown(name: str) -> str:
-    r"""Return a name with everything that could steer a terminal written out.
+def escaped(name: str) -> str:
+    r"""Return a name with each character that could control a terminal written as an escape sequence.
 
-    >>> shown("a\x1b[31mb\nc")
+    >>> escaped("a\x1b[31mb\nc")
     'a\\x1b[31mb\\nc'
     """
     return "".join(c if _harmless(c) else repr(c)[1:-1] if len(repr(c)) > 3 else f"\\u{ord(c):04x}" for c in name)
@@ -28,39 +28,26 @@ def _harmless(char: str) -> bool:
     return unicodedata.category(char)[0] not in "CZ" or char == " "
 
 
-def plain(drawing: str) -> str:
-    """Return text with its bars and rules drawn in ASCII, for a stdout that has nothing else.
+def in_ascii(drawing: str) -> str:
+    """Return text with its bars and rules drawn in ASCII, for a stdout that cannot show others.
 
-    >>> plain("██▌  ▁▄█ ──")
+    >>> in_ascii("██▌  ▁▄█ ──")
     '###  _=# --'
     """
-    return drawing.translate(_PLAIN)
+    return drawing.translate(_ASCII)
 
 
-def size(size_bytes: float) -> str:
-    """Return bytes in the largest unit that leaves a number of one to four digits.
+def count(number: int, noun: str = "") -> str:
+    """Return a number with commas between its thousands, and its noun if there is one.
 
-    >>> size(0), size(2215), size(5 * 2**30)
-    ('0 B', '2.2 KiB', '5.0 GiB')
+    >>> count(16000000), count(1, "row"), count(2000, "row")
+    ('16,000,000', '1 row', '2,000 rows')
     """
-    for unit in _UNITS:
-        if size_bytes < 1024 or unit == _UNITS[-1]:
-            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
-        size_bytes /= 1024
-    raise AssertionError
-
-
-def count(number: int) -> str:
-    """Return a number with its thousands apart.
-
-    >>> count(16000000)
-    '16,000,000'
-    """
-    return f"{number:,}"
+    return f"{number:,} {plural(number, noun)}" if noun else f"{number:,}"
 
 
 def age(seconds: float) -> str:
-    """Return how long ago something was.
+    """Return how long ago something happened.
 
     >>> age(5), age(7200), age(-3)
     ('5 s ago', '2 h ago', 'now')
@@ -84,10 +71,10 @@ def bar(value: float, largest: float, width: int = 12) -> str:
     return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)
 
 
-def columns(values: list[int]) -> str:
-    """Return a histogram on one line.
+def histogram(values: list[int]) -> str:
+    """Return a histogram on one line, one character for each value.
 
-    >>> columns([0, 1, 4, 8])
+    >>> histogram([0, 1, 4, 8])
     ' ▁▄█'
     """
     largest = max(values, default=0)
@@ -103,7 +90,7 @@ def parse_size(text: str) -> int:
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"{text!r} is no size; expected one like 512MiB or 10GB")
+        raise UsageError(f"{text!r} is not a size (expected one such as 512MiB or 10GB)")
     base = 1024 if match[3] else 1000
     return int(float(match[1]) * base ** " kmgtp".index(match[2].lower() or " "))
 
@@ -116,5 +103,5 @@ def parse_duration(text: str) -> float:
     """
     match = _DURATION.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"{text!r} is no duration; expected one like 90m, 36h or 7d")
+        raise UsageError(f"{text!r} is not a duration (expected one such as 90m, 36h or 7d)")
     return float(match[1]) * _SECONDS[match[2]]

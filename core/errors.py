@@ -7,15 +7,6 @@ subclasses the standard error that a library user would catch.
 from __future__ import annotations
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number and its noun in the singular or the plural, for a message.
-
-    >>> counted(1, "row"), counted(0, "row"), counted(2, "64-bit id")
-    ('1 row', '0 rows', '2 64-bit ids')
-    """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 class EdlCkptError(Exception):
     """A failure with a plain sentence, and a hint when there is a next step.
 

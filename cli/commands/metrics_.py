@@ -9,7 +9,7 @@ import typer
 from edl_ckpt.cli import options as o
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import shown
+from edl_ckpt.cli.text import escaped
 from edl_ckpt.core.errors import UsageError
 
 _Format = Annotated[
@@ -183,4 +183,4 @@ def _show(out: Output, location: str, version: int | None) -> None:
         lambda: render_metrics.rows(chosen),
     )
     for problem in listing.problems:
-        out.warn(shown(problem))
+        out.warn(escaped(problem))

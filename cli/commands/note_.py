@@ -9,7 +9,7 @@ import typer
 from edl_ckpt.cli import options as o
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import shown
+from edl_ckpt.cli.text import escaped
 from edl_ckpt.core.errors import UsageError
 
 
@@ -37,4 +37,4 @@ def note_command(
     with o.locked(out, version.location, "note", lock_wait):
         set_note(version, words[-1], storage_options=out.storage_options)
     document = {"schema": "edl-ckpt/note/1", "ref": version.ref, "note": words[-1]}
-    out.show(lambda: document, lambda: [f"{shown(version.ref)}: {shown(words[-1]) or 'no note any more'}"])
+    out.show(lambda: document, lambda: [f"{escaped(version.ref)}: {escaped(words[-1]) or 'no note any more'}"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from edl_ckpt.cli import options as o
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import shown
+from edl_ckpt.cli.text import escaped
 from edl_ckpt.core.errors import UsageError
 
 
@@ -25,7 +25,7 @@ def policy_show_command(out: Output, location: o.Location = None) -> None:
         "policy": None if policy.is_empty else policy.to_json(),
         "words": list(policy.describe()),
     }
-    words = shown(", or ".join(policy.describe()))
+    words = escaped(", or ".join(policy.describe()))
     out.show(lambda: document, lambda: [f"keep {words}" if words else "no policy is set here"])
 
 

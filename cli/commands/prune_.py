@@ -11,8 +11,9 @@ import typer
 from edl_ckpt.cli import options as o
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import parse_duration, size
+from edl_ckpt.cli.text import parse_duration
 from edl_ckpt.core.errors import EdlCkptError, RefusedError, UsageError
+from edl_ckpt.core.words import counted, size
 
 if TYPE_CHECKING:
     from edl_ckpt.core.operations.prune.plan import PrunePlan
@@ -79,7 +80,7 @@ def prune_command(
     guards = Guards(incomplete, everything, tuple(delete or ()), tuple(drop_tag or ()), parse_duration(grace))
     asks_nothing = policy.is_empty and not guards.ask_for_deletion
     if apply and (locations or not asks_nothing):
-        raise UsageError("--apply takes everything from its plan: no locations, no rules beside it")
+        raise UsageError("--apply takes locations and rules from its plan; do not give others")
     places = locations or [o.default_location()]
     now, wait, age = time.time(), parse_duration(lock_wait), parse_duration(older_than)
     storage = out.storage_options
@@ -115,7 +116,7 @@ def prune_command(
     for problem in problems:
         out.warn(problem)
     if problems:
-        raise EdlCkptError(f"{len(problems)} of what was to be deleted could not be removed")
+        raise EdlCkptError(f"{counted(len(problems), 'item')} could not be deleted")
 
 
 def _read_plan(path: str) -> PrunePlan:
@@ -126,7 +127,7 @@ def _read_plan(path: str) -> PrunePlan:
         try:
             return plan_from_json(json.load(file))
         except ValueError as error:
-            raise UsageError(f"no plan of a prune: {error}", path=path) from None
+            raise UsageError(f"not a plan that prune can apply: {error}", path=path) from None
 
 
 def _write_plan(path: str, plan: PrunePlan) -> None:
@@ -140,20 +141,21 @@ def _write_plan(path: str, plan: PrunePlan) -> None:
 def _check_amount(plan: PrunePlan, limit: int | None) -> None:
     if limit is not None and len(plan.deletions) > limit:
         raise RefusedError(
-            f"the plan deletes {len(plan.deletions)} versions, more than --max-delete {limit}",
-            hint="look at it: --dry-run; nothing was deleted",
+            f"the plan deletes {counted(len(plan.deletions), 'version')}, more than --max-delete {limit}",
+            hint="nothing was deleted; try: --dry-run to see the plan",
         )
 
 
 def _confirm(out: Output, plan: PrunePlan, places: list[str], *, trash: bool, purge: bool) -> None:
-    """Show the plan and ask; RefusedError when the answer is no."""
+    """Show the plan and ask; raise RefusedError unless the answer is yes."""
     from edl_ckpt.cli import render_prune
 
     out.print_human(render_prune.human(plan, places), stderr=out.json)
     if not plan.deletions and not purge:
         return
-    what = f"Move {len(plan.deletions)} versions to the trash" if trash else f"Delete {len(plan.deletions)} versions"
+    versions = counted(len(plan.deletions), "version")
+    question = f"Move {versions} to the trash" if trash else f"Delete {versions}"
     more = " and empty the trash" if purge else ""
-    print(f"{what}{more}, {size(plan.deleted_bytes)}? [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"{question}{more}, {size(plan.deleted_bytes)}? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise RefusedError("not confirmed; nothing was deleted")

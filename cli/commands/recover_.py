@@ -9,7 +9,7 @@ import typer
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.options import Location, LockWait, default_location
 from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import parse_duration, shown
+from edl_ckpt.cli.text import escaped, parse_duration
 
 
 @examples(
@@ -39,5 +39,5 @@ def recover_command(
         storage_options=out.storage_options,
     )
     document = {"schema": "edl-ckpt/recover/1", "location": where, "done": list(done.done), "kept": list(done.kept)}
-    words = [f"{shown(where)}: {shown(text)}" for text in (*done.done, *(f"kept: {text}" for text in done.kept))]
-    out.show(lambda: document, lambda: words or [f"{shown(where)}: nothing was left to do"])
+    words = [f"{escaped(where)}: {escaped(text)}" for text in (*done.done, *(f"kept: {text}" for text in done.kept))]
+    out.show(lambda: document, lambda: words or [f"{escaped(where)}: nothing was left to do"])

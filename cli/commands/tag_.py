@@ -9,7 +9,7 @@ import typer
 from edl_ckpt.cli import options as o
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import shown
+from edl_ckpt.cli.text import escaped
 from edl_ckpt.core.errors import UsageError
 
 _Words = Annotated[list[str], typer.Argument(metavar="[REF] TAG", help="The version, and the tag.")]
@@ -84,6 +84,6 @@ def _show(out: Output, location: str) -> None:
     listed = [{"tag": tag, "versions": numbers} for tag, numbers in tags.items()]
     out.show(
         lambda: document | {"tags": listed},
-        lambda: [f"{shown(tag)}  {', '.join(map(str, numbers))}" for tag, numbers in tags.items()] or ["no tags"],
+        lambda: [f"{escaped(tag)}  {', '.join(map(str, numbers))}" for tag, numbers in tags.items()] or ["no tags"],
         lambda: [["tag", "version"], *([tag, number] for tag, numbers in tags.items() for number in numbers)],
     )

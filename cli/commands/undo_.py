@@ -5,7 +5,7 @@ from __future__ import annotations
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.options import Location, LockWait, default_location
 from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import parse_duration, shown
+from edl_ckpt.cli.text import escaped, parse_duration
 
 
 @examples(
@@ -22,4 +22,4 @@ def undo_command(out: Output, location: Location = None, lock_wait: LockWait = "
     where = location or default_location()
     names = undo(where, wait_seconds=parse_duration(lock_wait), warn=out.warn)
     document = {"schema": "edl-ckpt/undo/1", "location": where, "restored": list(names)}
-    out.show(lambda: document, lambda: [f"{shown(where)}: {shown(name)} is back" for name in names])
+    out.show(lambda: document, lambda: [f"{escaped(where)}: restored {escaped(name)}" for name in names])

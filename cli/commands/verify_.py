@@ -10,7 +10,7 @@ import typer
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.options import LockWait, Ref, Workers, default_location, locked
 from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import shown
+from edl_ckpt.cli.text import escaped
 
 if TYPE_CHECKING:
     from edl_ckpt.core.errors import EdlCkptError
@@ -73,7 +73,7 @@ def verify_command(
         lambda: render_verify.human(results),
     )
     if not versions:
-        out.say(f"{shown(parsed.location)}: no checkpoint, so nothing was verified")
+        out.say(f"{escaped(parsed.location)}: no checkpoint, so nothing was verified")
     if failed:  # an error wins over findings, the worst over the others
         raise max((error for _, error in failed), key=lambda error: error.exit_code)
     if any(not r.ok or (strict and r.findings) for r in results):

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.errors import counted
+from edl_ckpt.core.words import counted
 
 kernel: ModuleType | None
 try:

@@ -22,6 +22,7 @@ from typing import Final, Self
 from edl_ckpt.core.errors import NoSpaceError, RefusedError
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.words import size
 
 _RENAME_NOREPLACE: Final = 1
 
@@ -97,7 +98,9 @@ def check_space(path: str, size_bytes: int, *, shown: str | None = None) -> None
     free = stat.f_bavail * stat.f_frsize
     if free < size_bytes + _SPARE_BYTES:
         raise NoSpaceError(
-            f"{size_bytes} bytes are needed, {free} are free", path=shown or path, hint="nothing was written"
+            f"needs {size(size_bytes)} plus a reserve of {size(_SPARE_BYTES)}; {size(free)} are free",
+            path=shown or path,
+            hint="nothing was written",
         )
 
 

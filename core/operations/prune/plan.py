@@ -19,9 +19,10 @@ from typing import Final
 from edl_ckpt.core.checkpoint.catalog import GRACE_SECONDS, list_versions
 from edl_ckpt.core.errors import AuthError, EdlCkptError, NotFoundError, RefusedError, UnavailableError, UsageError
 from edl_ckpt.core.format.model import State, Version
-from edl_ckpt.core.operations.prune.retention import Policy, by_location, evaluate, fit, size
+from edl_ckpt.core.operations.prune.retention import Policy, by_location, evaluate, fit
 from edl_ckpt.core.state.metadata import read_metadata
 from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.words import size
 
 _ANEW: Final = "a job that counts anew?"
 
@@ -319,7 +320,7 @@ def _fit_budget(
         else:
             kept[version.path].append("fits into the size budget")
     if kept_bytes > limit:
-        return [f"what rules and guards keep is {kept_bytes} bytes, more than the budget of {size(limit)}"]
+        return [f"rules and guards keep {size(kept_bytes)}, more than the budget of {size(limit)}"]
     return []
 
 

@@ -17,6 +17,7 @@ from edl_ckpt.core.checkpoint.catalog import ranked
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.state.metadata import mode_of
+from edl_ckpt.core.words import duration, size
 
 Reasons = dict[str, list[str]]
 """Why versions are kept, by their paths."""
@@ -268,31 +269,6 @@ def by_location(versions: Iterable[Version]) -> list[list[Version]]:
     for version in versions:
         trials.setdefault(version.location, []).append(version)
     return [sorted(trial, key=lambda v: (v.version, v.path)) for trial in trials.values()]
-
-
-def duration(seconds: float) -> str:
-    """Return a length of time as `--keep-within` takes it.
-
-    >>> duration(604800), duration(5400)
-    ('7d', '90m')
-    """
-    for unit, name in ((86_400, "d"), (3600, "h"), (60, "m")):
-        if seconds % unit == 0:
-            return f"{seconds / unit:g}{name}"
-    return f"{seconds:g}s"
-
-
-def size(size_bytes: int) -> str:
-    """Return a number of bytes as `--max-size` takes it.
-
-    >>> size(10_000_000_000), size(512 << 20), size(5)
-    ('10GB', '512MiB', '5 bytes')
-    """
-    for unit, names in ((1000, "GB MB kB"), (1024, "GiB MiB KiB")):
-        for power, name in zip((3, 2, 1), names.split(), strict=True):
-            if size_bytes and size_bytes % unit**power == 0:
-                return f"{size_bytes // unit**power}{name}"
-    return f"{size_bytes} bytes"
 
 
 def _ranked(versions: Iterable[Version], metric: str, mode: str | None) -> list[Version]:

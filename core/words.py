@@ -1,0 +1,66 @@
+"""Numbers as people read them: sizes, lengths of time, counts with their nouns, and lists cut short.
+
+Messages of the engine and tables of the command line take them from here, so that one thing has one spelling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def size(size_bytes: float) -> str:
+    """Return bytes in the largest unit that leaves a number of one to four digits.
+
+    >>> size(0), size(2215), size(5 * 2**30)
+    ('0 B', '2.2 KiB', '5.0 GiB')
+    """
+    for unit in _UNITS:
+        if size_bytes < 1024 or unit == _UNITS[-1]:
+            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1024
+    raise AssertionError
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time as options such as `--keep-within` take it.
+
+    >>> duration(604800), duration(5400)
+    ('7d', '90m')
+    """
+    for unit, name in ((86_400, "d"), (3600, "h"), (60, "m")):
+        if seconds % unit == 0:
+            return f"{seconds / unit:g}{name}"
+    return f"{seconds:g}s"
+
+
+def plural(number: int, noun: str) -> str:
+    """Return a noun in the form that follows the number.
+
+    >>> plural(1, "row"), plural(0, "row"), plural(2, "entry")
+    ('row', 'rows', 'entries')
+    """
+    if number == 1:
+        return noun
+    return f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number and its noun.
+
+    >>> counted(1, "row"), counted(2, "64-bit id")
+    ('1 row', '2 64-bit ids')
+    """
+    return f"{number} {plural(number, noun)}"
+
+
+def abridged(items: Iterable[object], limit: int) -> str:
+    """Return the first items of a list, and how many more there are.
+
+    >>> abridged([1, 2, 3], 8), abridged("abcd", 2)
+    ('1, 2, 3', 'a, b and 2 more')
+    """
+    texts = [str(item) for item in items]
+    more = f" and {len(texts) - limit} more" if len(texts) > limit else ""
+    return ", ".join(texts[:limit]) + more
