@@ -25,7 +25,7 @@ _FLOATS: Final = {  # name: (unsigned view, mask of the magnitude, least huge, i
 def odd_values(data: bulk.U8, dtype: DType | None) -> npt.NDArray[np.int64]:
     """Return how many elements are NaN, infinite and huge: int64 [3]; none of an integer type is.
 
-    >>> from edl_ckpt.core.model import DTYPES
+    >>> from edl_ckpt.core.format.model import DTYPES
     >>> odd_values(np.array([1, np.nan, -np.inf, 2.0**101], "<f4").view(np.uint8), DTYPES["float32"]).tolist()
     [1, 1, 1]
     """
