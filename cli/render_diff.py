@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -59,7 +60,7 @@ def human(result: DiffResult) -> Iterator[RenderableType]:
     differ = sum(part.status != "equal" for part in parts)
     verb = "differs" if differ == 1 else "differ"
     yield head.append(f"  {differ} of {text.count(len(parts), 'tensor')} {verb}", "dim")
-    largest = max((p.relative or 0.0 for p in parts), default=0.0)
+    largest = max((p.relative for p in parts if p.relative and math.isfinite(p.relative)), default=0.0)
     if result.tables:
         yield _tables(result.tables, largest)
     if result.variables:

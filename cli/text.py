@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 
@@ -61,11 +62,13 @@ def age(seconds: float) -> str:
 
 
 def bar(value: float, largest: float, width: int = 12) -> str:
-    """Return a bar of block characters, `width` cells for the largest value.
+    """Return a bar of block characters, `width` cells for the largest value and for an infinite one.
 
-    >>> bar(1, 2, 4), bar(0, 0, 4)
-    ('██  ', '    ')
+    >>> bar(1, 2, 4), bar(0, 0, 4), bar(float("inf"), 0, 4)
+    ('██  ', '    ', '████')
     """
+    if not math.isfinite(value):
+        return "█" * width
     eighths = round(value / largest * width * 8) if largest else 0
     full, rest = divmod(min(eighths, width * 8), 8)
     return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)

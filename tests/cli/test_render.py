@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import io
 import json
 import math
+import pkgutil
+import re
 import shutil
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
+import edl_ckpt.cli
 from edl_ckpt.cli import (
     render_copy,
+    render_diff,
+    render_export,
+    render_get,
+    render_import,
     render_inspect,
     render_list,
     render_metrics,
@@ -25,12 +35,28 @@ from edl_ckpt.cli import (
 )
 from edl_ckpt.cli.output import Output
 from edl_ckpt.core import (
+    CheckpointSummary,
+    CopyPlan,
+    CopyResult,
+    DiffResult,
+    ExportResult,
+    Lookup,
+    PrunePlan,
+    ReshardPlan,
+    ReshardResult,
+    TensorStats,
+    VerifyResult,
+    diff_versions,
     execute_copy,
     execute_reshard,
+    export_version,
+    import_arrays,
     list_versions,
+    look_up,
     open_checkpoint,
     plan_copy,
     plan_reshard,
+    save_checkpoint,
     summarize,
     tensor_stats,
     verify_version,
@@ -38,10 +64,12 @@ from edl_ckpt.core import (
 from edl_ckpt.core.commit.trash import Purge
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.model import Listing, State, Version
-from edl_ckpt.core.operations.metric_sources import MetricSeries, match_series
+from edl_ckpt.core.operations.lookup import Neighbours, find_nearest
+from edl_ckpt.core.operations.metric_sources import ImportPlan, MetricSeries, match_series
 from edl_ckpt.core.operations.prune.execute import PruneResult
 from edl_ckpt.core.operations.prune.plan import plan_prune
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
+from edl_ckpt.core.operations.save import Table
 from places import GOLDEN
 
 if TYPE_CHECKING:
@@ -61,11 +89,20 @@ def drawn(renderables: Iterable[RenderableType], width: int) -> str:
 
 def check(document: dict[str, Any], human: Iterator[RenderableType], command: str, capsys: Any) -> None:
     """Assert that a result is one JSON document with its schema, and words that fit and are not empty."""
-    items = list(human)
+    check_document(document, command, capsys)
+    check_human(human)
+
+
+def check_document(document: dict[str, Any], command: str, capsys: Any) -> None:
+    """Assert that a document is one line of strict JSON with its schema."""
     Output(json=True).print_json(document)
     line = capsys.readouterr().out
-    assert json.loads(line)["schema"].startswith(f"edl-ckpt/{command}")
-    assert "NaN" not in line.replace('NaN"', "")
+    assert json.loads(line, parse_constant=pytest.fail)["schema"].startswith(f"edl-ckpt/{command}")
+
+
+def check_human(human: Iterator[RenderableType]) -> None:
+    """Assert that words fit the terminal, are not empty, and have no control characters of a name."""
+    items = list(human)
     for width in (80, 200):
         text = drawn(items, width)
         assert text.strip()
@@ -143,3 +180,148 @@ def _check_version(version: Version, tmp_path: Path, capsys: pytest.CaptureFixtu
     for outcome in (copied, failed, execute_copy(plan_copy([version], f"{plan.output}-copy"))):
         check(render_copy.document(outcome), render_copy.human(outcome), "copy/1", capsys)
     shutil.rmtree(plan.output)
+
+
+def renderers() -> dict[str, Callable[..., Any]]:
+    """Return every function of a render_* module that makes a document, words or rows, by its name."""
+    found = {}
+    for module in pkgutil.iter_modules(edl_ckpt.cli.__path__):
+        if module.name.startswith("render_"):
+            for name, function in vars(importlib.import_module(f"edl_ckpt.cli.{module.name}")).items():
+                own = inspect.isfunction(function) and function.__module__.endswith(module.name)
+                if own and re.search("^(?!_)(plan_|.*(document|human|rows))", name):
+                    found[f"{module.name}.{name}"] = function
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """A result of each kind, of checkpoints whose names and values a renderer could stumble over."""
+
+    listing: Listing
+    summary: CheckpointSummary
+    stats: tuple[TensorStats, ...]
+    verified: tuple[VerifyResult, ...]
+    diff: DiffResult
+    lookup: Lookup
+    close: tuple[Neighbours, ...]
+    exported: ExportResult
+    imported: Any
+    plan: ReshardPlan
+    resharded: ReshardResult
+    copy_plan: CopyPlan
+    copied: CopyResult
+    pruned: tuple[PrunePlan, PruneResult]
+    matched: ImportPlan
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """Return the results of two versions that differ in every way a diff can tell."""
+    run = tmp_path_factory.mktemp("results") / "run"
+    for number in (1, 2):
+        rows = np.full((6, 3), number, np.float32)
+        rows[0, 0] = (math.nan, math.inf)[number - 1]
+        variables: dict[str, np.ndarray[Any, Any]] = {
+            "\x1b[31mred": rows,
+            "[bold]x[/bold]": rows[:number],
+            f"only/{number}": np.arange(number),
+        }
+        tables = {"a\nb": Table(np.arange(6) + number, rows), "none": Table(np.zeros(0, np.int64), rows[:0])}
+        save_checkpoint(str(run), number, 2, variables=variables, tables=tables)
+    listing = list_versions(str(run))
+    old, new = listing.versions
+    with open_checkpoint(new) as checkpoint:
+        summary, stats = summarize(new, checkpoint.shards), tensor_stats(checkpoint, variables=None, tables=None)
+    found = look_up(new, "a\nb", [3, 4, 999])
+    exported = export_version(new, f"{run}.npz")
+    plan, copy = plan_reshard(new, 3, output=f"{run}-3"), plan_copy([old], f"{run}-copy")
+    prune = plan_prune([replace(v, modified=0.0) for v in listing.versions], Policy((Latest(1),)), 2e9)
+    series = MetricSeries("log", {1: {"auc": math.nan}, 77: {}}, ("line 1: \x1b",))
+    failed = ((new.ref, EdlCkptError("a [bold]word\x1b[31m", path="there")),)
+    return Results(
+        listing=replace(listing, versions=(old, replace(new, metrics={"a[bold]\x1b": math.nan}, tags=("t",)))),
+        summary=summary,
+        stats=tuple(stats),
+        verified=tuple(verify_version(v, level="deep") for v in (old, new)),
+        diff=diff_versions(old, new, top=3, rows=True),
+        lookup=found,
+        close=tuple(find_nearest(new, found, 2)),
+        exported=exported,
+        imported=import_arrays(f"{run}.npz", f"{run}-in", 9, 2),
+        plan=plan,
+        resharded=execute_reshard(plan),
+        copy_plan=copy,
+        copied=replace(execute_copy(copy), failed=failed),
+        pruned=(prune, PruneResult(tuple(e.ref for e in prune.deletions), prune.deleted_bytes, trashed=True)),
+        matched=match_series(series, str(run), listing.versions, nearest=1),
+    )
+
+
+_VECTOR = np.array([[1.5, np.nan, np.inf]], np.float32)
+
+CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
+    "render_copy.document": lambda r: [render_copy.document(r.copied)],
+    "render_copy.human": lambda r: [render_copy.human(r.copied)],
+    "render_copy.plan_document": lambda r: [render_copy.plan_document(r.copy_plan)],
+    "render_copy.plan_human": lambda r: [render_copy.plan_human(r.copy_plan)],
+    "render_diff.changed_rows": lambda r: [render_diff.changed_rows(r.diff)],
+    "render_diff.document": lambda r: [render_diff.document(r.diff), render_diff.document(r.diff, rows=True)],
+    "render_diff.human": lambda r: [render_diff.human(r.diff), render_diff.human(replace(r.diff, equal=True))],
+    "render_diff.rows": lambda r: [render_diff.rows(r.diff)],
+    "render_export.document": lambda r: [render_export.document(r.exported)],
+    "render_export.human": lambda r: [render_export.human(r.exported)],
+    "render_get.document": lambda r: [render_get.document(r.lookup), render_get.document(r.lookup, r.close)],
+    "render_get.human": lambda r: [render_get.human(r.lookup), render_get.human(r.lookup, r.close)],
+    "render_get.rows": lambda r: [render_get.rows(r.lookup)],
+    "render_get.variable_document": lambda r: [render_get.variable_document("run@1", "a\x1b", _VECTOR, "float32")],
+    "render_get.variable_human": lambda r: [render_get.variable_human("run@1", "a\x1b", _VECTOR, "float32")],
+    "render_get.variable_rows": lambda r: [render_get.variable_rows(_VECTOR)],
+    "render_import.document": lambda r: [render_import.document(r.imported)],
+    "render_import.human": lambda r: [render_import.human(r.imported)],
+    "render_inspect.document": lambda r: [
+        render_inspect.document(r.summary),
+        render_inspect.document(r.summary, r.stats),
+    ],
+    "render_inspect.human": lambda r: [render_inspect.human(r.summary), render_inspect.human(r.summary, r.stats)],
+    "render_list.document": lambda r: [render_list.document([r.listing])],
+    "render_list.human": lambda r: [render_list.human([r.listing], 2e9)],
+    "render_list.rows": lambda r: [render_list.rows([r.listing])],
+    "render_metrics.document": lambda r: [render_metrics.document(r.listing, r.listing.versions)],
+    "render_metrics.human": lambda r: [render_metrics.human(r.listing, r.listing.versions)],
+    "render_metrics.import_document": lambda r: [render_metrics.import_document(r.matched, applied=True)],
+    "render_metrics.import_human": lambda r: [render_metrics.import_human(r.matched, applied=True)],
+    "render_metrics.rows": lambda r: [render_metrics.rows(r.listing.versions)],
+    "render_prune.document": lambda r: [render_prune.document(*r.pruned), render_prune.document(*r.pruned, Purge(5))],
+    "render_prune.human": lambda r: [render_prune.human(r.pruned[0], [r.listing.location], r.pruned[1])],
+    "render_reshard.document": lambda r: [render_reshard.document(r.resharded)],
+    "render_reshard.human": lambda r: [render_reshard.human(r.resharded)],
+    "render_reshard.plan_document": lambda r: [render_reshard.plan_document(r.plan)],
+    "render_reshard.plan_human": lambda r: [render_reshard.plan_human(r.plan)],
+    "render_verify.document": lambda r: map(render_verify.document, r.verified),
+    "render_verify.document_all": lambda r: [render_verify.document_all("run", r.verified, [])],
+    "render_verify.human": lambda r: [render_verify.human(r.verified)],
+}
+"""What each renderer makes of each result that it takes: a new renderer is a new row."""
+
+
+@pytest.mark.parametrize("name", sorted(renderers()))
+def test_every_renderer(name: str, results: Results, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each renderer of each module has a case, and makes strict JSON, words that fit, or rows of one length."""
+    assert name in CASES, f"a renderer without a case: add {name} to CASES"
+    made = list(CASES[name](results))
+    assert made
+    for item in made:
+        if "document" in name:
+            check_document(item, "", capsys)
+        elif "rows" in name:
+            assert len(item) > 1 or "variable" in name
+            assert {len(row) for row in item} == {len(item[0])}
+        else:
+            check_human(item)
+
+
+def test_every_case_has_its_renderer() -> None:
+    """No case outlives its renderer, and there are no fewer cases than there were renderers once."""
+    assert set(CASES) <= set(renderers())
+    assert len(CASES) >= 37
