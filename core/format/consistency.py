@@ -1,4 +1,4 @@
-"""What the shards of one version must agree on, so that a restore gives the model that was saved."""
+"""The checks that compare the shards of one version: only if they agree does a restore give the saved model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BLOCKING: Final = frozenset(
         "lost-info",
     }
 )
-"""Codes of problems with which the content of a version is not certain, so that nothing is made from it."""
+"""Codes of problems that make the content of a version uncertain: no command makes anything from it."""
 
 
 def cross_check(version: Version, shards: Sequence[ShardIndex]) -> list[tuple[ShardIndex, Problem]]:
@@ -57,34 +57,35 @@ def _versions(version: Version, shards: Sequence[ShardIndex]) -> list[tuple[Shar
                     "version-mismatch",
                     "version",
                     0,
-                    f"this shard is of version {shard.version}, shard {first.file.ps_id} of {first.version}:"
-                    " Python's restore raises",
+                    f"this shard has version {shard.version}, shard {first.file.ps_id} has version {first.version}:"
+                    " ElasticDL's Python restore fails",
                 ),
             )
             for shard in shards
             if shard.version != first.version
         ]
     if first.version != version.version:
-        message = f"the shards are of version {first.version}, the directory's name says {version.version}"
+        have = "the shard has" if len(shards) == 1 else "all shards have"
+        message = f"{have} version {first.version}, the directory name has version {version.version}"
         return [(first, Problem("directory-version-mismatch", "version", 0, message))]
     return []
 
 
 def _duplicate_names(shards: Sequence[ShardIndex]) -> list[tuple[ShardIndex, Problem]]:
-    holder: dict[str, int] = {}
+    first_shard: dict[str, int] = {}
     found = []
     for shard in shards:
         for variable in shard.variables:
-            first = holder.setdefault(variable.name, shard.file.ps_id)
+            first = first_shard.setdefault(variable.name, shard.file.ps_id)
             if first != shard.file.ps_id:
-                message = f"variable is in shard {first} too: which one is restored depends on the listing"
+                message = f"shard {first} has this variable too: the order of the listing decides which one is restored"
                 problem = Problem("duplicate-variable", variable.name, variable.offset, message)
                 found.append((shard, problem))
     return found
 
 
 def _infos(shards: Sequence[ShardIndex]) -> list[tuple[ShardIndex, Problem]]:
-    """Every shard must carry every info (Python's restore raises KeyError otherwise), and the same one."""
+    """Every shard must have every info (ElasticDL's Python restore raises KeyError otherwise), and the same one."""
     known: dict[str, TableInfo] = {}
     found: list[tuple[ShardIndex, Problem]] = []
     for shard in shards:
@@ -92,8 +93,8 @@ def _infos(shards: Sequence[ShardIndex]) -> list[tuple[ShardIndex, Problem]]:
             first = known.setdefault(info.name, info)
             if info != first:
                 message = (
-                    f"info says dim {info.dim}, initializer {info.initializer!r};"
-                    f" another says {first.dim}, {first.initializer!r}"
+                    f"this info has dim {info.dim} and initializer {info.initializer!r},"
+                    f" another one has dim {first.dim} and initializer {first.initializer!r}"
                 )
                 found.append((shard, Problem("info-mismatch", info.name, info.offset, message)))
     for shard in shards:
@@ -101,20 +102,20 @@ def _infos(shards: Sequence[ShardIndex]) -> list[tuple[ShardIndex, Problem]]:
         wanted = dict.fromkeys(known, 0) | {t.name: t.offset for t in shard.tables}
         for name, offset in wanted.items():
             if name not in own:
-                message = "this shard has no info of the table: Python's restore raises KeyError"
+                message = "this shard has no info for the table: ElasticDL's Python restore raises KeyError"
                 found.append((shard, Problem("missing-table-info", name, offset, message)))
     return found
 
 
 def _vectors(shards: Sequence[ShardIndex]) -> list[tuple[ShardIndex, Problem]]:
-    """Vectors of one table have one dtype, and the dim that its info gives."""
+    """All vectors of a table must have the same dtype, and the dim of its info."""
     infos = {info.name: info for shard in reversed(shards) for info in shard.infos}
     first: dict[str, TableEntry] = {}
     found: defaultdict[str, list[tuple[ShardIndex, Problem]]] = defaultdict(list)
     for shard in shards:
         for entry in shard.tables:
             if entry.name not in infos:
-                message = "no shard has an info of this table: its initializer is lost"
+                message = "no shard has an info for the table: its initializer is lost"
                 found[entry.name].append((shard, Problem("lost-info", entry.name, entry.offset, message)))
             if entry.dtype is None:
                 continue
@@ -122,9 +123,9 @@ def _vectors(shards: Sequence[ShardIndex]) -> list[tuple[ShardIndex, Problem]]:
             if (entry.dtype, entry.dim) != (reference.dtype, reference.dim):
                 got = f"{entry.dtype.name} of dim {entry.dim}"
                 other = f"{reference.dtype.name if reference.dtype else '?'} of dim {reference.dim}"
-                message = f"vectors are {got} here and {other} in another shard"
+                message = f"the vectors are {got} in this shard and {other} in another one"
             elif entry.name in infos and infos[entry.name].dim != entry.dim:
-                message = f"vectors have dim {entry.dim}, the info says {infos[entry.name].dim}"
+                message = f"the vectors have dim {entry.dim}, the info has dim {infos[entry.name].dim}"
             else:
                 continue
             found[entry.name].append((shard, Problem("info-mismatch", entry.name, entry.offset, message)))

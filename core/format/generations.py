@@ -1,8 +1,8 @@
 """Wire generations v0 to v4 of the Model message, each turned into the same `ShardIndex`.
 
-The numbers of fields changed several times while the file kept no magic and no version of its own, so a generation
-is told by the wire types found (`proto/README.md`, section Generations). A shard with nothing in it tells nothing:
-the decision is taken over all shards of a version.
+The numbers of fields changed several times, and a file has neither a magic number nor a version of its format. The
+wire types of its fields show its generation (`proto/README.md`, section Generations). An empty shard shows nothing, so
+the decision takes all shards of a version into account.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from edl_ckpt.core.errors import counted
 from edl_ckpt.core.format import wire
 from edl_ckpt.core.format.model import (
     OLD_DTYPES,
@@ -36,7 +37,7 @@ from edl_ckpt.proto import tensor_pb2
 _TAGGED_BLOCK: Final = 1 << 20
 
 
-_TELLING_FIELDS: Final = 16
+_EVIDENCE_FIELDS: Final = 16
 
 
 _MAX_FIELDS: Final = 1_000_000
@@ -46,19 +47,19 @@ _MAX_UNKNOWN: Final = 10_000
 
 
 _MAX_ID_RUNS: Final = 10_000
-"""Bounds on what only a hostile or a random file holds, so that neither time nor memory run away."""
+"""Limits that only a hostile or a random file exceeds, so that neither time nor memory run away."""
 
 
 _MAX_DIMENSIONS: Final = 32
-"""Of an array of the numpy that ElasticDL saved from, and of every later one."""
+"""The limit of an array in the numpy that ElasticDL saved from."""
 
 
 _MAX_ELEMENTS: Final = 1 << 60
-"""Sizes without the zeros among them: numpy makes no array, not even an empty one, of 2**63 bytes."""
+"""The limit of the product of all sizes but zeros: numpy makes no array of 2**63 bytes, not even an empty one."""
 
 
 _MAX_DIM: Final = 1 << 31
-"""More elements than a row in a message of protobuf has bytes."""
+"""A protobuf message has fewer bytes, so no row in one has so many elements."""
 
 
 _NOWHERE: Final = Extent(0, 0)
@@ -66,20 +67,20 @@ _NOWHERE: Final = Extent(0, 0)
 
 @dataclass(slots=True)
 class _Tensor:
-    """A value message of any generation, before it is known what its dtype's number counts in."""
+    """A value message of any generation; the meaning of its dtype number is not known yet."""
 
     name: str = ""
     offset: int = 0
-    number: int | None = None
+    dtype_number: int | None = None
     shape: tuple[int, ...] = ()
     values: Extent = _NOWHERE
     ids: tuple[IdRun, ...] | None = None
     outside: int | None = None
-    """The offset of values that are not in tensor_content."""
+    """The offset of values outside of tensor_content."""
 
     @property
-    def size(self) -> float:
-        """Return the bytes per element, 0 where there is nothing to tell it from."""
+    def element_bytes(self) -> float:
+        """Return the bytes per element, 0 without elements."""
         elements = math.prod(self.shape)
         return self.values.size_bytes / elements if elements else 0
 
@@ -100,16 +101,16 @@ class Draft:
     unknown: list[tuple[int, int]] = field(default_factory=list)
 
     def note_unknown(self, found: Field) -> None:
-        """Remember a field that no reader knows; CorruptError when there is no end of them."""
+        """Remember a field that no reader knows; CorruptError when there are too many."""
         if len(self.unknown) >= _MAX_UNKNOWN:
-            raise self.cursor.corrupt(f"more than {_MAX_UNKNOWN} fields that no reader knows", found.offset)
+            raise self.cursor.corrupt(f"more than {_MAX_UNKNOWN} unknown fields", found.offset)
         self.unknown.append((found.number, found.offset))
 
 
 def draft_shard(file: ShardFile, cursor: Cursor) -> Draft:
-    """Walk the top-level fields of a shard and collect what tells its generation.
+    """Walk the top-level fields of a shard and collect the evidence for its generation.
 
-    Raises CorruptError, with the byte offset, for bytes that are no Model of any generation.
+    Raises CorruptError, with the byte offset, for bytes that are not a Model of any generation.
     """
     if cursor.size_bytes == 0:
         raise cursor.corrupt("the file is empty (0 bytes)", 0, "empty-file")
@@ -122,7 +123,7 @@ def draft_shard(file: ShardFile, cursor: Cursor) -> Draft:
             _expect(cursor, found, BYTES, "a part of the model")
             hint = _evidence(cursor, found)
             if hint and not hint & draft.candidates:
-                raise cursor.corrupt("the fields are of several wire generations", found.offset)
+                raise cursor.corrupt("the fields belong to different wire generations", found.offset)
             draft.candidates &= hint or draft.candidates
             draft.fields.append(found)
             if len(draft.fields) > _MAX_FIELDS:
@@ -133,11 +134,11 @@ def draft_shard(file: ShardFile, cursor: Cursor) -> Draft:
 
 
 def _evidence(cursor: Cursor, found: Field) -> frozenset[str]:
-    """Return the generations that could have written a top-level field; empty when it tells nothing."""
+    """Return the generations that could have written a top-level field; empty when it is no evidence."""
     if found.number == 5:
         return frozenset({"v3"})
     types: dict[int, Field] = {}
-    for sub in islice(cursor.fields(found.start, found.end), _TELLING_FIELDS):
+    for sub in islice(cursor.fields(found.start, found.end), _EVIDENCE_FIELDS):
         types.setdefault(sub.number, sub)
         if found.number == 2 and (sub.number == 5 or (2 in types and 3 in types) or _is(types.get(2), VARINT)):
             break
@@ -161,7 +162,7 @@ def _is(found: Field | None, wire_type: int) -> bool:
 
 
 def index_shards(drafts: Sequence[Draft]) -> list[ShardIndex]:
-    """Decide the generation over all shards of a version and index each; CorruptError as `draft_shard`."""
+    """Decide the generation of all shards of a version and index each; raises as `draft_shard` does."""
     family = decide_family(drafts)
     for draft in drafts:
         _fill(draft, family)
@@ -170,7 +171,7 @@ def index_shards(drafts: Sequence[Draft]) -> list[ShardIndex]:
 
 
 def decide_family(drafts: Sequence[Draft]) -> str:
-    """Return 'v0', 'v1' (v1 and v2), 'v3' or 'v4': what most of the shards that tell it are; else v4."""
+    """Return the family of most shards: 'v0', 'v1' (v1 and v2), 'v3' or 'v4'; 'v4' without evidence."""
     votes: Counter[str] = Counter()
     for draft in drafts:
         votes.update({name: 8 if len(draft.candidates) == 1 else 1 for name in draft.candidates})
@@ -178,13 +179,13 @@ def decide_family(drafts: Sequence[Draft]) -> str:
 
 
 def _fill(draft: Draft, family: str) -> None:
-    """Interpret the top-level fields of a draft as one family's."""
+    """Interpret the top-level fields of a draft as those of a family."""
     cursor = draft.cursor
     draft.family = family
     if family not in draft.candidates:
         first = draft.fields[0].offset if draft.fields else 0
         own = "/".join(sorted(draft.candidates))
-        raise cursor.corrupt(f"wire generation {own}, where the other shards are {family}", first)
+        raise cursor.corrupt(f"this shard has wire generation {own}, the others have {family}", first)
     info_number = {"v1": 3, "v3": 3, "v4": 2}.get(family)
     dense_number = {"v0": 2, "v1": 2, "v3": 4, "v4": 3}[family]
     table_number = {"v3": 5, "v4": 4}.get(family)
@@ -217,7 +218,8 @@ def _dense(draft: Draft, found: Field, family: str) -> _Tensor:
 
 def _expect(cursor: Cursor, found: Field, wire_type: int, what: str) -> Field:
     if found.wire_type != wire_type:
-        raise cursor.corrupt(f"{what} (field {found.number}) has wire type {found.wire_type}", found.offset)
+        message = f"{what} (field {found.number}) has wire type {found.wire_type}, expected {wire_type}"
+        raise cursor.corrupt(message, found.offset)
     return found
 
 
@@ -230,7 +232,7 @@ def _map_entry(cursor: Cursor, found: Field) -> tuple[str, Field | None]:
             name = cursor.text(sub.start, sub.end, "a name")
         elif sub.number == 2:
             if value is not None:
-                raise cursor.corrupt(f"a second value for {name!r}", sub.offset)
+                raise cursor.corrupt(f"{name!r} has two values", sub.offset)
             value = _expect(cursor, sub, BYTES, f"the value of {name!r}")
     return name, value
 
@@ -240,15 +242,15 @@ def _info(cursor: Cursor, found: Field) -> TableInfo:
     try:
         info = tensor_pb2.EmbeddingTableInfo.FromString(data)
     except DecodeError:
-        raise cursor.corrupt("a table info that protobuf cannot parse", found.offset) from None
+        raise cursor.corrupt("protobuf cannot parse a table info", found.offset) from None
     if not 0 <= info.dim < _MAX_DIM:
-        raise cursor.corrupt(f"a table info with dim {info.dim}", found.offset)
+        raise cursor.corrupt(f"a table info has dim {info.dim}, expected 0 to {_MAX_DIM - 1}", found.offset)
     return TableInfo(info.name, info.dim, info.initializer, found.offset, info.dtype or 1)
 
 
 def _tensor(draft: Draft, value: Field) -> _Tensor:
     """Read a TensorProto (v3, v4)."""
-    tensor = _Tensor(offset=value.offset, number=0)
+    tensor = _Tensor(offset=value.offset, dtype_number=0)
     known = {
         1: (VARINT, "dtype"),
         2: (BYTES, "tensor_shape"),
@@ -266,10 +268,10 @@ def _tensor(draft: Draft, value: Field) -> _Tensor:
         wire_type, what = known[sub.number]
         _expect(draft.cursor, sub, wire_type, what)
         if sub.number in seen:
-            raise draft.cursor.corrupt(f"{what} (field {sub.number}) stands here twice", sub.offset)
+            raise draft.cursor.corrupt(f"{what} (field {sub.number}) occurs twice", sub.offset)
         seen.add(sub.number)
         if sub.number == 1:
-            tensor.number = wire.signed32(sub.value)
+            tensor.dtype_number = wire.signed32(sub.value)
         elif sub.number == 2:
             tensor.shape = _shape(draft.cursor, sub)
         elif sub.number == 4:
@@ -282,23 +284,23 @@ def _shape(cursor: Cursor, found: Field) -> tuple[int, ...]:
     try:
         shape = tuple(dim.size for dim in tensor_pb2.TensorShapeProto.FromString(data).dim)
     except DecodeError:
-        raise cursor.corrupt("a shape that protobuf cannot parse", found.offset) from None
+        raise cursor.corrupt("protobuf cannot parse a shape", found.offset) from None
     if any(size < 0 for size in shape):
-        raise cursor.corrupt(f"a shape with a negative size: {_short(shape)}", found.offset)
-    return _believable(cursor, shape, found)
+        raise cursor.corrupt(f"a shape has a negative size: {_short(shape)}", found.offset)
+    return _possible(cursor, shape, found)
 
 
-def _believable(cursor: Cursor, shape: tuple[int, ...], found: Field) -> tuple[int, ...]:
-    """Return a shape that an array can have, whether its values are there or not; else CorruptError."""
+def _possible(cursor: Cursor, shape: tuple[int, ...], found: Field) -> tuple[int, ...]:
+    """Return a shape that an array can have, with or without values; CorruptError for any other."""
     if len(shape) > _MAX_DIMENSIONS:
-        raise cursor.corrupt(f"a shape of {len(shape)} dimensions", found.offset)
+        raise cursor.corrupt(f"a shape has {len(shape)} dimensions, the limit is {_MAX_DIMENSIONS}", found.offset)
     if 0 in shape and math.prod(size or 1 for size in shape) >= _MAX_ELEMENTS:
-        raise cursor.corrupt(f"a shape that no array has: {_short(shape)}", found.offset)
+        raise cursor.corrupt(f"no array can have the shape {_short(shape)}", found.offset)
     return shape
 
 
 def _slices(draft: Draft, found: Field) -> _Tensor:
-    """Read a map entry of IndexedSlicesProto (v3, v4): vectors, and ids packed or not."""
+    """Read a map entry of IndexedSlicesProto (v3, v4): vectors, and ids, packed or not."""
     name, value = _map_entry(draft.cursor, found)
     tensor = _Tensor()
     ids: list[IdRun] = []
@@ -308,7 +310,7 @@ def _slices(draft: Draft, found: Field) -> _Tensor:
             if sub.number != 1:
                 draft.note_unknown(sub)
             elif vectors is not None:
-                raise draft.cursor.corrupt(f"a second tensor for table {name!r}", sub.offset)
+                raise draft.cursor.corrupt(f"table {name!r} has two tensors", sub.offset)
             else:
                 vectors = _expect(draft.cursor, sub, BYTES, "the vectors of a table")
         if vectors is not None:
@@ -323,37 +325,34 @@ def _old_tensor(draft: Draft, found: Field, content: int, indices: int | None, d
     tensor = _Tensor(offset=found.offset)
     dims: list[int] = []
     ids: list[IdRun] = []
-    has_ids = False
     for sub in _with_ids(cursor, found.start, found.end, indices, ids):
-        if sub.number == indices:
-            has_ids = True
-        elif sub.number == content - 1:
+        if sub.number == content - 1:
             dims += _dims(cursor, sub)
-            _believable(cursor, tuple(dims), sub)
+            _possible(cursor, tuple(dims), sub)
         elif sub.number == content:
             _expect(cursor, sub, BYTES, "values")
             tensor.values = Extent(sub.start, sub.end)
         elif sub.number == dtype:
             _expect(cursor, sub, VARINT, "dtype")
-            tensor.number = wire.signed32(sub.value)
+            tensor.dtype_number = wire.signed32(sub.value)
         elif sub.number == 1 and indices is not None:
             _expect(cursor, sub, BYTES, "a name")
             tensor.name = cursor.text(sub.start, sub.end, "a name")
         else:
             draft.note_unknown(sub)
     tensor.shape = tuple(dims)
-    tensor.ids = tuple(ids) if has_ids or ids else None
+    tensor.ids = tuple(ids) or None
     return tensor
 
 
 def _with_ids(cursor: Cursor, start: int, end: int, number: int | None, ids: list[IdRun]) -> Iterator[Field]:
-    """Walk a message, putting where its ids lie into `ids`; the field of packed ids is yielded too if empty."""
+    """Yield the fields of a message but for its ids (field `number`); their runs are appended to `ids`."""
     at = start
     while at < end:
         found = cursor.field(at, end)
         at = found.end
         if len(ids) > _MAX_ID_RUNS:
-            raise cursor.corrupt(f"the ids of a table in more than {_MAX_ID_RUNS} pieces", found.offset)
+            raise cursor.corrupt(f"the ids of a table are in more than {_MAX_ID_RUNS} pieces", found.offset)
         if found.number != number or number is None:
             yield found
         elif found.wire_type == BYTES:
@@ -362,7 +361,7 @@ def _with_ids(cursor: Cursor, start: int, end: int, number: int | None, ids: lis
         else:
             _expect(cursor, found, VARINT, "an id")
             runs = list(cursor.tagged_run(found.offset, end, number << 3, _TAGGED_BLOCK))
-            # A tag in more bytes than it needs, which protobuf reads, begins no run: its id stands alone.
+            # protobuf accepts a tag in more bytes than it needs. Such a tag begins no run: its id stands alone.
             ids.extend(runs or [IdRun(found.start, found.end)])
             at = ids[-1].end
 
@@ -374,31 +373,32 @@ def _dims(cursor: Cursor, found: Field) -> list[int]:
     else:
         _expect(cursor, found, BYTES, "dim")
         if found.end - found.start > _MAX_DIMENSIONS * 10:
-            raise cursor.corrupt(f"a shape of {found.end - found.start} bytes", found.offset)
+            size = found.end - found.start
+            raise cursor.corrupt(f"a shape has {size} bytes, the limit is {_MAX_DIMENSIONS * 10}", found.offset)
         values = []
         at = found.start
         while at < found.end:
             value, at = cursor.varint(at, found.end)
             values.append(value)
     if any(value >> 63 for value in values):
-        raise cursor.corrupt("a shape with a negative size", found.offset)
+        raise cursor.corrupt("a shape has a negative size", found.offset)
     return values
 
 
 def _dtype_numbers(drafts: Sequence[Draft], family: str) -> tuple[dict[int, DType], str, bool]:
-    """Return (meaning of dtype numbers, generation, whether an ambiguous number was met).
+    """Return (meaning of dtype numbers, generation, whether that meaning is ambiguous).
 
-    Only v1 and v2 look alike; the bytes per element tell them apart, over all tensors of the version.
+    Only v1 and v2 look alike; the bytes per element of all tensors of the version distinguish them.
     """
     if family in {"v3", "v4"}:
         return TF_DTYPES, family, False
     if family == "v0":
         return OLD_DTYPES, "v0", False
-    tensors = [t for draft in drafts for t in (*draft.dense, *draft.tables) if t.number is not None]
+    tensors = [t for draft in drafts for t in (*draft.dense, *draft.tables) if t.dtype_number is not None]
     old = all(_agrees(t, OLD_DTYPES) for t in tensors)
     new = all(_agrees(t, TF_DTYPES) for t in tensors)
-    # A table without rows was saved as an empty float64 array, and what number that is has changed.
-    empty = {t.number for draft in drafts for t in draft.tables if t.shape == (0,)}
+    # A table without rows was saved as an empty float64 array: dtype number 7 in v1, 2 in v2.
+    empty = {t.dtype_number for draft in drafts for t in draft.tables if t.shape == (0,)}
     if new and (not old or (2 in empty and 7 not in empty)):
         return TF_DTYPES, "v2", False
     if empty & {2, 7}:
@@ -407,12 +407,12 @@ def _dtype_numbers(drafts: Sequence[Draft], family: str) -> tuple[dict[int, DTyp
 
 
 def _agrees(tensor: _Tensor, dtypes: dict[int, DType]) -> bool:
-    dtype = dtypes.get(tensor.number or 0)
-    return dtype is not None and tensor.size in {0, dtype.itemsize}
+    dtype = dtypes.get(tensor.dtype_number or 0)
+    return dtype is not None and tensor.element_bytes in {0, dtype.itemsize}
 
 
 def _finish(draft: Draft, dtypes: dict[int, DType], generation: str, *, ambiguous: bool) -> ShardIndex:
-    """Turn a draft into the index, setting aside what cannot be used as a problem."""
+    """Turn a draft into the index of its shard; parts that cannot be used become problems."""
     problems: list[Problem] = []
     variables: dict[str, DenseEntry] = {}
     tables: dict[str, TableEntry] = {}
@@ -432,13 +432,11 @@ def _finish(draft: Draft, dtypes: dict[int, DType], generation: str, *, ambiguou
         tables[entry.name] = entry
     if ambiguous:
         problems += [_ambiguous(t) for t in (*draft.dense, *draft.tables) if _is_ambiguous(t)]
-    told = generation if draft.fields else ""
-    infos = tuple(draft.infos)
     return ShardIndex(
         draft.file,
         draft.version,
-        told,
-        infos,
+        generation if draft.fields else "",
+        tuple(draft.infos),
         tuple(variables.values()),
         tuple(tables.values()),
         tuple(problems),
@@ -447,19 +445,20 @@ def _finish(draft: Draft, dtypes: dict[int, DType], generation: str, *, ambiguou
 
 
 def _is_ambiguous(tensor: _Tensor) -> bool:
-    """Return whether a dtype's number means one thing in v1 and another in v2, and the values do not tell which."""
-    old, new = OLD_DTYPES.get(tensor.number or 0), TF_DTYPES.get(tensor.number or 0)
+    """Return whether the dtype number of a tensor means one type in v1 and another in v2."""
+    old, new = OLD_DTYPES.get(tensor.dtype_number or 0), TF_DTYPES.get(tensor.dtype_number or 0)
     return old is not None and new is not None and old != new
 
 
 def _ambiguous(tensor: _Tensor) -> Problem:
-    number = tensor.number or 0
-    message = f"dtype {number} is {OLD_DTYPES[number].name} before 2020-02-14 and {TF_DTYPES[number].name} after it"
-    return Problem("ambiguous-dtype", tensor.name, tensor.offset, f"{message}; taken for the first")
+    number = tensor.dtype_number or 0
+    old, new = OLD_DTYPES[number].name, TF_DTYPES[number].name
+    message = f"dtype number {number} means {old} until 2020-02-14 and {new} since then; it is read as {old}"
+    return Problem("ambiguous-dtype", tensor.name, tensor.offset, message)
 
 
 def _twice(tensor: _Tensor, kind: str) -> Problem:
-    return Problem("duplicate-variable", tensor.name, tensor.offset, f"{kind} stands twice in this shard")
+    return Problem("duplicate-variable", tensor.name, tensor.offset, f"this shard has the {kind} twice")
 
 
 def _short(shape: Sequence[int]) -> str:
@@ -467,18 +466,18 @@ def _short(shape: Sequence[int]) -> str:
 
 
 def _checked_dtype(tensor: _Tensor, dtypes: dict[int, DType], family: str, problems: list[Problem]) -> DType | None:
-    """Return the dtype of a tensor whose values are all there, else note the problem and return None."""
-    number = 6 if tensor.number is None and family == "v0" else tensor.number or 0
+    """Return the dtype of a tensor whose values are all there, else append the problem and return None."""
+    number = 6 if tensor.dtype_number is None and family == "v0" else tensor.dtype_number or 0
     dtype = dtypes.get(number)
     if tensor.outside is not None:
-        message = "values lie outside tensor_content, where no ElasticDL reader looks"
+        message = "the values are outside of tensor_content, where ElasticDL's readers do not look"
         problems.append(Problem("values-outside-content", tensor.name, tensor.outside, message))
     elif dtype is None:
-        message = f"dtype number {number} is none that a checkpoint can hold"
+        message = f"dtype number {number} is not supported in a checkpoint"
         problems.append(Problem("unsupported-dtype", tensor.name, tensor.offset, message))
     elif math.prod(tensor.shape) * dtype.itemsize != tensor.values.size_bytes:
         message = (
-            f"{dtype.name} {_short(tensor.shape)} takes {_product(tensor.shape, dtype.itemsize)} bytes,"
+            f"{dtype.name} {_short(tensor.shape)} needs {_bytes_of(tensor.shape, dtype.itemsize)},"
             f" the values have {tensor.values.size_bytes}"
         )
         problems.append(Problem("content-size-mismatch", tensor.name, tensor.offset, message))
@@ -487,16 +486,16 @@ def _checked_dtype(tensor: _Tensor, dtypes: dict[int, DType], family: str, probl
     return None
 
 
-def _product(shape: Sequence[int], itemsize: int) -> str:
+def _bytes_of(shape: Sequence[int], itemsize: int) -> str:
     size = math.prod(shape) * itemsize
-    return str(size) if size < 1 << 64 else "more than 2**64"
+    return counted(size, "byte") if size < 1 << 64 else "more than 2**64 bytes"
 
 
 def _table(tensor: _Tensor, dtypes: dict[int, DType], family: str, problems: list[Problem]) -> TableEntry | None:
-    """Return a table's entry; without rows its dtype and dim are not told, whatever is written there."""
+    """Return a table's entry; without rows it has no dtype and no dim, whatever the file says."""
     ids = tensor.ids or ()
     if family == "v4" and tensor.shape == (0,):
-        message = "no rows, written as [0] and not as [0, dim]: ElasticDL's Go parameter server panics on it"
+        message = "the empty table has shape [0], not [0, dim]: ElasticDL's Go parameter server panics on it"
         problems.append(Problem("empty-table-form", tensor.name, tensor.offset, message))
     empty = tensor.values.size_bytes == 0 and 0 in tensor.shape[:1]
     if (empty or (not tensor.shape and not ids)) and tensor.outside is None:

@@ -1,7 +1,7 @@
 """The nouns: frozen dataclasses of plain values that every operation takes and returns.
 
-A *location* (checkpoint_dir) holds *versions*; a version holds one *shard* file per parameter server; a shard
-holds *dense variables* and rows of *embedding tables*. Nothing here reads or writes.
+A *location* (checkpoint_dir) has *versions*; a version has one *shard* file per parameter server; a shard
+has *dense variables* and rows of *embedding tables*. Nothing here reads or writes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from edl_ckpt.core.format.names import Layout
 
 
 class State(enum.StrEnum):
-    """What a listing alone says of a version; nothing is opened to decide it."""
+    """The state of a version, decided from a listing alone: no file is opened."""
 
     COMPLETE = "complete"
     INCOMPLETE = "incomplete"
@@ -24,7 +24,7 @@ class State(enum.StrEnum):
     MIXED = "mixed"
     """Files of several ps_num, or of several suffixes, in one directory."""
     INVALID = "invalid"
-    """All shards are there, but so are entries that make ElasticDL refuse the version."""
+    """All shards are there, and so are other entries, which make ElasticDL refuse the version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class ShardFile:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version as a listing shows it. `ps_num` is None when no file, or files that disagree, tell it."""
+    """One version as a listing shows it. `ps_num` is None without shard files, or when they disagree."""
 
     location: str
     version: int
@@ -57,11 +57,11 @@ class Version:
     tags: tuple[str, ...] = ()
     note: str = ""
     metadata_fault: str = ""
-    """Why what is kept beside the version (metrics, tags, note) cannot be read; '' when it can."""
+    """Why the version's metadata (metrics, tags, note) cannot be read; '' when it can."""
     fingerprint: str = ""
-    """Of its seal, when it has one that is of these files; '' otherwise."""
+    """The fingerprint in its seal; '' without a seal that matches these files."""
     seal_fault: str = ""
-    """Why its seal cannot be of these files; '' when it is, or when there is none."""
+    """Why its seal does not match these files; '' when it does, or when there is no seal."""
 
     @property
     def ref(self) -> str:
@@ -82,24 +82,24 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class ForeignEntry:
-    """A name in checkpoint_dir that is no version of ours, and what ElasticDL's scan makes of it."""
+    """An entry of checkpoint_dir that is not a version, and the version that ElasticDL's scan takes it for."""
 
     name: str
     elasticdl_version: int | None
-    """The version ElasticDL takes it for; None where its scan raises."""
+    """The version that ElasticDL takes it for; None where its scan raises an exception."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All versions of one location, by number, and what else lies there."""
+    """All versions of one location in the order of their numbers, and its other entries."""
 
     location: str
     versions: tuple[Version, ...]
     foreign: tuple[ForeignEntry, ...] = ()
     modes: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Which end of a metric is the better one, 'max' or 'min', as somebody said once."""
+    """The better end of each metric, 'max' or 'min', as a user declared it once."""
     problems: tuple[str, ...] = ()
-    """What of our own state in the location cannot be read."""
+    """The faults of our own files in the location, which cannot be read."""
 
     @property
     def layout(self) -> str | None:
@@ -131,7 +131,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class IdRun:
-    """Where ids lie: varints back to back, or each behind its own tag byte when `tagged` (unpacked)."""
+    """Where ids lie: varints back to back; when `tagged` (unpacked), each behind its own tag byte."""
 
     start: int
     end: int
@@ -146,7 +146,7 @@ class DType:
     itemsize: int
     tf_enum: int
     elasticdl: bool
-    """True when ElasticDL's current readers take it."""
+    """True when ElasticDL's current readers can read it."""
 
 
 _DTYPES = (
@@ -176,19 +176,19 @@ OLD_DTYPES = {
     number: DTYPES[name]
     for number, name in enumerate(("int8", "int16", "int32", "int64", "float16", "float32", "float64", "bool"), start=1)
 }
-"""ElasticDL's own TensorDtype, used until 2020-02-14."""
+"""ElasticDL's own TensorDtype, in use until 2020-02-14."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """What a shard says of a table apart from its rows (EmbeddingTableInfo); `offset` is where it says so."""
+    """A shard's description of a table, without its rows (EmbeddingTableInfo); `offset` is its place in the file."""
 
     name: str
     dim: int
     initializer: str
     offset: int = field(default=0, compare=False)
     dtype: int = field(default=1, compare=False)
-    """Always FLOAT from Python savers, whatever the rows are: carried on, never believed."""
+    """Python savers write FLOAT whatever dtype the rows have: it is copied to new shards and never relied on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ class DenseEntry:
 class TableEntry:
     """Rows of an embedding table in a shard: row k is `values[k * row_bytes :][:row_bytes]`, its id the k-th.
 
-    `dtype` is None and `dim` 0 when there are no rows to tell them.
+    Without rows, `dtype` is None and `dim` is 0.
     """
 
     name: str
@@ -240,7 +240,7 @@ class TableEntry:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A fault seen while indexing a shard that did not stop the indexing; `code` is a finding of `verify`."""
+    """A fault in a shard that did not stop its indexing; `code` is the code of a finding of `verify`."""
 
     code: str
     subject: str
@@ -250,12 +250,12 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class ShardIndex:
-    """What a shard holds and where, from its tags alone; no value and no id was read to make it."""
+    """The contents of a shard and where they lie, from its tags alone: no value and no id was read for it."""
 
     file: ShardFile
     version: int
     generation: str
-    """'v0', 'v1', 'v2', 'v3' or 'v4'; '' for a shard that tells nothing."""
+    """'v0', 'v1', 'v2', 'v3' or 'v4'; '' for a shard without variables, tables and infos."""
     infos: tuple[TableInfo, ...]
     variables: tuple[DenseEntry, ...]
     tables: tuple[TableEntry, ...]

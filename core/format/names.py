@@ -1,7 +1,7 @@
 """Names of version directories and shard files, both ways, for every layout that real checkpoints have.
 
-A layout is how a version is spelled on storage (`proto/README.md`, section Names). What is read is written back
-in its own layout; what is made from nothing is written in the design layout unless another is asked for.
+A layout is one spelling of versions on storage (`proto/README.md`, section Names). A version that was read is written
+back in its own layout; a new version gets the design layout unless the caller names another.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from edl_ckpt.core.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One way to spell versions: `name`, the separator in `version{sep}N`, the shard file's suffix."""
+    """One way to spell versions: its name, the separator in `version{separator}N`, the suffix of shard files."""
 
     name: str
     separator: str
@@ -106,9 +106,9 @@ def layout_of(separator: str, suffix: str) -> Layout | None:
 
 
 def elasticdl_version(name: str) -> int | None:
-    """Return the number ElasticDL's scan reads from a name in checkpoint_dir, or None where the scan crashes.
+    """Return the number that ElasticDL's scan reads from a name in checkpoint_dir, or None where the scan crashes.
 
-    Source: ElasticDL takes `int(name.split("-")[-1])` of every entry, whatever it is.
+    Source: ElasticDL evaluates `int(name.split("-")[-1])` for every entry, whatever it is.
 
     >>> elasticdl_version("version-30"), elasticdl_version("tmp-30"), elasticdl_version("metrics.json")
     (30, 30, None)
@@ -120,7 +120,7 @@ def elasticdl_version(name: str) -> int | None:
 
 
 def writable_layout(name: str) -> Layout:
-    """Return the layout of a name that `--layout` takes; UsageError for another."""
+    """Return the layout with this name; UsageError for a name that `--layout` does not accept."""
     if name not in WRITABLE:
-        raise UsageError(f"no layout {name!r}; expected {' or '.join(WRITABLE)}")
+        raise UsageError(f"unknown layout {name!r}; expected {' or '.join(WRITABLE)}")
     return WRITABLE[name]

@@ -1,7 +1,7 @@
-"""Which parameter server owns a dense variable or an embedding row: pure, and vectorised for ids.
+"""The parameter server that owns a dense variable or an embedding row: pure functions, vectorised for ids.
 
-The rules are those of every ElasticDL parameter server (`proto/README.md`, section Placement): a restore with
-another number of servers re-partitions by them, so a reshard that follows them changes nothing for a job.
+Every ElasticDL parameter server follows these rules (`proto/README.md`, section Placement). A restore with another
+number of servers re-partitions by them, so a reshard that follows them changes nothing for a job.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy.typing as npt
 from edl_ckpt.core.format import bulk
 
 MAX_PS_NUM = 65_535
-"""Owners are held as uint16; no deployment comes near."""
+"""Owners are stored as uint16; no deployment comes near this limit."""
 
 
 def variable_owner(name: str, ps_num: int) -> int:
-    """Return the `ps_id` that holds the dense variable `name` among `ps_num` servers.
+    """Return the `ps_id` of the server, among `ps_num`, that owns the dense variable `name`.
 
-    The base is 32 although the digits are hexadecimal: that is what every parameter server computes, so it is
-    the rule (ElasticDL, `string_to_id`).
+    The base is 32 although the digits are hexadecimal: every parameter server computes it like that, so it is the
+    rule (ElasticDL, `string_to_id`).
 
     >>> [variable_owner("dense/kernel:0", n) for n in (1, 2, 3)]
     [0, 0, 1]
@@ -42,10 +42,10 @@ def row_owners(ids: npt.NDArray[np.int64], ps_num: int) -> npt.NDArray[np.uint16
 
 
 def crowded_shards(ps_num: int) -> int:
-    """Return how many shards can hold dense variables: fewer than `ps_num` when 32 and `ps_num` share a factor.
+    """Return how many shards can have dense variables: half of them when `ps_num` is a multiple of 32, else all.
 
-    The hash read in base 32 keeps only the low hexadecimal digits modulo a power of two, each below 16, so with
-    a multiple of 32 half of the residues never occur.
+    The hexadecimal digits are read in base 32. Modulo 32 only the last digit counts, and it is below 16, so half of
+    the residues never occur.
 
     >>> crowded_shards(8), crowded_shards(32), crowded_shards(64)
     (8, 16, 32)

@@ -1,7 +1,7 @@
-"""Writing v4 shards: every offset is known before a value moves.
+"""The layout of v4 shards: every offset is known before a value moves.
 
 `lay_out_shard` computes, from names, shapes and sizes alone, where each value and each id of a shard's file will lie
-and which bytes stand between them. `save_checkpoint` writes a new version from arrays.
+and which bytes stand between them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,16 @@ if TYPE_CHECKING:
 
 
 EMPTY_DTYPE: Final = DTYPES["float32"]
-"""What the vectors of a table without rows are said to be: [0, dim] float32 loads in both of ElasticDL's readers."""
+"""The dtype written for a table without rows: both of ElasticDL's readers load [0, dim] float32."""
+
+
+LARGE_SHARD_BYTES: Final = 1 << 31
+"""Python's protobuf can neither parse nor write a larger message; ElasticDL's Go servers can."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedVariable:
-    """A dense variable to be placed in a shard."""
+    """A dense variable that gets a place in a shard."""
 
     name: str
     dtype: DType
@@ -36,7 +40,7 @@ class PlacedVariable:
 
 @dataclass(frozen=True, slots=True)
 class PlacedTable:
-    """Rows of a table to be placed in a shard; `id_bytes` is the size of their ids as varints."""
+    """Rows of a table that get a place in a shard; `id_bytes` is the size of their ids as varints."""
 
     name: str
     dtype: DType
@@ -47,18 +51,18 @@ class PlacedTable:
 
 @dataclass(frozen=True, slots=True)
 class ShardLayout:
-    """Where everything lies in a shard's file."""
+    """The offsets of everything in a shard's file."""
 
     size_bytes: int
     between: tuple[tuple[int, bytes], ...]
-    """The (offset, bytes) of all that is neither values nor ids."""
+    """The (offset, bytes) of everything that is neither values nor ids."""
     dense_at: Mapping[str, int]
     values_at: Mapping[str, int]
     ids_at: Mapping[str, int]
 
 
-class _Layer:
-    """Grows a layout from front to back."""
+class _Builder:
+    """Builds a layout from front to back."""
 
     def __init__(self) -> None:
         self.at = 0
@@ -70,7 +74,7 @@ class _Layer:
         self.at += len(data)
 
     def hole(self, size_bytes: int) -> int:
-        """Leave room for values or ids and return where it begins."""
+        """Leave room for values or ids and return its offset."""
         if self._pending:
             self.between.append((self.at - len(self._pending), bytes(self._pending)))
             self._pending.clear()
@@ -86,33 +90,33 @@ def lay_out_shard(
 
     Empty values and ids are left out, as protobuf does; a table without rows is [0, dim] float32.
     """
-    layer = _Layer()
+    builder = _Builder()
     dense_at: dict[str, int] = {}
     values_at: dict[str, int] = {}
     ids_at: dict[str, int] = {}
     if version:
-        layer.literal(wire.tag(1, wire.VARINT) + wire.varint(version))
+        builder.literal(wire.tag(1, wire.VARINT) + wire.varint(version))
     for info in infos:
         message = tensor_pb2.EmbeddingTableInfo(
             name=info.name, dim=info.dim, initializer=info.initializer, dtype=info.dtype
         )
         data = message.SerializeToString(deterministic=True)
-        layer.literal(wire.head(2, len(data)) + data)
+        builder.literal(wire.head(2, len(data)) + data)
     for part in dense:
         tensor = _tensor_head(part.dtype, part.shape, part.size_bytes)
         name = part.name.encode()
         value_size = len(tensor) + part.size_bytes
         key = wire.head(1, len(name)) + name + wire.head(2, value_size)
-        layer.literal(wire.head(3, len(key) + value_size) + key + tensor)
-        dense_at[part.name] = layer.hole(part.size_bytes)
+        builder.literal(wire.head(3, len(key) + value_size) + key + tensor)
+        dense_at[part.name] = builder.hole(part.size_bytes)
     for table in tables:
-        values_at[table.name], ids_at[table.name] = _lay_out_table(layer, table)
-    layer.hole(0)
-    return ShardLayout(layer.at, tuple(layer.between), dense_at, values_at, ids_at)
+        values_at[table.name], ids_at[table.name] = _lay_out_table(builder, table)
+    builder.hole(0)
+    return ShardLayout(builder.at, tuple(builder.between), dense_at, values_at, ids_at)
 
 
-def _lay_out_table(layer: _Layer, table: PlacedTable) -> tuple[int, int]:
-    """Place a table's entry; return where its values and its ids begin."""
+def _lay_out_table(builder: _Builder, table: PlacedTable) -> tuple[int, int]:
+    """Place a table's entry; return the offsets of its values and its ids."""
     dtype = table.dtype if table.rows else EMPTY_DTYPE
     values_size = table.rows * table.dim * dtype.itemsize
     tensor = _tensor_head(dtype, (table.rows, table.dim), values_size)
@@ -121,10 +125,10 @@ def _lay_out_table(layer: _Layer, table: PlacedTable) -> tuple[int, int]:
     name = table.name.encode()
     slices_size = len(vectors) + values_size + len(ids) + table.id_bytes
     key = wire.head(1, len(name)) + name + wire.head(2, slices_size)
-    layer.literal(wire.head(4, len(key) + slices_size) + key + vectors)
-    values_at = layer.hole(values_size)
-    layer.literal(ids)
-    return values_at, layer.hole(table.id_bytes)
+    builder.literal(wire.head(4, len(key) + slices_size) + key + vectors)
+    values_at = builder.hole(values_size)
+    builder.literal(ids)
+    return values_at, builder.hole(table.id_bytes)
 
 
 def _tensor_head(dtype: DType, shape: tuple[int, ...], size_bytes: int) -> bytes:
@@ -143,7 +147,3 @@ def write_groups(files: Sequence[Sink], data: bulk.U8, sizes: bulk.I64, offsets:
         end = start + int(sizes[target])
         files[target].write(int(offsets[target]), view[start:end])
         start = end
-
-
-LARGE_SHARD_BYTES: Final = 1 << 31
-"""Python's protobuf can neither parse nor write a larger message; ElasticDL's Go servers can."""

@@ -1,8 +1,8 @@
 """The protobuf wire format as byte extents: tags are walked, payloads are skipped, no message object is made.
 
-A message is a run of fields, each a tag varint (number << 3 | wire type) and a payload. Knowing where payloads lie
-needs only the tags and lengths, so a shard of any size is indexed from a few kilobytes. Source of the rules:
-protobuf's encoding specification; groups, which ElasticDL never wrote, are an error.
+A message is a run of fields, each a tag varint (number << 3 | wire type) and a payload. The tags and lengths alone show
+where payloads lie, so a shard of any size is indexed from a few kilobytes. The rules come from protobuf's encoding
+specification; groups, which ElasticDL never wrote, are an error.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from edl_ckpt.core.errors import CorruptError
+from edl_ckpt.core.errors import CorruptError, counted
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.model import IdRun
 from edl_ckpt.core.storage.interface import RangeReader
@@ -39,7 +39,7 @@ _FIRST_RUN: Final = 16 << 10
 
 
 SMALL_BYTES: Final = 1 << 20
-"""The largest name, shape or table info believed: a claimed length is never an allocation by itself."""
+"""The size limit of a name, a shape or a table info: a claimed length alone never allocates memory."""
 
 
 class Field(NamedTuple):
@@ -54,7 +54,7 @@ class Field(NamedTuple):
 
 
 class Cursor:
-    """Reads tags of one file through a small window that grows while reads follow each other."""
+    """Reads the tags of one file through a small window, which grows while reads follow each other."""
 
     def __init__(self, reader: RangeReader) -> None:
         self.reader = reader
@@ -65,19 +65,19 @@ class Cursor:
         self._step = _FIRST_WINDOW
 
     def _load(self, offset: int) -> None:
-        """Put `offset` into the window; the window grows when it goes on from the last one."""
+        """Move the window to `offset`; it grows when it continues the last one."""
         follows = self._base <= offset <= self._base + len(self._window)
         self._step = min(self._step * 2, _LAST_WINDOW) if follows and self._window else _FIRST_WINDOW
         self._base = offset
         self._window = self.reader.read(offset, min(self._step, self.size_bytes - offset))
 
     def varint(self, offset: int, end: int) -> tuple[int, int]:
-        """Return (unsigned value, offset behind it); CorruptError when it passes `end` or 64 bits."""
+        """Return (unsigned value, offset behind it); CorruptError when it passes `end` or has more than 64 bits."""
         value = shift = 0
         at = offset
         while True:
             if at >= end:
-                raise self._past_end("a varint is cut short", offset, end)
+                raise self._past_end(bulk.CUT_SHORT, offset, end)
             if not self._base <= at < self._base + len(self._window):
                 self._load(at)
             byte = self._window[at - self._base]
@@ -87,17 +87,17 @@ class Cursor:
                 break
             shift += 7
             if shift > 63:
-                raise self.corrupt("a varint longer than 10 bytes", offset)
+                raise self.corrupt(bulk.TOO_LONG, offset)
         if value >> 64:
-            raise self.corrupt("a varint of more than 64 bits", offset)
+            raise self.corrupt(bulk.TOO_WIDE, offset)
         return value, at
 
     def field(self, offset: int, end: int) -> Field:
-        """Return the field whose tag is at `offset`, inside of a message that ends at `end`."""
+        """Return the field whose tag is at `offset`, in a message that ends at `end`."""
         tag, at = self.varint(offset, end)
         number, wire_type = tag >> 3, tag & 7
         if not 0 < number < 1 << 29:
-            raise self.corrupt(f"a field number that cannot be: {number}", offset)
+            raise self.corrupt(f"field number {number} is out of range", offset)
         if wire_type == VARINT:
             value, after = self.varint(at, end)
             return Field(number, wire_type, offset, at, after, value)
@@ -106,10 +106,10 @@ class Cursor:
         elif wire_type in {FIXED64, FIXED32}:
             size = 8 if wire_type == FIXED64 else 4
         else:
-            what = "a group" if wire_type in {3, 4} else f"wire type {wire_type}"
-            raise self.corrupt(f"field {number} is {what}, which no ElasticDL ever wrote", offset)
+            what = "is a group" if wire_type in {3, 4} else f"has wire type {wire_type}"
+            raise self.corrupt(f"field {number} {what}, which ElasticDL never wrote", offset)
         if size > end - at:
-            raise self._past_end(f"field {number} claims {size} bytes where {end - at} are left", offset, end)
+            raise self._past_end(f"field {number} needs {counted(size, 'byte')}, got {end - at}", offset, end)
         return Field(number, wire_type, offset, at, at + size)
 
     def fields(self, start: int, end: int) -> Iterator[Field]:
@@ -121,9 +121,9 @@ class Cursor:
             at = found.end
 
     def small(self, start: int, end: int, what: str) -> bytes:
-        """Return the bytes of something that is always small; CorruptError when it is not."""
+        """Return the bytes of a part that is always small; CorruptError when it is not."""
         if end - start > SMALL_BYTES:
-            raise self.corrupt(f"{what} of {end - start} bytes", start)
+            raise self.corrupt(f"{what} has {end - start} bytes, the limit is {SMALL_BYTES}", start)
         if self._base <= start and end <= self._base + len(self._window):
             return self._window[start - self._base : end - self._base]
         if end - start <= _FIRST_WINDOW:
@@ -132,18 +132,18 @@ class Cursor:
         return self.reader.read(start, end - start)
 
     def text(self, start: int, end: int, what: str) -> str:
-        """Return a string field; CorruptError when it is not UTF-8, which every reader refuses."""
+        """Return a string field; CorruptError unless it is UTF-8, since every reader refuses other text."""
         try:
             return self.small(start, end, what).decode("utf-8")
         except UnicodeDecodeError:
-            raise self.corrupt(f"{what} that is not UTF-8", start) from None
+            raise self.corrupt(f"{what} is not UTF-8", start) from None
 
     def tagged_run(self, offset: int, end: int, tag: int, block_bytes: int) -> Iterator[IdRun]:
-        """Yield the runs of unpacked numbers from `offset` on: each `tag` byte, then a varint.
+        """Yield the runs of unpacked numbers from `offset` on: each is a `tag` byte and a varint.
 
-        The runs end at the first other tag, or at `end`; none is longer than `block_bytes`. Decoded in bulk: a
-        file of ten million unpacked ids costs no Python step per id. The first read is a small one: where other
-        fields stand between the ids, it is one read for each of them.
+        The runs end at the first other tag, or at `end`; none is longer than `block_bytes`. They are decoded in bulk:
+        a file of ten million unpacked ids costs no Python step per id. The first read is small, since every other
+        field between the ids costs another one.
         """
         at, step = offset, min(_FIRST_RUN, block_bytes)
         while at < end:
@@ -167,11 +167,11 @@ class Cursor:
                 return
 
     def corrupt(self, message: str, offset: int, code: str = "malformed") -> CorruptError:
-        """Return the error for bytes of this file that cannot be."""
+        """Return the error for invalid bytes of this file."""
         return CorruptError(message, code=code, path=self.path, offset=offset)
 
     def _past_end(self, message: str, offset: int, end: int) -> CorruptError:
-        """Return 'truncated' when the file itself ends too early, 'malformed' when only a message in it does."""
+        """Return the error 'truncated' when the file itself ends too early, 'malformed' when only a message does."""
         return self.corrupt(message, offset, "truncated" if end == self.size_bytes else "malformed")
 
 
@@ -205,7 +205,7 @@ def head(number: int, size_bytes: int) -> bytes:
 
 
 def signed32(value: int) -> int:
-    """Return what protobuf's int32 makes of a varint: its low 32 bits, signed.
+    """Return a varint as protobuf's int32 reads it: its low 32 bits, signed.
 
     >>> signed32(2**64 - 1)
     -1
@@ -214,5 +214,5 @@ def signed32(value: int) -> int:
 
 
 def signed64(value: int) -> int:
-    """Return what protobuf's int64 makes of a varint."""
+    """Return a varint as protobuf's int64 reads it."""
     return (value & 0xFFFFFFFFFFFFFFFF ^ 0x8000000000000000) - 0x8000000000000000
