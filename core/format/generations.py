@@ -16,7 +16,6 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from edl_ckpt.core.errors import counted
 from edl_ckpt.core.format import wire
 from edl_ckpt.core.format.model import (
     OLD_DTYPES,
@@ -32,6 +31,7 @@ from edl_ckpt.core.format.model import (
     TableInfo,
 )
 from edl_ckpt.core.format.wire import BYTES, VARINT, Cursor, Field
+from edl_ckpt.core.words import counted
 from edl_ckpt.proto import tensor_pb2
 
 _TAGGED_BLOCK: Final = 1 << 20

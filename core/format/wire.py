@@ -12,10 +12,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from edl_ckpt.core.errors import CorruptError, counted
+from edl_ckpt.core.errors import CorruptError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.model import IdRun
 from edl_ckpt.core.storage.interface import RangeReader
+from edl_ckpt.core.words import counted
 
 VARINT: Final = 0
 
