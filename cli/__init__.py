@@ -1,4 +1,4 @@
-"""The program `edl-ckpt`: flags, wording, colours, exit codes. Nothing imports it."""
+"""The program `edl-ckpt`: options, texts, colours, exit codes. No other package imports it."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The program: its commands, its configuration, its signals. `--version` answers before typer is imported."""
+"""The program: its commands, their configuration, and signals. `--version` is fast: it imports no typer."""
 
 from __future__ import annotations
 
@@ -116,37 +116,37 @@ def _without_parameters() -> None:
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
-    """Run the program on `argv`, the process's own when None, and exit with the command's code."""
+    """Run the program with `argv`, by default the arguments of the process, and exit with the code of the command."""
     arguments = sys.argv[1:] if argv is None else argv
     if arguments == ["--version"]:
         print(f"edl-ckpt {__version__}")
         raise SystemExit(0)
     _open_streams()
-    # Our own threads share the work out; BLAS's would only wait beside them, which costs 0.1 s at every start.
+    # Our own threads do the work. Threads of BLAS would only wait, and starting them costs 0.1 s.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     signal.signal(signal.SIGTERM, _terminate)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell's background job is not to be interrupted
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # the shell starts background jobs so
         signal.signal(signal.SIGINT, _interrupt)
     try:
         run(arguments)
-    except KeyboardInterrupt:  # before a command has begun; within one, `with_output` meets it
+    except KeyboardInterrupt:  # no command has begun; in a command, `with_output` catches it
         raise SystemExit(130) from None
 
 
 def _open_streams() -> None:
-    """Give a closed stdout or stderr /dev/null, so that no file we open takes its number and gets our words."""
+    """Open /dev/null for closed standard streams: else a file that we open later gets the number and our output."""
     for number, name in ((0, "stdin"), (1, "stdout"), (2, "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number: this one
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
             setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def run(arguments: list[str]) -> NoReturn:
     """Run one command; always raises SystemExit."""
     from edl_ckpt.cli.options import config_files, known_options, read_config, usage_exit, wants_json
-    from edl_ckpt.cli.output import Output, Told
+    from edl_ckpt.cli.output import AlreadyReported, Output
     from edl_ckpt.core.errors import UsageError
 
     defaults: dict[str, dict[str, Any]] = {}
@@ -162,41 +162,41 @@ def run(arguments: list[str]) -> NoReturn:
     try:
         app(arguments, prog_name="edl-ckpt", default_map=defaults)
     except SystemExit as end:
-        if isinstance(end.__context__, BrokenPipeError) and not isinstance(end, Told):
-            # Typer met it while it printed the help, and ends with 1.
+        if isinstance(end.__context__, BrokenPipeError) and not isinstance(end, AlreadyReported):
+            # The reader of the help went away; typer would end with 1.
             Output.abandon_stdout()
             raise SystemExit(141) from None
         json = wants_json(arguments) or any(values.get("json") for values in defaults.values())
-        if end.code == UsageError.exit_code and json and not isinstance(end, Told):
+        if end.code == UsageError.exit_code and json and not isinstance(end, AlreadyReported):
             _usage_document(end.__context__)
         raise
     raise SystemExit(0)
 
 
 def _usage_document(error: BaseException | None) -> None:
-    """End a usage error, which typer has told in words, as every other failure with --json ends."""
+    """Print the JSON document for a usage error that typer has already reported as text."""
     import json
 
-    told = getattr(error, "format_message", None)
-    message = str(told()) if told else "see the lines above"
+    format_message = getattr(error, "format_message", None)
+    message = str(format_message()) if format_message else "see the message above"
     document = {"schema": "edl-ckpt/error/1", "code": 2, "id": "usage", "message": message}
     print(json.dumps(document | {"hint": "edl-ckpt COMMAND --help", "path": None}), file=sys.stderr)
 
 
 def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
-    """Unwind as SIGTERM asks: what was staged is removed on the way out."""
+    """End with 143 on SIGTERM; on the way out, commands remove their staged files."""
     _end_at_once()
     raise SystemExit(143)
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
-    """Unwind as SIGINT asks."""
+    """End with 130 on SIGINT, likewise."""
     _end_at_once()
     raise KeyboardInterrupt
 
 
 def _end_at_once() -> None:
-    """Have a second signal, of either kind, end the process where it stands; what is left then, `recover` finds."""
+    """Let a second signal of either kind kill the process at once; `recover` then cleans up."""
     for number in (signal.SIGTERM, signal.SIGINT):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)

@@ -1,6 +1,6 @@
-"""What all commands share: option types, the common options of every command, and where defaults come from.
+"""Options: their types, those that every command has, and their defaults.
 
-The command line wins, then the environment (`EDL_CKPT_<OPTION>`), then `edl-ckpt.toml`.
+The command line wins over the environment (`EDL_CKPT_<OPTION>`), and that over `edl-ckpt.toml`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from edl_ckpt.core.state.lock import LocationLock
 
 
-class Deliberate:
-    """Marks an option that neither the environment nor a file may set: it must be asked for each time."""
+class CommandLineOnly:
+    """Marks a destructive option, which neither the environment nor a file may set."""
 
 
 _REF_HELP = (
@@ -70,13 +70,13 @@ _COMMON: dict[str, Any] = {
 
 
 def default_location() -> str:
-    """Return the location that is meant when none is named."""
+    """Return the location that a command uses when none is given."""
     return os.environ.get("EDL_CKPT_DIR") or "."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleOptions:
-    """The options that say what to keep, of every command that takes rules."""
+    """The retention rules, as options of every command that takes rules."""
 
     keep: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Keep the latest N (keep_checkpoint_max); 0 keeps all.")
@@ -115,14 +115,14 @@ class RuleOptions:
     ] = 1
 
     def policy(self) -> Policy:
-        """Return the retention policy they ask for; it is empty when none of them does."""
+        """Return the retention policy that the options describe; without any of them it is empty."""
         from edl_ckpt.core.operations.prune import retention
 
         best = self.policy_name or self.keep_best is not None or self.keep_experiment_best is not None
         if self.policy_name not in {None, "determined"}:
-            raise UsageError(f"no policy {self.policy_name!r}; expected determined")
+            raise UsageError(f"unknown policy {self.policy_name!r} (expected determined)")
         if self.metric is None and best:
-            raise UsageError("best by which metric? say --metric NAME")
+            raise UsageError("rules for the best versions need --metric NAME")
         rules: list[retention.Rule] = []
         if self.keep is not None:
             rules.append(retention.Latest(self.keep))
@@ -137,7 +137,7 @@ class RuleOptions:
         return retention.Policy(tuple(rules), parse_size(self.max_size) if self.max_size is not None else None)
 
     def _best(self, metric: str) -> Iterator[Rule]:
-        """Yield the rules that look at a metric."""
+        """Yield the rules that rank versions by a metric."""
         from edl_ckpt.core.operations.prune import retention
 
         if self.policy_name:
@@ -169,8 +169,8 @@ def resolve_ref(ref: str | None, out: Output, *, to_change: bool = False) -> Ver
     return resolve(parse_ref(ref or "", default_location=default_location()), storage_options=out.storage_options)
 
 
-def is_ref(word: str) -> bool:
-    """Say whether the first of several words is meant as a reference: it has a version, or is a place that exists."""
+def looks_like_ref(word: str) -> bool:
+    """Return True for a reference among other arguments: a word with a version, a URL, or an existing directory."""
     return "@" in word or "://" in word or os.path.isdir(word)
 
 
@@ -190,10 +190,10 @@ def check_mode(mode: str) -> str:
 
 
 def with_output(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the common options, and its first parameter an Output made from them.
+    """Give a command the common options, and make its first parameter an Output with their values.
 
-    A parameter whose type is a dataclass of options (`RuleOptions`) becomes those options. This is the one place where
-    an error becomes an exit code.
+    A parameter whose type is a dataclass of options (`RuleOptions`) becomes those options. Only here does an error
+    become an exit code.
     """
     hints = typing.get_type_hints(function, include_extras=True)
     own = list(inspect.signature(function).parameters.values())[1:]
@@ -215,9 +215,9 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
             out.fail(error)
         except KeyboardInterrupt:
             raise SystemExit(130) from None
-        except BrokenPipeError:  # stderr's reader went away; stdout's is met in Output.write
+        except BrokenPipeError:  # the reader of stderr has gone; for stdout, see Output.write
             raise SystemExit(141) from None
-        except Exception:  # noqa: BLE001 - anything else is our bug: shown whole, with its own exit code
+        except Exception:  # noqa: BLE001 - any other exception is a bug of ours
             out.bug()
         finally:
             out.end_progress()
@@ -239,15 +239,15 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _name_variable(parameter: inspect.Parameter) -> None:
-    """Say which variable of the environment sets an option: EDL_CKPT_ and the name of its first flag."""
+    """Let an environment variable set an option: EDL_CKPT_ and the name of the option's first flag."""
     metadata = getattr(parameter.annotation, "__metadata__", ())
-    deliberate = any(isinstance(info, Deliberate) for info in metadata)
+    command_line_only = any(isinstance(info, CommandLineOnly) for info in metadata)
     for info in metadata:
         if type(info).__name__ == "OptionInfo":
-            written = (info.default, *(info.param_decls or ()))  # within Annotated the first flag is `default`
-            flags = [flag for flag in written if isinstance(flag, str) and flag.startswith("--")]
+            declared = (info.default, *(info.param_decls or ()))  # within Annotated the first flag is `default`
+            flags = [flag for flag in declared if isinstance(flag, str) and flag.startswith("--")]
             option = flags[0].lstrip("-") if flags else parameter.name
-            info.envvar = None if deliberate else f"EDL_CKPT_{option.replace('-', '_').upper()}"
+            info.envvar = None if command_line_only else f"EDL_CKPT_{option.replace('-', '_').upper()}"
             info.show_envvar = False
 
 
@@ -261,32 +261,32 @@ def _spread(bundle: type) -> list[inspect.Parameter]:
 
 
 def parse_pairs(texts: list[str]) -> dict[str, str]:
-    """Return KEY=VALUE texts as a dict; UsageError for one without '='. Values are secrets: never shown."""
+    """Return KEY=VALUE texts as a dict; UsageError, which shows no secret, for a text without '='."""
     pairs: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise UsageError("--storage-option takes KEY=VALUE")
+            raise UsageError("--storage-option expects KEY=VALUE")
         pairs[key] = value
     return pairs
 
 
 def config_files() -> list[Path]:
-    """Return where defaults may be written, the strongest first."""
+    """Return the paths of configuration files; the first one wins."""
     home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return [Path("edl-ckpt.toml"), Path(home) / "edl-ckpt" / "edl-ckpt.toml"]
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What a configuration file may set: the parameter it becomes, and the type TOML must give it."""
+    """An option in a configuration file: the parameter that it sets, and the type that it must have in TOML."""
 
     parameter: str
     kind: str
     least: int | None = None
 
     def fault(self, value: Any) -> str | None:
-        """Return what is wrong with a value, None when nothing is."""
+        """Return the fault of a value, None if it has none."""
         fits = {
             "true or false": isinstance(value, bool),
             "a whole number": isinstance(value, int) and not isinstance(value, bool),
@@ -301,7 +301,7 @@ class Option:
 def known_options(app: typer.Typer) -> dict[str, dict[str, Option]]:
     """Return, for each command ('tag add' is one), its options by their names on the command line, '-' written '_'.
 
-    What must be asked for each time (`Deliberate`) is not among them.
+    Options marked `CommandLineOnly` are not among them.
     """
     import typer.main
 
@@ -334,9 +334,9 @@ def _option_of(parameter: Any) -> Option:
 def read_config(known: dict[str, dict[str, Option]]) -> dict[str, dict[str, Any]]:
     """Return the defaults of each command from the configuration files.
 
-    Top-level keys hold for every command that has such an option, a table for the command it names ([metrics.set] for
-    `metrics set`). Raises UsageError, naming the file, for what is not TOML, for keys that no command has and for
-    values of a wrong type.
+    Top-level keys apply to every command with such an option. Keys in a table apply to the command that the table names
+    ([metrics.set] for `metrics set`). Raises UsageError with the file's name for invalid TOML, for keys that no command
+    has, and for values of a wrong type.
     """
     defaults: dict[str, dict[str, Any]] = {name: {} for name in known}
     for path in reversed(config_files()):
@@ -345,17 +345,17 @@ def read_config(known: dict[str, dict[str, Option]]) -> dict[str, dict[str, Any]
         for key, value in _parse_toml(path).items():
             if isinstance(value, dict):
                 inner = {k: v for k, v in value.items() if isinstance(v, dict) and f"{key} {k}" in known}
-                for name, held in inner.items():
-                    _merge(defaults, path, [f"{key} {name}"], held, known)
+                for name, options in inner.items():
+                    _merge(defaults, path, [f"{key} {name}"], options, known)
                 _merge(defaults, path, [key], {k: v for k, v in value.items() if k not in inner}, known)
             else:
-                users = [name for name, options in known.items() if key.replace("-", "_") in options]
+                users = [name for name, names in known.items() if key.replace("-", "_") in names]
                 _merge(defaults, path, users or [f"any ({key})"], {key: value}, known)
     return _nested(defaults)
 
 
 def _nested(defaults: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the defaults of `tag add` below `tag`, where typer looks for them."""
+    """Return the defaults with those of `tag add` nested in `tag`, as typer expects them."""
     nested: dict[str, dict[str, Any]] = {}
     for command, values in defaults.items():
         group, _, name = command.rpartition(" ")
@@ -396,12 +396,12 @@ def _merge(
 
 
 def wants_json(arguments: list[str]) -> bool:
-    """Say whether a failure before any command has begun is to end with a document."""
+    """Return True if a failure before the start of a command should end with a JSON document."""
     return "--json" in arguments or os.environ.get("EDL_CKPT_JSON", "").lower() in {"1", "true", "t", "yes", "y", "on"}
 
 
 def usage_exit(error: UsageError, argv: list[str]) -> int:
-    """Say what is wrong with the configuration, as any command would, and return the exit code."""
+    """Report a fault in the configuration as a command would, and return the exit code."""
     out = Output(json=wants_json(argv))
     try:
         out.fail(error)

@@ -1,4 +1,4 @@
-"""Where words go: stdout is data, stderr is everything else; one place turns an error into its exit code."""
+"""Output: data goes to stdout, all else to stderr; one place turns an error into its exit code."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 _PIPE_WIDTH = 200
 
 
-class Told(SystemExit):
-    """The end of the program after a failure that was told already, in words or as a document."""
+class AlreadyReported(SystemExit):
+    """The end of the program after a failure that was already reported, as text or as a document."""
 
 
 @dataclass(slots=True)
 class Output:
-    """How one command talks: the common options, and what was asked of storage."""
+    """The output of one command, as its common options want it."""
 
     json: bool = False
     csv: bool = False
@@ -41,9 +41,9 @@ class Output:
     _bar: Bar | None = None
 
     def console(self, *, stderr: bool = False, file: TextIO | None = None) -> Console:
-        """Return a rich console, as wide and colourful as the stream is, that interprets nothing in what it is given.
+        """Return a rich console with the width and colours of the stream; it interprets no markup.
 
-        With `file` it writes there what that stream would get.
+        With `file`, it writes to that file as it would to the stream.
         """
         from rich.console import Console
 
@@ -65,7 +65,7 @@ class Output:
         human: Callable[[], Iterable[RenderableType]],
         rows: Callable[[], Sequence[Sequence[Any]]] | None = None,
     ) -> None:
-        """Print a result: one JSON document, CSV rows, or what people read."""
+        """Print a result: as one JSON document, as CSV rows, or as text."""
         self.end_progress()
         if self.json:
             self.print_json(document())
@@ -75,7 +75,7 @@ class Output:
             self.print_human(human())
 
     def print_json(self, document: dict[str, Any]) -> None:
-        """Print one JSON document in ASCII, safe on any terminal; NaN and infinities, which JSON lacks, as null."""
+        """Print one JSON document in ASCII, safe on any terminal; NaN and infinities become null, as JSON has none."""
         self.write(json.dumps(_finite(document), allow_nan=False) + "\n")
 
     def _print_csv(self, rows: Sequence[Sequence[Any]]) -> None:
@@ -83,13 +83,13 @@ class Output:
         import io
 
         text = io.StringIO()
-        if sys.stdout.isatty():  # a pipe gets the names as they are
+        if sys.stdout.isatty():  # a pipe gets names unchanged
             rows = [[escaped(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
         csv.writer(text, lineterminator="\n").writerows(rows)
         self.write(text.getvalue())
 
     def print_human(self, renderables: Iterable[RenderableType], *, stderr: bool = False) -> None:
-        """Print what people read, on stdout or, where that is for data, on stderr."""
+        """Print text on stdout, or on stderr where stdout is for data."""
         import io
 
         drawing = io.StringIO()
@@ -97,19 +97,19 @@ class Output:
         for item in renderables:
             console.print(item)
         lines = [line.rstrip() for line in drawing.getvalue().rstrip().split("\n")]
-        kept = lines[:1] + [line for before, line in pairwise(lines) if before or line]  # one blank line is enough
-        if not any(kept):
+        compact = lines[:1] + [line for before, line in pairwise(lines) if before or line]
+        if not any(compact):
             return
         if stderr:
-            print("\n".join(kept), file=sys.stderr)
+            print("\n".join(compact), file=sys.stderr)
         else:
-            self.write("\n".join(kept) + "\n")
+            self.write("\n".join(compact) + "\n")
 
     @staticmethod
     def write(text: str) -> None:
-        """Write data to stdout; a reader that went away ends the program as SIGPIPE would.
+        """Write data to stdout; when its reader has gone, end the program as SIGPIPE would.
 
-        Raises NoSpaceError, or EdlCkptError, when what stdout is cannot take it.
+        Raises NoSpaceError when stdout is a file on a full disk, EdlCkptError when writing fails otherwise.
         """
         from edl_ckpt.core.storage.faults import storage_errors
 
@@ -129,40 +129,40 @@ class Output:
 
     @staticmethod
     def abandon_stdout() -> None:
-        """Let what is still buffered go nowhere, so that the end of the program does not fail on it again."""
+        """Send what is still buffered to /dev/null, so that the end of the program does not fail on it again."""
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
     def say(self, text: str) -> None:
-        """Say something on stderr, unless quiet."""
+        """Print a line on stderr, unless quiet."""
         self.end_progress()
         if not self.quiet:
             print(text, file=sys.stderr)
 
     def warn(self, text: str) -> None:
-        """Warn on stderr, unless quiet."""
+        """Print a warning on stderr, unless quiet."""
         self.say(f"warning: {escaped(text)}")
 
     def detail(self, text: str) -> None:
-        """Say something on stderr for those who asked for more."""
+        """Print a line on stderr with --verbose."""
         if self.verbose:
             self.say(text)
 
     def start_log(self) -> None:
-        """Let those who asked for more hear what the engine logs: requests that are tried again."""
+        """Print the engine's log with --verbose: requests that are retried."""
         if not self.verbose and "logging" not in sys.modules:
             return
         import logging
 
-        class Said(logging.Handler):
+        class Lines(logging.Handler):
             def emit(handler, record: logging.LogRecord) -> None:  # noqa: N805 - `self` is the output
                 self.say(escaped(record.getMessage()))
 
         log = logging.getLogger("edl_ckpt")
-        log.handlers[:] = [Said()] if self.verbose else []
+        log.handlers[:] = [Lines()] if self.verbose else []
         log.setLevel(logging.INFO if self.verbose else logging.WARNING)
 
     def progress(self) -> Progress:
-        """Return a progress bar on a terminal, else one that does nothing; the next words end it."""
+        """Return a progress bar on a terminal, elsewhere one that does nothing; the next output ends it."""
         from edl_ckpt.core.progress import SILENT
 
         if self.quiet or self.json or not sys.stderr.isatty():
@@ -174,13 +174,13 @@ class Output:
         return self._bar
 
     def end_progress(self) -> None:
-        """Take the progress bar away and give the cursor back."""
+        """Remove the progress bar, and show the cursor again."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
     def fail(self, error: EdlCkptError) -> NoReturn:
-        """Say what failed and end with its code."""
+        """Report an error and end with its exit code."""
         self.end_progress()
         if self.json:
             document = {
@@ -196,15 +196,16 @@ class Output:
             print(f"error: {escaped(str(error))}", file=sys.stderr)
             if error.hint:
                 print(f"  {escaped(error.hint)}", file=sys.stderr)
-        raise Told(error.exit_code)
+        raise AlreadyReported(error.exit_code)
 
     def bug(self) -> NoReturn:
-        """Show the traceback of what should not have happened and end with 70."""
+        """Print the traceback of an unexpected exception and end with 70."""
         self.end_progress()
         traceback.print_exc()
         python = sys.version.split()[0]
         print(
-            f"internal error: this is a bug of edl-ckpt {__version__} (Python {python}). Please report what is above.",
+            f"internal error: this is a bug in edl-ckpt {__version__} (Python {python}). "
+            "Please report it with the traceback above.",
             file=sys.stderr,
         )
         if self.json:

@@ -1,4 +1,4 @@
-"""The progress bar behind core's Progress protocol; on stderr, on a terminal only."""
+"""A progress bar for the engine's Progress protocol, on stderr, only on a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PATIENCE_SECONDS = 0.3
 
 
 class Bar:
-    """One bar, a phase after the other; not shown for what is over at once, and gone after `stop`."""
+    """One bar for several phases; it appears only after a moment, and `stop` removes it."""
 
     def __init__(self, console: Console) -> None:
         self._lock = Lock()
@@ -36,7 +36,7 @@ class Bar:
             self._task = self._columns.add_task(what, total=max(total_bytes, 1))
 
     def advance(self, size_bytes: int) -> None:
-        """Move the bar."""
+        """Move the bar by this many bytes."""
         with self._lock:
             if not self._shown and not self._stopped and time.monotonic() - self._begin > _PATIENCE_SECONDS:
                 self._columns.start()
@@ -44,7 +44,7 @@ class Bar:
             self._columns.advance(self._task, size_bytes)
 
     def stop(self) -> None:
-        """Take the bar away and give the cursor back; what comes later is not shown."""
+        """Remove the bar and show the cursor again; later calls show nothing."""
         with self._lock:
             self._stopped = True
             if self._shown:

@@ -153,7 +153,7 @@ def note(version: Version, newest: int | None) -> str:
     if version.fingerprint or version.seal_fault:
         parts.append("sealed" if version.fingerprint else "differs from its seal")
     if version.missing:
-        parts.append(missing_shards(version.missing))
+        parts.append(words.missing_shards(version.missing))
     if version.state is State.MIXED:
         parts.append("has shards of ps_num " + " and ".join(map(str, sorted({s.ps_num for s in version.shards}))))
     if version.extra:
@@ -161,16 +161,6 @@ def note(version: Version, newest: int | None) -> str:
     if version.note:
         parts.append(f'"{text.escaped(version.note)}"')
     return ", ".join(parts)
-
-
-def missing_shards(ps_ids: Sequence[int]) -> str:
-    """Return which shards are missing.
-
-    >>> missing_shards([3]), missing_shards([0, 2])
-    ('shard 3 is missing', 'shards 0, 2 are missing')
-    """
-    listed = words.abridged(ps_ids, _SOME)
-    return f"shard {listed} is missing" if len(ps_ids) == 1 else f"shards {listed} are missing"
 
 
 def warnings(listing: Listing) -> Iterator[str]:

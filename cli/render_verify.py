@@ -74,7 +74,7 @@ def _compared(results: Sequence[VerifyResult]) -> str:
     """Say whether values were compared with a seal: reading them shows only that they can be read."""
     unsealed = [r.ref for r in results if not r.sealed]
     if results[0].level == "deep" and not unsealed:
-        return " and matches the seal"
+        return " and compared with the seal"
     if results[0].level != "deep":
         return "" if unsealed else "; --deep compares every byte with the seal"
     which = "not sealed" if len(unsealed) == len(results) else f"{len(unsealed)} of {len(results)} versions not sealed"

@@ -5,7 +5,7 @@ Messages of the engine and tables of the command line take them from here, so th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -64,3 +64,15 @@ def abridged(items: Iterable[object], limit: int) -> str:
     texts = [str(item) for item in items]
     more = f" and {len(texts) - limit} more" if len(texts) > limit else ""
     return ", ".join(texts[:limit]) + more
+
+
+def missing_shards(ps_ids: Sequence[int], ps_num: int | None = None) -> str:
+    """Return which shards are missing, the first eight of them.
+
+    >>> missing_shards([0, 2]), missing_shards([3], 4)
+    ('shards 0, 2 are missing', 'shard 3 of 4 is missing (numbered 0 to 3)')
+    """
+    of = f" of {ps_num}" if ps_num else ""
+    numbers = f" (numbered 0 to {ps_num - 1})" if ps_num else ""
+    verb = "is" if len(ps_ids) == 1 else "are"
+    return f"{plural(len(ps_ids), 'shard')} {abridged(ps_ids, 8)}{of} {verb} missing{numbers}"

@@ -45,7 +45,7 @@ def copy_command(
     from edl_ckpt.core.operations.copy import execute_copy, plan_copy
 
     if len(words) > 2 or "@" in words[-1].rpartition("/")[2]:
-        raise UsageError("expected [REF] LOCATION: a version keeps its number")
+        raise UsageError("expected [REF] LOCATION; the copy has the same version number")
     source = words[0] if len(words) == 2 else default_location()
     versions = _versions(source, out, since=since, every=every)
     plan = plan_copy(versions, words[-1], storage_options=out.storage_options)
@@ -70,13 +70,13 @@ def copy_command(
 
 
 def _versions(source: str, out: Output, *, every: bool, since: int | None) -> Sequence[Version]:
-    """Return what is to be copied: one version, or all of a location, or those from a number on."""
+    """Return the versions to copy: one, all of a location, or those from a number on."""
     from edl_ckpt.core.checkpoint.catalog import list_versions, parse_ref
 
     if not every and since is None:
         return (resolve_ref(source, out),)
     ref = parse_ref(source, default_location=default_location())
     if ref.version != "latest":
-        raise UsageError("--all and --since take a location, not one of its versions", path=source)
+        raise UsageError("--all and --since need a location without a version", path=source)
     listed = list_versions(ref.location, storage_options=out.storage_options).versions
     return [v for v in listed if since is None or v.version >= since]

@@ -30,12 +30,12 @@ def demo_command(
     from edl_ckpt.core.errors import RefusedError
 
     if (os.path.isdir(directory) and os.listdir(directory)) or os.path.isfile(directory):
-        raise RefusedError("is there already and not empty", path=directory, hint="try: edl-ckpt demo OTHER_DIR")
+        raise RefusedError("exists and is not empty", path=directory, hint="try: edl-ckpt demo OTHER_DIR")
     make_checkpoints(directory)
-    out.say(f"A job with {_PS_NUM} parameter servers saved {len(_VERSIONS)} versions; the last save was cut short.")
+    out.say(f"A job with {_PS_NUM} parameter servers saved {len(_VERSIONS)} versions. The last save was interrupted.")
     for arguments in _walk(directory):
         show_command(arguments, out)
-    out.say(f"The checkpoints are yours to try on: {directory}")
+    out.say(f"You can try more commands on the checkpoints in {directory}.")
 
 
 def _walk(directory: str) -> list[list[str]]:
@@ -59,7 +59,7 @@ def _walk(directory: str) -> list[list[str]]:
 
 
 def show_command(arguments: list[str], out: Output) -> None:
-    """Print a command line, run it in this process, and print its exit code when it is not 0."""
+    """Print a command line, run it in this process, and print its exit code unless it is 0."""
     from edl_ckpt.cli.app import run
 
     out.write(f"\n$ edl-ckpt {' '.join(map(shlex.quote, arguments))}\n")
@@ -73,7 +73,7 @@ def show_command(arguments: list[str], out: Output) -> None:
 
 
 def make_checkpoints(directory: str) -> None:
-    """Write the demonstration's versions; the last lacks one of its shards."""
+    """Write the versions of the demo; a shard of the last one is missing."""
     import numpy as np
 
     from edl_ckpt.core.commit.local import forget_seal
@@ -99,5 +99,5 @@ def make_checkpoints(directory: str) -> None:
                 "item_embedding": Table(items, random.standard_normal((len(items), 8), np.float32) * scale, "zeros"),
             },
         )
-        forget_seal(directory, version)  # as a job saves: in place, and without any record of what it saved
+        forget_seal(directory, version)  # a job saves without a seal
     os.remove(saved.shards[-1].path)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.options import default_location, is_ref, resolve_ref
+from edl_ckpt.cli.options import default_location, looks_like_ref, resolve_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_size
 from edl_ckpt.core.errors import UsageError
@@ -64,7 +64,7 @@ def export_command(
     from edl_ckpt.cli import render_export
     from edl_ckpt.core.operations.export import Selection, export_version
 
-    if len(words) > 2 or (len(words) == 1 and is_ref(words[0]) and "@" in words[0]):
+    if len(words) > 2 or (len(words) == 1 and looks_like_ref(words[0]) and "@" in words[0]):
         raise UsageError("expected [REF] OUTPUT")
     version = resolve_ref(words[0] if len(words) == 2 else default_location(), out)
     if dense_rows is not None and dense_rows != "auto" and not (dense_rows.isascii() and dense_rows.isdigit()):

@@ -48,7 +48,7 @@ def get_command(
     from edl_ckpt.core.operations.lookup import find_nearest, look_up, read_variable
 
     if (table is None) == (variable is None) or (variable and (ids or ids_file or nearest)):
-        raise UsageError("say --table NAME with --id or --ids-file, or --variable NAME")
+        raise UsageError("expected --table NAME with --id or --ids-file, or --variable NAME alone")
     version, storage = resolve_ref(ref, out), out.storage_options
     if variable is not None:
         values, dtype = read_variable(version, variable, storage_options=storage)
@@ -61,7 +61,7 @@ def get_command(
         return
     wanted = [*(ids or ()), *(read_ids(ids_file) if ids_file else ())]
     if not wanted:
-        raise UsageError("which rows? say --id or --ids-file")
+        raise UsageError("no ids were given (expected --id or --ids-file)")
     found = look_up(version, str(table), wanted, everywhere=everywhere, storage_options=storage)
     close = find_nearest(version, found, nearest, storage_options=storage) if nearest else ()
     _write_npy(npy, found.vectors)
@@ -78,7 +78,7 @@ def get_command(
 
 
 def read_ids(path: str) -> list[int]:
-    """Return the ids of a file; UsageError, naming the line, for what is none."""
+    """Return the ids in a file; UsageError names the line of a text that is not an id."""
     import numpy as np
 
     from edl_ckpt.core.storage.faults import storage_errors
@@ -90,17 +90,17 @@ def read_ids(path: str) -> list[int]:
             except ValueError as error:
                 raise UsageError(f"not an .npy file of ids: {error}", path=path) from None
             if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu" or array.ndim != 1:
-                raise UsageError("expected an .npy file of one dimension of whole numbers", path=path)
+                raise UsageError("expected an .npy file with one dimension of integers", path=path)
             return [int(i) for i in array]
         with open(path, encoding="utf-8", errors="replace") as file:
             lines = [(number, line.strip()) for number, line in enumerate(file, start=1)]
-    held: list[int] = []
+    ids: list[int] = []
     for number, line in lines:
         try:
-            held += [int(line)] if line else []
+            ids += [int(line)] if line else []
         except ValueError:
-            raise UsageError(f"line {number}: {line[:40]!r} is no id", path=path) from None
-    return held
+            raise UsageError(f"line {number}: {line[:40]!r} is not an id", path=path) from None
+    return ids
 
 
 def _write_npy(path: str | None, values: npt.NDArray[np.generic]) -> None:

@@ -46,12 +46,12 @@ def import_command(
 
     ref = parse_ref(target)
     if not isinstance(ref.version, int):
-        raise UsageError(f"{target!r}: expected LOCATION@VERSION, a number")
-    held = _checkpoint(source, ref.version, out)
-    if held is not None:
+        raise UsageError(f"{target!r}: expected LOCATION@VERSION, where VERSION is a number")
+    checkpoint = _checkpoint(source, ref.version, out)
+    if checkpoint is not None:
         if names:
-            raise UsageError("a checkpoint has its names; --map is for arrays")
-        done = _import_checkpoint(held, ref.location, ref.version, ps, layout, out)
+            raise UsageError("--map cannot be used with a checkpoint, which has names of its own")
+        done = _import_checkpoint(checkpoint, ref.location, ref.version, ps, layout, out)
         out.show(lambda: render_import.document(done), lambda: render_import.human(done))
         return
     result = import_arrays(
@@ -68,7 +68,7 @@ def import_command(
 
 
 def _checkpoint(source: str, number: int, out: Output) -> Version | None:
-    """Return the version that the input is, None when it is no checkpoint."""
+    """Return the input as a version, None if it is not a checkpoint."""
     from edl_ckpt.cli.options import resolve_ref
     from edl_ckpt.core.checkpoint.catalog import list_versions, split_version_dir
     from edl_ckpt.core.operations.importing import as_checkpoint_file
@@ -81,7 +81,7 @@ def _checkpoint(source: str, number: int, out: Output) -> Version | None:
 
 
 def _is_remote_location(source: str, out: Output) -> bool:
-    """Say whether a URL is a checkpoint_dir, and not a file, or a directory of files, of another tool."""
+    """Return True if a URL is a checkpoint_dir rather than files of another tool."""
     from edl_ckpt.core.format.names import parse_version_dir
     from edl_ckpt.core.storage import is_local, open_store
 

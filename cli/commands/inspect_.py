@@ -34,6 +34,7 @@ def inspect_command(
     from edl_ckpt.core.errors import IncompleteError
     from edl_ckpt.core.operations.stats import tensor_stats
     from edl_ckpt.core.operations.summary import select, summarize
+    from edl_ckpt.core.words import missing_shards
 
     version = resolve_ref(ref, out)
     with open_checkpoint(version, partial=True, storage_options=out.storage_options) as checkpoint:
@@ -43,8 +44,8 @@ def inspect_command(
         found = tensor_stats(checkpoint, variables=names, tables=tables, progress=out.progress()) if stats else ()
         out.detail(f"read {checkpoint.bytes_read} bytes of {version.size_bytes}")
     out.show(lambda: render_inspect.document(summary, found), lambda: render_inspect.human(summary, found))
-    for held, problem in ((s, p) for s in checkpoint.shards for p in s.problems):
-        out.warn(f"shard {held.file.ps_id}, {problem.subject}: {problem.message} ({problem.code})")
+    for shard_index, problem in ((s, p) for s in checkpoint.shards for p in s.problems):
+        out.warn(f"shard {shard_index.file.ps_id}, {problem.subject}: {problem.message} ({problem.code})")
     if version.missing:
-        missing = ", ".join(map(str, version.missing[:8]))
-        raise IncompleteError(f"shards {missing} of {version.ps_num} are missing; shown is the rest", path=version.path)
+        missing = missing_shards(version.missing, version.ps_num)
+        raise IncompleteError(f"{missing}; the others are shown", path=version.path)

@@ -116,9 +116,9 @@ def metrics_remove_command(
     """Remove metrics from a version."""
     from edl_ckpt.core.state.annotate import remove_metrics
 
-    ref, names = (words[0], words[1:]) if o.is_ref(words[0]) else (None, words)
+    ref, names = (words[0], words[1:]) if o.looks_like_ref(words[0]) else (None, words)
     if not names:
-        raise UsageError("which metric? [REF] NAME...")
+        raise UsageError("no metric was named (expected [REF] NAME...)")
     version = o.resolve_ref(ref, out, to_change=True)
     with o.locked(out, version.location, "metrics remove", lock_wait):
         remove_metrics(version, names, storage_options=out.storage_options)
@@ -153,17 +153,19 @@ def metrics_mode_command(
 
 
 def _split_pairs(words: list[str]) -> tuple[str | None, dict[str, float]]:
-    """Return (reference, metrics) of `[REF] NAME=VALUE...`; UsageError names what is neither."""
-    ref = words[0] if o.is_ref(words[0]) else None
+    """Return (reference, metrics) of `[REF] NAME=VALUE...`; UsageError names a word that is neither."""
+    ref = words[0] if o.looks_like_ref(words[0]) else None
     metrics: dict[str, float] = {}
     for word in words[1:] if ref is not None else words:
         name, equals, value = word.partition("=")
         try:
             metrics[name] = float(value)
         except ValueError:
-            raise UsageError(f"{word!r}: expected NAME=VALUE, a number" if equals else f"{word!r} has no '='") from None
+            raise UsageError(
+                f"{word!r}: the value is not a number" if equals else f"{word!r}: expected NAME=VALUE"
+            ) from None
     if not metrics:
-        raise UsageError("which metrics? NAME=VALUE...")
+        raise UsageError("no metric was given (expected [REF] NAME=VALUE...)")
     return ref, metrics
 
 

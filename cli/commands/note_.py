@@ -31,10 +31,10 @@ def note_command(
     """
     from edl_ckpt.core.state.annotate import set_note
 
-    if len(words) > 2 or (len(words) == 1 and o.is_ref(words[0])):
-        raise UsageError("expected [REF] TEXT; a text of several words stands in quotes")
+    if len(words) > 2 or (len(words) == 1 and o.looks_like_ref(words[0])):
+        raise UsageError("expected [REF] TEXT; put a text of several words in quotes")
     version = o.resolve_ref(words[0] if len(words) == 2 else None, out, to_change=True)
     with o.locked(out, version.location, "note", lock_wait):
         set_note(version, words[-1], storage_options=out.storage_options)
     document = {"schema": "edl-ckpt/note/1", "ref": version.ref, "note": words[-1]}
-    out.show(lambda: document, lambda: [f"{escaped(version.ref)}: {escaped(words[-1]) or 'no note any more'}"])
+    out.show(lambda: document, lambda: [f"{escaped(version.ref)}: {escaped(words[-1]) or 'note removed'}"])

@@ -45,7 +45,7 @@ def policy_set_command(
     """
     policy = rules.policy()
     if policy.is_empty:
-        raise UsageError("no rule was given", hint="try: --keep 5; `policy clear` forgets the rules")
+        raise UsageError("no rule was given", hint="try: --keep 5; `policy clear` removes the rules")
     _store(out, location, policy.to_json(), lock_wait)
 
 
@@ -63,7 +63,7 @@ def _store(out: Output, location: str | None, policy: dict[str, object] | None, 
     from edl_ckpt.core.state.annotate import store_policy
 
     where = location or o.default_location()
-    list_versions(where, storage_options=out.storage_options)  # a wrong path must not get a policy
+    list_versions(where, storage_options=out.storage_options)  # raises when the path is wrong
     with o.locked(out, where, "policy", lock_wait):
         store_policy(where, policy, storage_options=out.storage_options)
     policy_show_command(out, location)

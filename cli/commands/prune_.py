@@ -33,17 +33,17 @@ def prune_command(
     delete: Annotated[
         list[int] | None,
         typer.Option(metavar="VERSION", help="Delete this version, even if mixed or invalid; may be repeated."),
-        o.Deliberate(),
+        o.CommandLineOnly(),
     ] = None,
     drop_tag: Annotated[
         list[str] | None,
         typer.Option(metavar="TAG", help="Ignore this tag's protection; may be repeated."),
-        o.Deliberate(),
+        o.CommandLineOnly(),
     ] = None,
     everything: Annotated[
         bool,
         typer.Option("--all", help="Delete even the newest complete version if no rule keeps it."),
-        o.Deliberate(),
+        o.CommandLineOnly(),
     ] = False,
     max_delete: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Refuse to delete more than N versions.")
@@ -51,13 +51,13 @@ def prune_command(
     dry_run: o.DryRun = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     trash: Annotated[bool, typer.Option("--trash", help="Move versions to the trash; `undo` restores them.")] = False,
-    purge: Annotated[bool, typer.Option("--purge", help="Also empty the trash."), o.Deliberate()] = False,
+    purge: Annotated[bool, typer.Option("--purge", help="Also empty the trash."), o.CommandLineOnly()] = False,
     older_than: Annotated[
         str,
         typer.Option(metavar="DURATION", help="With --purge: only versions that have been in the trash for longer."),
     ] = "0s",
     plan_out: Annotated[str | None, typer.Option(metavar="FILE", help="Write the plan to FILE, for --apply.")] = None,
-    apply: Annotated[str | None, typer.Option(metavar="FILE", help="Execute the plan in FILE."), o.Deliberate()] = None,
+    apply: Annotated[str | None, typer.Option(metavar="FILE", help="Execute a plan."), o.CommandLineOnly()] = None,
     grace: o.Grace = "10m",
     lock_wait: o.LockWait = "10s",
 ) -> None:

@@ -40,4 +40,4 @@ def recover_command(
     )
     document = {"schema": "edl-ckpt/recover/1", "location": where, "done": list(done.done), "kept": list(done.kept)}
     words = [f"{escaped(where)}: {escaped(text)}" for text in (*done.done, *(f"kept: {text}" for text in done.kept))]
-    out.show(lambda: document, lambda: words or [f"{escaped(where)}: nothing was left to do"])
+    out.show(lambda: document, lambda: words or [f"{escaped(where)}: nothing to recover"])

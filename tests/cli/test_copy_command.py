@@ -101,7 +101,7 @@ def test_recover(run: Path) -> None:
     assert elasticdl_rules.answer(run) == before
     assert verify_version(list_versions(str(run)).versions[1], level="deep").ok
     assert document("recover", run) == {**held, "done": [], "kept": []}
-    assert "nothing was left to do" in edl("recover", run).stdout
+    assert edl("recover", run).stdout == f"{run}: nothing to recover\n"
     assert edl("recover", f"{run}-not").returncode == 10
 
 
