@@ -1,6 +1,6 @@
-"""Options: their types, those that every command has, and their defaults.
+"""Options: their types, those that every command has, and the variables of the environment that set them.
 
-The command line wins over the environment (`EDL_CKPT_<OPTION>`), and that over `edl-ckpt.toml`.
+The command line wins over the environment (`EDL_CKPT_<OPTION>`), and that over a configuration file (`config.py`).
 """
 
 from __future__ import annotations
@@ -8,11 +8,9 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import sys
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -41,10 +39,7 @@ _LOCATIONS_HELP = "Any number of checkpoint_dirs. Default: $EDL_CKPT_DIR or the 
 _MODE_HELP = "Whether higher (max) or lower (min) is better."
 _GRACE_HELP = "An incomplete version changed within this time counts as still being written."
 
-Ref = Annotated[
-    str | None,
-    typer.Argument(metavar="[REF]", help=_REF_HELP),
-]
+Ref = Annotated[str | None, typer.Argument(metavar="[REF]", help=_REF_HELP)]
 Locations = Annotated[list[str] | None, typer.Argument(metavar="[LOCATION...]", help=_LOCATIONS_HELP)]
 Grace = Annotated[str, typer.Option(metavar="DURATION", help=_GRACE_HELP)]
 Csv = Annotated[bool, typer.Option("--csv", help="Print rows as CSV.")]
@@ -56,15 +51,15 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen,
 LockWait = Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the lock.")]
 Mode = Annotated[str | None, typer.Option(metavar="max|min", help=_MODE_HELP)]
 
-_common = functools.partial(typer.Option, rich_help_panel=COMMON_OPTIONS)
+_shared_option = functools.partial(typer.Option, rich_help_panel=COMMON_OPTIONS)
 _COMMON: dict[str, Any] = {
-    "json": Annotated[bool, _common("--json", help="Print one JSON document instead of text.")],
-    "quiet": Annotated[bool, _common("--quiet", "-q", help="Print no warnings and no progress.")],
-    "verbose": Annotated[bool, _common("--verbose", "-v", help="Print more details on stderr.")],
-    "no_color": Annotated[bool, _common("--no-color", help="Print no colours; NO_COLOR does the same.")],
+    "json": Annotated[bool, _shared_option("--json", help="Print one JSON document instead of text.")],
+    "quiet": Annotated[bool, _shared_option("--quiet", "-q", help="Print no warnings and no progress.")],
+    "verbose": Annotated[bool, _shared_option("--verbose", "-v", help="Print more details on stderr.")],
+    "no_color": Annotated[bool, _shared_option("--no-color", help="Print no colours; NO_COLOR does the same.")],
     "storage_option": Annotated[
         list[str] | None,
-        _common(metavar="KEY=VALUE", help="An option for S3 or fsspec; may be repeated."),
+        _shared_option(metavar="KEY=VALUE", help="An option for S3 or fsspec; may be repeated."),
     ],
 }
 
@@ -155,9 +150,9 @@ class RuleOptions:
 
 
 def resolve_ref(ref: str | None, out: Output, *, to_change: bool = False) -> Version:
-    """Return the version that a reference on the command line names; the newest complete one when there is none.
+    """Return the version that a reference on the command line names, by default the newest complete one.
 
-    With `to_change` what a killed command left half-done in the location is finished first.
+    With `to_change`, the work of a killed command in the location is finished or undone first.
     """
     from edl_ckpt.core.checkpoint.catalog import parse_ref, resolve
 
@@ -175,7 +170,7 @@ def looks_like_ref(word: str) -> bool:
 
 
 def locked(out: Output, location: str, purpose: str, wait: str) -> LocationLock:
-    """Return the lock of a location, as every command that changes something there takes it."""
+    """Return the lock that a command takes before it changes a location."""
     from edl_ckpt.core.state.lock import LocationLock
 
     seconds = parse_duration(wait)
@@ -269,142 +264,3 @@ def parse_pairs(texts: list[str]) -> dict[str, str]:
             raise UsageError("--storage-option expects KEY=VALUE")
         pairs[key] = value
     return pairs
-
-
-def config_files() -> list[Path]:
-    """Return the paths of configuration files; the first one wins."""
-    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return [Path("edl-ckpt.toml"), Path(home) / "edl-ckpt" / "edl-ckpt.toml"]
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """An option in a configuration file: the parameter that it sets, and the type that it must have in TOML."""
-
-    parameter: str
-    kind: str
-    least: int | None = None
-
-    def fault(self, value: Any) -> str | None:
-        """Return the fault of a value, None if it has none."""
-        fits = {
-            "true or false": isinstance(value, bool),
-            "a whole number": isinstance(value, int) and not isinstance(value, bool),
-            "a list of texts": isinstance(value, list) and all(isinstance(v, str) for v in value),
-            "a text": isinstance(value, str),
-        }
-        if not fits[self.kind]:
-            return f"must be {self.kind}, got {value!r}"
-        return f"must be at least {self.least}, got {value}" if self.least is not None and value < self.least else None
-
-
-def known_options(app: typer.Typer) -> dict[str, dict[str, Option]]:
-    """Return, for each command ('tag add' is one), its options by their names on the command line, '-' written '_'.
-
-    Options marked `CommandLineOnly` are not among them.
-    """
-    import typer.main
-
-    found: dict[str, Any] = {}
-    for name, command in getattr(typer.main.get_command(app), "commands", {}).items():
-        inner = getattr(command, "commands", None)
-        found |= {name: command} if inner is None else {f"{name} {sub}": c for sub, c in inner.items()}
-    return {
-        name: {
-            flag.lstrip("-").replace("-", "_"): _option_of(parameter)
-            for parameter in command.params
-            if parameter.param_type_name == "option" and parameter.name != "help" and parameter.envvar is not None
-            for flag in parameter.opts
-            if flag.startswith("--")
-        }
-        for name, command in found.items()
-    }
-
-
-def _option_of(parameter: Any) -> Option:
-    number = parameter.type.name.startswith("int")
-    kind = "true or false" if parameter.is_flag else "a whole number" if number else "a text"
-    return Option(
-        parameter.name,
-        "a list of texts" if parameter.multiple else kind,
-        getattr(parameter.type, "min", None),
-    )
-
-
-def read_config(known: dict[str, dict[str, Option]]) -> dict[str, dict[str, Any]]:
-    """Return the defaults of each command from the configuration files.
-
-    Top-level keys apply to every command with such an option. Keys in a table apply to the command that the table names
-    ([metrics.set] for `metrics set`). Raises UsageError with the file's name for invalid TOML, for keys that no command
-    has, and for values of a wrong type.
-    """
-    defaults: dict[str, dict[str, Any]] = {name: {} for name in known}
-    for path in reversed(config_files()):
-        if not path.is_file():
-            continue
-        for key, value in _parse_toml(path).items():
-            if isinstance(value, dict):
-                inner = {k: v for k, v in value.items() if isinstance(v, dict) and f"{key} {k}" in known}
-                for name, options in inner.items():
-                    _merge(defaults, path, [f"{key} {name}"], options, known)
-                _merge(defaults, path, [key], {k: v for k, v in value.items() if k not in inner}, known)
-            else:
-                users = [name for name, names in known.items() if key.replace("-", "_") in names]
-                _merge(defaults, path, users or [f"any ({key})"], {key: value}, known)
-    return _nested(defaults)
-
-
-def _nested(defaults: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the defaults with those of `tag add` nested in `tag`, as typer expects them."""
-    nested: dict[str, dict[str, Any]] = {}
-    for command, values in defaults.items():
-        group, _, name = command.rpartition(" ")
-        if group:
-            nested.setdefault(group, {})[name] = values
-        else:
-            nested[name] = values
-    return nested
-
-
-def _parse_toml(path: Path) -> dict[str, Any]:
-    import tomllib
-
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"not a TOML file: {error}", path=str(path)) from None
-    except OSError as error:
-        raise UsageError(f"cannot be read: {error.strerror}", path=str(path)) from None
-
-
-def _merge(
-    defaults: dict[str, dict[str, Any]],
-    path: Path,
-    commands: list[str],
-    values: dict[str, Any],
-    known: dict[str, dict[str, Option]],
-) -> None:
-    for command in commands:
-        for key, value in values.items():
-            option = known.get(command, {}).get(key.replace("-", "_"))
-            if option is None:
-                raise UsageError(f"no option {key!r} for command {command!r}", path=str(path))
-            fault = option.fault(value)
-            if fault:
-                raise UsageError(f"{key} {fault}", path=str(path))
-            defaults[command][option.parameter] = value
-
-
-def wants_json(arguments: list[str]) -> bool:
-    """Return True if a failure before the start of a command should end with a JSON document."""
-    return "--json" in arguments or os.environ.get("EDL_CKPT_JSON", "").lower() in {"1", "true", "t", "yes", "y", "on"}
-
-
-def usage_exit(error: UsageError, argv: list[str]) -> int:
-    """Report a fault in the configuration as a command would, and return the exit code."""
-    out = Output(json=wants_json(argv))
-    try:
-        out.fail(error)
-    except SystemExit:
-        sys.stderr.flush()
-    return error.exit_code

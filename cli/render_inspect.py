@@ -31,7 +31,7 @@ def human(summary: CheckpointSummary, stats: Sequence[TensorStats] = ()) -> Iter
 
     head = Text(text.escaped(summary.ref), "bold")
     yield head.append(
-        f"  version {summary.version}, {summary.ps_num} PS, {words.size(summary.size_bytes)},"
+        f"  {summary.ps_num} PS, {words.size(summary.size_bytes)},"
         f" {text.count(summary.parameters, 'parameter')}, generation {summary.generation or 'unknown'},"
         f" {summary.layout} layout",
         "dim",

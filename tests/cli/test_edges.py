@@ -131,11 +131,11 @@ def test_bar_is_taken_away() -> None:
         ("workers = true", "workers must be a whole number"),
         ("workers = 0", "workers must be at least 1"),
         ('quiet = "yes"', "quiet must be true or false"),
-        ("grace = 7", "grace must be a text"),
-        ('storage-option = "a=b"', "storage-option must be a list of texts"),
-        ('ref = "x"', "no option 'ref'"),
+        ("grace = 7", "grace must be a string"),
+        ('storage-option = "a=b"', "storage-option must be a list of strings"),
+        ('ref = "x"', "no command has an option 'ref'"),
         ("[reshard]\nps = [1]", "ps must be a whole number"),
-        ("[list]\nall = true", "no option 'all' for command 'list'"),
+        ("[list]\nall = true", "the command 'list' has no option 'all'"),
     ],
 )
 def test_wrong_configuration(line: str, what: str, tmp_path: Path) -> None:
