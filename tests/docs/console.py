@@ -271,13 +271,21 @@ def demo() -> Path:
 _KEEPERS: list[tempfile.TemporaryDirectory[str]] = []
 
 
+def fresh_demo(directory: Path) -> None:
+    """Make a directory in which `edl-ckpt demo` has run a moment ago: pages show the age `now` as long as they can."""
+    shutil.copytree(demo(), directory)
+    for top, _, names in os.walk(directory):
+        for path in (top, *(os.path.join(top, name) for name in names)):
+            os.utime(path)
+
+
 def run_page(lines: Sequence[str]) -> list[Outcome]:
     """Run the examples of a page in a temporary directory; raise ExampleError for a silent failure."""
     todo = list(examples(lines))
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="edl-ckpt-docs-") as temporary:
         directory = Path(temporary) / "page"
-        shutil.copytree(demo(), directory)
+        fresh_demo(directory)
         session = Session(directory)
         for number, example in enumerate(todo):
             printed = session.run(example)

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import io
 import re
+import tempfile
 from html import escape, unescape
+from pathlib import Path
 
-from console import TOP, Example, Session, demo
+from console import TOP, Example, Session, fresh_demo
 
 PICTURE = TOP / "docs" / "images" / "terminal.svg"
 COMMANDS = ("edl-ckpt list edl-ckpt-demo", "edl-ckpt inspect edl-ckpt-demo@best:auc")
-_WIDTH = 92
+_WIDTH = 100
 NO_BREAK = "\xa0"
 
 
@@ -25,18 +27,22 @@ def draw() -> str:
     from rich.text import Text
 
     variables = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": str(_WIDTH)}
-    session = Session(demo(), variables, colour=True)
     screen = Console(record=True, width=_WIDTH, file=io.StringIO(), force_terminal=True, highlight=False)
-    for command in COMMANDS:
-        screen.print(Text(f"$ {command}", "bold"))
-        screen.print(Text.from_ansi(session.run(Example("command", command, 0, 0)) + "\n"))
+    with tempfile.TemporaryDirectory() as temporary:
+        fresh_demo(Path(temporary) / "page")
+        session = Session(Path(temporary) / "page", variables, colour=True)
+        for command in COMMANDS:
+            screen.print(Text(f"$ {command}", "bold"))
+            screen.print(Text.from_ansi(session.run(Example("command", command, 0, 0)) + "\n"))
     svg = screen.export_svg(title="edl-ckpt", theme=MONOKAI, unique_id="terminal")
     svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL).replace("Fira Code", "ui-monospace")
     svg = _TEXT.sub(_apart, svg)
     return "\n".join(line.rstrip() for line in svg.splitlines() if line.strip()) + "\n"
 
 
-_TEXT = re.compile(r'<text class="([\w-]+)" x="([0-9.]+)" y="([0-9.]+)" textLength="([0-9.]+)" (.*?)>(.*?)</text>')
+_TEXT = re.compile(
+    r'<text class="([\w-]+)" x="([0-9.]+)" y="([0-9.]+)" textLength="([0-9.]+)" (.*?)>(.*?)</text>', re.DOTALL
+)
 
 
 def _apart(match: re.Match[str]) -> str:
