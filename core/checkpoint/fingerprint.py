@@ -1,7 +1,7 @@
 r"""A fingerprint of the content of a checkpoint: the same for any shard count, row order and wire generation.
 
-It is what proves that a reshard, a copy or an export lost nothing, and it is specified here so that anybody can
-compute it again. All integers are little-endian; arithmetic on words is modulo 2**64; lp(b) is int64(len(b)) + b.
+It proves that a reshard, a copy or an export lost nothing. It is specified here, so that anybody can compute it
+again. All integers are little-endian; arithmetic on words is modulo 2**64; lp(b) is int64(len(b)) + b.
 
 **Key of a row.** For an id (int64, taken as a 64-bit word) and a chunk number c, from 0:
 
@@ -26,11 +26,11 @@ A row of no bytes has one chunk of no columns. A dense variable is one row with 
 with numpy's dtype names; a table without rows has dtype "" and an empty S. Written `edl1:` and 64 hex digits.
 
 **What it shows.** A changed bit of one value always changes S, since no key is zero; the same for an id, a name, a
-dtype, a shape, a dim or an initializer, through the digest. Any other fixed difference of two contents goes unseen
+dtype, a shape, a dim or an initializer, through the digest. Any other fixed difference of two contents stays undetected
 only if eight independent 16-bit equations between keys hold, about 1 in 2**128. The sum is linear, so rows may come
-in any order and from any number of workers. It is a proof against faults, not a signature: whoever may choose the
-values can construct two contents with one fingerprint. Rows that share one id are told apart only by their sum,
-and such a checkpoint is an error for `verify` in any case.
+in any order and from any number of workers. It is a proof against faults, not a signature: whoever can choose the
+values can construct two contents with one fingerprint. Rows with the same id count only by their sum; `verify` reports
+such a checkpoint as an error in any case.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _DOMAIN: Final = b"edl-ckpt fingerprint 1\n"
 
 @dataclass(slots=True)
 class ContentSketch:
-    """The sums that a fingerprint is made of; sketches of parts of a checkpoint add up to that of the whole."""
+    """The sums behind a fingerprint; the sketches of all parts of a checkpoint add up to the sketch of the whole."""
 
     variables: dict[str, bulk.U32] = field(default_factory=dict)
     tables: dict[str, bulk.U32] = field(default_factory=dict)
@@ -105,20 +105,20 @@ class ContentSketch:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """The fingerprint of a checkpoint and the digest of each of its parts, for saying which one differs."""
+    """The fingerprint of a checkpoint and the digest of each of its parts, which shows the part that differs."""
 
     text: str
     variables: dict[str, bytes]
     tables: dict[str, bytes]
 
     def differing(self, other: Fingerprint) -> list[str]:
-        """Return the names of variables and tables that are not the same in both."""
+        """Return the names of the variables and tables that differ."""
         pairs = ((self.variables, other.variables), (self.tables, other.tables))
         return sorted({n for a, b in pairs for n in a.keys() | b.keys() if a.get(n) != b.get(n)})
 
 
 def fingerprint_of(checkpoint: Checkpoint, sketch: ContentSketch) -> Fingerprint:
-    """Return the fingerprint of a checkpoint whose values were all added to a sketch."""
+    """Return the fingerprint of a checkpoint from the sketch of all its values."""
     variables = {v.name: v for s in checkpoint.shards for v in s.variables}
     dense = {name: _dense_record(variables[name], sketch.variables[name]) for name in variables}
     tables = {
@@ -165,8 +165,8 @@ def fingerprint_checkpoint(
 ) -> Fingerprint:
     """Read every value of a checkpoint once and return its fingerprint.
 
-    Memory is, for each worker, a few batches of `batch_bytes` of values and what `piece_bytes` of ids decode to. Raises
-    CorruptError where ids and rows do not match.
+    Each worker needs memory for a few batches of `batch_bytes` of values and for the ids in `piece_bytes`. Raises
+    CorruptError where a table has more or fewer ids than rows.
     """
     sketch = ContentSketch()
 

@@ -1,7 +1,7 @@
-"""The rows of one table in parts that fit into memory: by a hash of the id, or by ranges of ids, which is sorting.
+"""The rows of one table in parts that fit into memory: by a hash of the id, or by ranges of ids, which sorts them.
 
-A first pass over the ids says how many rows each part has, so every row's place in a temporary file is known before a
-value moves; values are read once. The file has no name: nothing is left of it, whatever happens.
+A first pass over the ids counts the rows of each part, so the place of every row in a temporary file is known before a
+value moves; values are read once. The file has no name: whatever happens, nothing of it remains.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from edl_ckpt.core.progress import SILENT, Progress
 from edl_ckpt.core.storage.faults import storage_errors
 
 PART_BYTES: Final = 64 << 20
-"""Values and ids that are held at a time."""
+"""Values and ids that are in memory at a time."""
 
 
 MAX_PARTS: Final = 4096
@@ -38,7 +38,7 @@ _LEAST_SAMPLES: Final = 1 << 16
 
 
 Assign = Callable[[bulk.I64], bulk.U16]
-"""Says which part each id is in: int64 [n] -> uint16 [n]."""
+"""Returns the part of each id: int64 [n] -> uint16 [n]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,13 +51,13 @@ class TablePart:
     dim: int
 
     def rows(self, place: npt.NDArray[np.intp] | slice = slice(None)) -> npt.NDArray[np.generic]:
-        """Return the rows of some places as [k, dim] elements."""
+        """Return the rows at some places as [k, dim] elements."""
         data = self.values[place]
         return as_dtype(np.ascontiguousarray(data).reshape(-1), self.dtype).reshape(len(data), self.dim)
 
 
 def by_hash(parts: int) -> Assign:
-    """Return the assignment to parts by a hash of the id, mixed: ids of one shard share their low digits."""
+    """Return the assignment to parts by a hash of the id: the ids of one shard share their low digits."""
 
     def assign(ids: bulk.I64) -> bulk.U16:
         word = ids.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -68,7 +68,7 @@ def by_hash(parts: int) -> Assign:
 
 
 def by_range(checkpoint: Checkpoint, pieces: Sequence[IdPiece], parts: int) -> Assign:
-    """Return the assignment to ascending ranges of ids of about equal count, told from a sample of all pieces."""
+    """Return the assignment to ascending ranges of ids of about equal count, estimated from a sample of all pieces."""
     step = max(sum(p.rows for p in pieces) // max(_SAMPLES * parts, _LEAST_SAMPLES), 1)
     # Copies: a view would keep every id of its piece in memory.
     sampled = [read_piece(checkpoint, piece).ids[::step].copy() for piece in pieces] if parts > 1 else []
@@ -82,7 +82,7 @@ def by_range(checkpoint: Checkpoint, pieces: Sequence[IdPiece], parts: int) -> A
 
 
 def parts_needed(size_bytes: int, part_bytes: int = PART_BYTES) -> int:
-    """Return into how many parts so many bytes are cut.
+    """Return the number of parts for so many bytes.
 
     >>> parts_needed(0), parts_needed(100, 30)
     (1, 4)
@@ -91,7 +91,7 @@ def parts_needed(size_bytes: int, part_bytes: int = PART_BYTES) -> int:
 
 
 class PartitionedTable:
-    """A table cut into parts in a temporary file; a context manager. `pieces` are those of the table, numbered."""
+    """A table in parts, in a temporary file; a context manager. `pieces` are the numbered pieces of the table."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class PartitionedTable:
         self._file.close()
 
     def _fill(self) -> None:
-        """Count the rows of each part, then write ids and rows at their offsets: first all ids, then all rows."""
+        """Count the rows of each part, then write ids and rows at their offsets. All ids come before all rows."""
         for piece in self._pieces:
             self._rows += np.bincount(self._assign(read_piece(self._checkpoint, piece).ids), minlength=self.parts)
         starts = np.cumsum(self._rows) - self._rows
@@ -158,7 +158,7 @@ class PartitionedTable:
                 self._write(values, owner[some], rows, values_at)
 
     def _write(self, data: bulk.U8, owner: bulk.U16, rows: bulk.I64, at: bulk.I64) -> None:
-        """Write rows ordered by part, each part's at its offset, which moves on."""
+        """Write rows ordered by part, each at the offset of its part, and advance the offsets."""
         grouped = np.empty_like(data)
         bulk.group_rows(data, owner, rows, grouped)
         width, start = data.shape[1], 0
@@ -173,7 +173,7 @@ class PartitionedTable:
             start += size
 
     def part(self, number: int, *, values: bool = True) -> TablePart:
-        """Return one part; without `values` only its ids. CorruptError for an id that is there twice."""
+        """Return one part; without `values` only its ids. CorruptError for an id that occurs twice."""
         rows, before = int(self._rows[number]), int(self._rows[:number].sum())
         ids = np.empty(rows, np.int64)
         self._read(before * 8, ids.view(np.uint8))
@@ -182,16 +182,16 @@ class PartitionedTable:
         twice = np.flatnonzero(ids[1:] == ids[:-1])
         if len(twice):
             raise CorruptError(
-                f"table {self._name!r}: id {int(ids[twice[0]])} is there twice",
+                f"table {self._name!r}: id {int(ids[twice[0]])} occurs twice",
                 code="duplicate-id",
                 path=self._checkpoint.version.path,
                 hint=f"try: edl-ckpt verify {self._checkpoint.version.ref}",
             )
         if not values:
             return TablePart(ids, np.empty((rows, 0), np.uint8), self.dtype, self.dim)
-        held = np.empty((rows, self._row_bytes), np.uint8)
-        self._read(self.rows * 8 + before * self._row_bytes, held.reshape(-1))
-        return TablePart(ids, held[order], self.dtype, self.dim)
+        data = np.empty((rows, self._row_bytes), np.uint8)
+        self._read(self.rows * 8 + before * self._row_bytes, data.reshape(-1))
+        return TablePart(ids, data[order], self.dtype, self.dim)
 
     def all_parts(self, *, values: bool = True) -> Iterator[TablePart]:
         """Yield every part, in order."""

@@ -1,4 +1,4 @@
-"""Proving a version by reading it back."""
+"""The proof of a written version: it is read back, and its fingerprint must be that of its source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from edl_ckpt.core.state.seal import Seal
 
 def prove_version(
     written: Version,
-    read: Fingerprint | ContentSketch,
+    source: Fingerprint | ContentSketch,
     *,
     staged: bool,
     workers: int,
@@ -25,21 +25,21 @@ def prove_version(
     storage_options: Mapping[str, str] | None = None,
     progress: Progress = SILENT,
 ) -> Seal:
-    """Read back what was written and return its seal; EdlCkptError when its fingerprint is not that of what was read.
+    """Read back a written version and return its seal; EdlCkptError when its content is not that of the source.
 
-    What was read is told by its fingerprint, or, where it was no checkpoint, by the sketch of its values.
+    `source` is the fingerprint of the source, or the sketch of its values when the source is not a checkpoint.
     """
     with open_checkpoint(written, staged=staged, storage_options=storage_options) as checkpoint:
         progress.start("proving", written.size_bytes)
         proof = fingerprint_checkpoint(
             checkpoint, workers=workers, batch_bytes=batch_bytes, piece_bytes=piece_bytes, progress=progress
         )
-        expected = fingerprint_of(checkpoint, read) if isinstance(read, ContentSketch) else read
+        expected = fingerprint_of(checkpoint, source) if isinstance(source, ContentSketch) else source
         if proof.text != expected.text:
             names = ", ".join(map(repr, proof.differing(expected)[:5]))
             raise EdlCkptError(
-                f"what was written is not what was read ({names}); nothing was published",
+                f"the written version differs from its source ({names}); nothing was published",
                 path=written.path,
-                hint="suspect the memory or the disk of this machine",
+                hint="check the memory and the disk of this machine",
             )
         return make_seal(checkpoint, proof.text, workers=workers, progress=progress)

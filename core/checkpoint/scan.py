@@ -1,4 +1,4 @@
-"""Cutting tables and variables into pieces that several workers read independently of each other."""
+"""Tables and variables in pieces, which several workers read independently of each other."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.storage.interface import RangeReader
 
 VALUE_BATCH_BYTES: Final = 1 << 20
-"""Bytes of values held at a time by each worker: with what is made of them, about the L2 cache of a core."""
+"""Bytes of values that each worker reads at a time: with the arrays made from them, about the L2 cache of a core."""
 
 
 PIECE_BYTES: Final = 1 << 20
-"""Bytes of ids, or of a dense variable, that are one task."""
+"""Bytes of ids, or of a dense variable, in one task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def _boundary(reader: RangeReader, table: str, run: IdRun, near: int) -> int:
             return near + step
     if near - 1 + len(tail) == run.end:
         return run.end
-    raise bad_id(reader, table, near, "a varint longer than 10 bytes")
+    raise bad_id(reader, table, near, bulk.TOO_LONG)
 
 
 def read_piece(checkpoint: Checkpoint, piece: IdPiece) -> IdBlock:
@@ -75,21 +75,21 @@ def read_piece(checkpoint: Checkpoint, piece: IdPiece) -> IdBlock:
 
 
 def count_rows(checkpoint: Checkpoint, pieces: Iterable[IdPiece], workers: int) -> list[IdPiece]:
-    """Return all pieces of a checkpoint with their rows counted and numbered; errors as `number_rows`."""
+    """Return all pieces of a checkpoint with their rows counted and numbered; raises as `number_rows` does."""
 
     def count(piece: IdPiece) -> int:
         data = np.empty(piece.end - piece.start, np.uint8)
         checkpoint.reader(piece.shard).read_into(piece.start, data.data)
         return bulk.count_varints(data) // (2 if piece.run.tagged else 1)
 
-    held = list(pieces)
-    return number_rows(checkpoint, held, list(run_parallel(count, held, workers)))
+    listed = list(pieces)
+    return number_rows(checkpoint, listed, list(run_parallel(count, listed, workers)))
 
 
 def number_rows(checkpoint: Checkpoint, pieces: list[IdPiece], counts: list[int]) -> list[IdPiece]:
-    """Return all pieces of a checkpoint with their rows, given how many each has.
+    """Return all pieces of a checkpoint with their rows numbered, from the number of rows of each.
 
-    Raises CorruptError where the ids of an entry are not as many as its rows.
+    Raises CorruptError where an entry has more or fewer ids than rows.
     """
     numbered: list[IdPiece] = []
     totals: dict[tuple[int, str], int] = {}
@@ -108,7 +108,7 @@ def number_rows(checkpoint: Checkpoint, pieces: list[IdPiece], counts: list[int]
 def row_batches(checkpoint: Checkpoint, piece: IdPiece, rows: int, batch_bytes: int) -> Iterator[tuple[slice, bulk.U8]]:
     """Yield (rows of the piece, their values uint8 [n, row_bytes]) in batches of about `batch_bytes`.
 
-    The values are in one buffer that the next batch overwrites: fresh memory costs more than the read.
+    All batches share one buffer, which the next one overwrites: fresh memory costs more than the read.
     """
     reader = checkpoint.reader(piece.shard)
     step = min(max(1, batch_bytes // max(piece.entry.row_bytes, 1)), rows)

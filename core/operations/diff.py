@@ -1,9 +1,9 @@
-"""What differs between two versions, across shard counts, generations and locations.
+"""The differences between two versions, across shard counts, generations and locations.
 
-Fingerprints answer first: parts whose digests are equal are equal, and only the others are looked at closer. The rows
-of a table lie in another order on each side, so both sides are cut into parts by a hash of the id, into temporary files
-at offsets known from a first pass over the ids; then part by part is held against its counterpart. Values are read once
-for the fingerprint and once to be cut; memory is one part of both sides, whatever the size of the table.
+Fingerprints answer first: variables and tables with equal digests are equal, and only the others are compared by value.
+The rows of a table have another order on each side. So each side is cut into parts by a hash of the id, in a temporary
+file at offsets that a first pass over the ids gives; then each part is compared with its counterpart. Values are read
+once for the fingerprint and once for the parts; one part of both sides is in memory, whatever the size of the table.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _ROWS_AT_ONCE: Final = 16_384
 
 
 HISTOGRAM_EDGES: Final = tuple(10.0**k for k in range(-8, 5))
-"""Row changes (L2) are counted below the first edge, between each two, and from the last on."""
+"""The histogram counts row changes (L2) below the first edge, between each two edges, and from the last edge on."""
 
 
 @dataclass(frozen=True, slots=True)
 class DenseDiff:
-    """How a dense variable changed. Measures are None where values cannot be compared.
+    """The change of a dense variable. Measures are None where values cannot be compared.
 
     `max_abs` and `l2` are of b - a, `relative` is l2 over the L2 norm of a (None when that is 0), `cosine` is between
     both.
@@ -55,12 +55,12 @@ class DenseDiff:
     relative: float | None = None
     cosine: float | None = None
     what: str = ""
-    """What else changed: dtype or shape, from -> to."""
+    """The other changes: of dtype or shape, from -> to."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """A row that moved: the L2 norm and the largest absolute element of its change."""
+    """A changed row: the L2 norm of its change, and the largest absolute element."""
 
     id: int
     l2: float
@@ -69,7 +69,7 @@ class RowChange:
 
 @dataclass(frozen=True, slots=True)
 class TableDiff:
-    """How a table changed: counts of ids, measures over the rows that both have, the rows that moved most.
+    """The change of a table: counts of ids, measures over the rows of both sides, the rows that changed most.
 
     `histogram` counts changed rows by their L2 change, between HISTOGRAM_EDGES.
     """
@@ -86,14 +86,14 @@ class TableDiff:
     top: tuple[RowChange, ...] = ()
     histogram: tuple[int, ...] = ()
     what: str = ""
-    """What else changed: dim, dtype or initializer, from -> to."""
+    """The other changes: of dim, dtype or initializer, from -> to."""
     rows: tuple[tuple[int, str, float | None], ...] = ()
-    """(id, status, L2 change) of every row that is not unchanged; only when asked for."""
+    """(id, status, L2 change) of every row that differs; empty unless `rows` is set."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiffResult:
-    """What differs between two versions; `equal` within the tolerance."""
+    """The differences between two versions; `equal` within the tolerance."""
 
     a: str
     b: str
@@ -119,9 +119,9 @@ def diff_versions(
 ) -> DiffResult:
     """Compare two versions by value: elements are equal when they differ by at most `tolerance`, or are both NaN.
 
-    `top` rows that moved most are named for each table; with `rows` every row that differs. Temporary files of the
-    size of the tables that differ are made in the system's directory for them. Raises what reading raises, CorruptError
-    for an id that is there twice, NoSpaceError when the temporary files find no room.
+    For each table the result has the `top` rows that changed most; with `rows`, every row that differs. Tables that
+    differ need temporary files of their size, in the system's directory for them. Raises the errors of reading,
+    CorruptError for an id that occurs twice, NoSpaceError when there is no space for the temporary files.
     """
     remote = not (is_local(a.location) and is_local(b.location))
     count = default_workers(remote=remote) if workers is None else workers
@@ -140,12 +140,12 @@ def diff_versions(
         )
         names = sorted({*one.table_names, *two.table_names})
         progress.start("comparing rows", sum(_table_bytes(c, n) for n in names for c in (one, two)))
-        wish = _Wish(tolerance, top, rows, part_bytes)
+        options = _Options(tolerance, top, rows, part_bytes)
         sides = (_Side(one), _Side(two))
         tables = tuple(
             _equal_table(one, name)
             if first.tables.get(name) == second.tables.get(name)
-            else _diff_table(*sides, name, wish, progress)
+            else _diff_table(*sides, name, options, progress)
             for name in names
         )
         one.check_unchanged()
@@ -155,8 +155,8 @@ def diff_versions(
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
-    """What is asked of the comparison of a table."""
+class _Options:
+    """The caller's options for the comparison of a table."""
 
     tolerance: float
     top: int
@@ -166,7 +166,7 @@ class _Wish:
 
 @dataclass(slots=True)
 class _Sums:
-    """Sums over elements of both sides from which all measures follow."""
+    """Sums over the elements of both sides, from which all measures follow."""
 
     max_abs: float = 0.0
     change: float = 0.0
@@ -203,7 +203,7 @@ def _worse(a: float, b: float) -> float:
 def _change(
     a: npt.NDArray[np.generic], b: npt.NDArray[np.generic], tolerance: float
 ) -> tuple[F64, F64, F64, npt.NDArray[np.bool_]]:
-    """Return (a, b, b - a) in float64 and where they differ by more than the tolerance; NaN equals NaN."""
+    """Return (a, b, b - a) in float64, and where a and b differ by more than the tolerance; NaN equals NaN."""
     with np.errstate(all="ignore"):
         x, y = a.astype(np.float64), b.astype(np.float64)
         same = (a == b) | (np.isnan(x) & np.isnan(y))
@@ -215,7 +215,7 @@ def _change(
 
 
 def _whole_change(a: Any, b: Any) -> F64:
-    """Return b - a of whole numbers of one dtype: subtracted before float64, which holds only 53 bits, sees them."""
+    """Return b - a of whole numbers of one dtype, subtracted before the cast: float64 has only 53 bits for them."""
     apart = np.where(a > b, a - b, b - a).view(f"<u{a.dtype.itemsize}").astype(np.float64)
     change: F64 = np.where(a > b, -apart, apart)
     return change
@@ -231,10 +231,10 @@ def _diff_dense(one: Checkpoint, two: Checkpoint, name: str, tolerance: float) -
     if first is None or second is None:
         return DenseDiff(name, "added" if first is None else "removed")
     a, b = first[1], second[1]
-    told = [f"dtype {a.dtype.name} -> {b.dtype.name}"] if a.dtype != b.dtype else []
+    changes = [f"dtype {a.dtype.name} -> {b.dtype.name}"] if a.dtype != b.dtype else []
     if a.shape != b.shape:
-        told.append(f"shape {_shape(a.shape)} -> {_shape(b.shape)}")
-        return DenseDiff(name, "changed", what=", ".join(told))
+        changes.append(f"shape {_shape(a.shape)} -> {_shape(b.shape)}")
+        return DenseDiff(name, "changed", what=", ".join(changes))
     sums, differs = _Sums(), False
     step = _DENSE_BYTES // 8
     for start in range(0, a.elements, step):
@@ -244,8 +244,8 @@ def _diff_dense(one: Checkpoint, two: Checkpoint, name: str, tolerance: float) -
         )
         sums.add(x, y, change)
         differs |= bool(differ.any())
-    status = "changed" if differs or told else "equal"
-    return DenseDiff(name, status, sums.max_abs, sums.l2, sums.relative, sums.cosine, ", ".join(told))
+    status = "changed" if differs or changes else "equal"
+    return DenseDiff(name, status, sums.max_abs, sums.l2, sums.relative, sums.cosine, ", ".join(changes))
 
 
 def _elements(
@@ -273,7 +273,7 @@ def _equal_table(checkpoint: Checkpoint, name: str) -> TableDiff:
 
 
 class _Side:
-    """One of the two checkpoints; its pieces of ids are counted when the first of its tables needs them."""
+    """One of the two checkpoints; its rows are counted when the first of its tables needs them."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
@@ -287,7 +287,7 @@ class _Side:
         return by_table
 
     def cut(self, name: str, parts: int, progress: Progress) -> PartitionedTable:
-        """Return a table cut by a hash of the id."""
+        """Return a table in parts by a hash of the id."""
         return PartitionedTable(
             self.checkpoint,
             name,
@@ -298,24 +298,24 @@ class _Side:
         )
 
 
-def _diff_table(first: _Side, second: _Side, name: str, wish: _Wish, progress: Progress) -> TableDiff:
+def _diff_table(first: _Side, second: _Side, name: str, options: _Options, progress: Progress) -> TableDiff:
     one, two = first.checkpoint, second.checkpoint
     if name not in one.table_names:
         return TableDiff(name, "added", added=_row_count(two, name))
     if name not in two.table_names:
         return TableDiff(name, "removed", removed=_row_count(one, name))
-    told = list(_table_changes(one, two, name))
+    changes = list(_table_changes(one, two, name))
     size = max(_table_bytes(one, name), _table_bytes(two, name)) + 16 * _row_count(one, name)
-    parts = parts_needed(size, wish.part_bytes)
-    comparison = _TableComparison(wish)
+    parts = parts_needed(size, options.part_bytes)
+    comparison = _TableComparison(options)
     with first.cut(name, parts, progress) as left, second.cut(name, parts, progress) as right:
         for one_part, other in zip(left.all_parts(), right.all_parts(), strict=True):
             comparison.add(one_part, other)
-    return comparison.result(name, ", ".join(told))
+    return comparison.result(name, ", ".join(changes))
 
 
 def _table_changes(one: Checkpoint, two: Checkpoint, name: str) -> Iterator[str]:
-    """Yield what is not the same of two tables apart from their rows."""
+    """Yield the differences of two tables apart from their rows."""
     a, b = one.infos.get(name), two.infos.get(name)
     if a and b and a.dim != b.dim:
         yield f"dim {a.dim} -> {b.dim}"
@@ -328,9 +328,9 @@ def _table_changes(one: Checkpoint, two: Checkpoint, name: str) -> Iterator[str]
 
 @dataclass(slots=True)
 class _TableComparison:
-    """What is counted over the parts of a table."""
+    """The differences counted so far, over the parts of a table."""
 
-    wish: _Wish
+    options: _Options
     added: int = 0
     removed: int = 0
     changed: int = 0
@@ -351,7 +351,7 @@ class _TableComparison:
         new = np.setdiff1d(b.ids, a.ids[both], assume_unique=True)
         self.removed += len(gone)
         self.added += len(new)
-        if self.wish.rows:
+        if self.options.rows:
             self.rows += [(i, "removed", None) for i in gone.tolist()]
             self.rows += [(i, "added", None) for i in new.tolist()]
         places = np.flatnonzero(both)
@@ -364,27 +364,27 @@ class _TableComparison:
             self._compare_rows(a.ids[place], a.rows(place), b.rows(at[place]))
 
     def _compare_rows(self, ids: npt.NDArray[np.int64], a: npt.NDArray[np.generic], b: npt.NDArray[np.generic]) -> None:
-        x, y, change, differ = _change(a, b, self.wish.tolerance)
+        x, y, change, differ = _change(a, b, self.options.tolerance)
         self.sums.add(x, y, change)
-        moved = np.flatnonzero(differ.any(axis=1))
-        self.changed += len(moved)
-        self.unchanged += len(ids) - len(moved)
-        if not len(moved):
+        differing = np.flatnonzero(differ.any(axis=1))
+        self.changed += len(differing)
+        self.unchanged += len(ids) - len(differing)
+        if not len(differing):
             return
         with np.errstate(all="ignore"):
-            l2 = np.sqrt((change[moved] ** 2).sum(axis=1))
-            largest = np.abs(change[moved]).max(axis=1)
+            l2 = np.sqrt((change[differing] ** 2).sum(axis=1))
+            largest = np.abs(change[differing]).max(axis=1)
         self.histogram += np.bincount(np.searchsorted(HISTOGRAM_EDGES, l2, "right"), minlength=len(self.histogram))
-        if self.wish.rows:
-            self.rows += [(i, "changed", c) for i, c in zip(ids[moved].tolist(), l2.tolist(), strict=True)]
-        if self.wish.top:
-            order = np.lexsort((ids[moved], -np.where(np.isnan(l2), np.inf, l2)))[: self.wish.top]
-            self.top += [RowChange(int(ids[moved[k]]), float(l2[k]), float(largest[k])) for k in order.tolist()]
+        if self.options.rows:
+            self.rows += [(i, "changed", c) for i, c in zip(ids[differing].tolist(), l2.tolist(), strict=True)]
+        if self.options.top:
+            order = np.lexsort((ids[differing], -np.where(np.isnan(l2), np.inf, l2)))[: self.options.top]
+            self.top += [RowChange(int(ids[differing[k]]), float(l2[k]), float(largest[k])) for k in order.tolist()]
             self.top.sort(key=lambda r: (-(math.inf if math.isnan(r.l2) else r.l2), r.id))
-            del self.top[self.wish.top :]
+            del self.top[self.options.top :]
 
     def result(self, name: str, what: str) -> TableDiff:
-        """Return what was counted."""
+        """Return the counted differences as a result."""
         same = not (self.added or self.removed or self.changed or what)
         return TableDiff(
             name,

@@ -1,7 +1,7 @@
-"""Single rows and variables: only the shards that can hold them are opened, only the rows asked for are read.
+"""Single rows and variables: only the shards that can have them are opened, and only the requested rows are read.
 
-A row with id i lies in shard `i % ps_num`, so one shard's headers, its ids and the row itself are all that is touched.
-Rows that lie close together are read at once; how close is a page.
+A row with id i lies in shard `i % ps_num`, so a lookup reads only the headers of that shard, its ids and the row.
+Rows that lie less than a page apart are read at once.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _QUERIES_AT_ONCE: Final = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lookup:
-    """Rows of a table: int64 [n] ids in the order asked for, their [n, dim] vectors, and the ids that are not there.
+    """Rows of a table: int64 [n] ids in the requested order, their [n, dim] vectors, and the ids without a row.
 
-    `duplicates` are ids that a shard holds more than once; the last row is the one shown, as ElasticDL restores it.
+    `duplicates` are ids with several rows; the last row is the result, as in a restore by ElasticDL.
     """
 
     ref: str
@@ -56,7 +56,7 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """The rows most similar to that of `id`, the most similar first: (id, cosine)."""
+    """The rows most similar to the row of `id`, the most similar first: (id, cosine)."""
 
     id: int
     nearest: tuple[tuple[int, float], ...]
@@ -70,23 +70,23 @@ def look_up(
     everywhere: bool = False,
     storage_options: Mapping[str, str] | None = None,
 ) -> Lookup:
-    """Return the rows of some ids. Each id is looked for in the shard it belongs to; with `everywhere` in all.
+    """Return the rows of some ids. Each id is searched in the shard it belongs to; with `everywhere` in all shards.
 
-    Ids asked for twice are answered once. Raises NotFoundError for an unknown table, IncompleteError when a shard that
-    would be needed is missing, UnsupportedError for a dtype that numpy lacks, and what reading raises.
+    A repeated id has one row in the result. Raises NotFoundError for an unknown table, IncompleteError when a needed
+    shard is missing, UnsupportedError for a dtype that numpy lacks, and the errors of reading.
     """
     wanted = _unique(ids)
     owner = placement.row_owners(wanted, version.ps_num or 1)
     shards = set(range(version.ps_num or 1)) if everywhere else set(owner.tolist()) or {0}
     with _open_some(version, shards, storage_options) as checkpoint:
-        held = checkpoint.entries(table)
+        entries = checkpoint.entries(table)
         dtype = checkpoint.table_dtype(table)
-        # A table without rows has no dim but what its info claims, and nothing is made of that size.
-        dim = max((e.dim for _, e in held), default=0)
+        # Only the info of a table without rows claims a dim: no array gets that size.
+        dim = max((e.dim for _, e in entries), default=0)
         claimed = checkpoint.infos[table].dim if table in checkpoint.infos else 0
         vectors = np.zeros((len(wanted), dim), as_dtype(np.empty(0, np.uint8), dtype).dtype)
         found = np.zeros(len(wanted), np.int64)
-        for shard, entry in held:
+        for shard, entry in entries:
             mine = np.arange(len(wanted)) if everywhere else np.flatnonzero(owner == shard.file.ps_id)
             _collect(checkpoint, shard, entry, wanted, mine, vectors, found)
         bytes_read = checkpoint.bytes_read
@@ -105,20 +105,20 @@ def look_up(
 
 
 def _unique(ids: Sequence[int] | I64) -> I64:
-    """Return the ids without repetitions, in the order of their first mention."""
+    """Return the ids without repetitions, in the order of their first occurrences."""
     try:
         asked = np.asarray(ids, np.int64).reshape(-1)
     except (OverflowError, ValueError):
-        raise UsageError("ids are whole numbers of 64 bits") from None
+        raise UsageError("ids must be whole numbers of 64 bits") from None
     _, first = np.unique(asked, return_index=True)
     return asked[np.sort(first)]
 
 
 def _open_some(version: Version, owners: set[int], storage_options: Mapping[str, str] | None) -> Checkpoint:
     """Open only some shards of a version."""
-    lacking = sorted(owners & set(version.missing))
-    if lacking:
-        raise IncompleteError(f"shard {lacking[0]} of {version.ps_num} is missing", path=version.path)
+    missing = sorted(owners & set(version.missing))
+    if missing:
+        raise IncompleteError(f"shard {missing[0]} of {version.ps_num} is missing", path=version.path)
     some = tuple(shard for shard in version.shards if shard.ps_id in owners)
     checkpoint = open_checkpoint(replace(version, shards=some), partial=True, storage_options=storage_options)
     try:
@@ -138,7 +138,7 @@ def _collect(
     vectors: npt.NDArray[np.generic],
     found: I64,
 ) -> None:
-    """Find in a shard those wanted ids that `mine` numbers; fill in their rows, count in `found` what was met."""
+    """Search a shard for `wanted[mine]`; write the rows to `vectors`, and count those of each id in `found`."""
     reader = checkpoint.reader(shard)
     order = mine[np.argsort(wanted[mine])]
     ordered = wanted[order]
@@ -164,7 +164,7 @@ def _collect(
 
 
 def _close_together(row: I64, row_bytes: int) -> Iterator[slice]:
-    """Cut ascending row numbers where the gap is more than a page, and where a stretch grows beyond a batch."""
+    """Cut ascending row numbers at gaps of more than a page, and where a stretch exceeds a batch."""
     gap = max(_NEAR_BYTES // max(row_bytes, 1), 1)
     window = row // max(VALUE_BATCH_BYTES // max(row_bytes, 1), 1)
     cuts = np.flatnonzero((np.diff(row) > gap) | (np.diff(window) > 0)) + 1
@@ -174,9 +174,9 @@ def _close_together(row: I64, row_bytes: int) -> Iterator[slice]:
 def read_variable(
     version: Version, name: str, *, storage_options: Mapping[str, str] | None = None
 ) -> tuple[npt.NDArray[np.generic], DType]:
-    """Return a dense variable and its dtype, from the shard its name belongs to, else from wherever it lies.
+    """Return a dense variable and its dtype, from the shard its name belongs to, else from any other shard.
 
-    bfloat16, which numpy lacks, comes as the same values in float32. Raises NotFoundError for an unknown name.
+    bfloat16, which numpy lacks, becomes float32 with the same values. Raises NotFoundError for an unknown name.
     """
     ps_num = version.ps_num or 0
     owner = {placement.variable_owner(name, ps_num)} if ps_num else set()
@@ -195,14 +195,14 @@ def find_nearest(
     *,
     storage_options: Mapping[str, str] | None = None,
 ) -> tuple[Neighbours, ...]:
-    """Return, for each row looked up, the `count` other rows of the table most similar to it by cosine.
+    """Return, for each row of a lookup, the `count` other rows of the table most similar to it by cosine.
 
-    Reads the whole table once, in batches. Rows of zeros, and rows with NaN or infinities, are similar to nothing.
+    Reads the whole table once, in batches. Rows of zeros, and rows with NaN or infinities, are similar to no row.
     Equal similarities come in the order of ids. Raises UsageError for a `count` below 1, UnsupportedError for more
     than 256 rows at a time.
     """
     if len(lookup.ids) > _QUERIES_AT_ONCE:
-        raise UnsupportedError(f"the nearest of at most {_QUERIES_AT_ONCE} rows at a time, got {len(lookup.ids)}")
+        raise UnsupportedError(f"--nearest takes at most {_QUERIES_AT_ONCE} rows at a time, got {len(lookup.ids)}")
     if count < 1:
         raise UsageError(f"nearest must be at least 1, got {count}")
     queries = _unit(lookup.vectors)
@@ -227,7 +227,7 @@ def find_nearest(
 
 
 def _unit(rows: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
-    """Return vectors of length one; NaN where there is no direction. Scaled first: squares leave float64's range."""
+    """Return vectors of length one, or of NaN without a direction; scaled first, since squares can exceed float64."""
     with np.errstate(all="ignore"):
         vectors = rows.astype(np.float64)
         vectors = vectors / np.abs(vectors).max(axis=1, keepdims=True, initial=0.0)

@@ -1,7 +1,8 @@
-"""Evaluation metrics from where ElasticDL jobs leave them: a master's log, TensorBoard, CSV, JSON lines.
+"""Evaluation metrics from the places where ElasticDL jobs leave them: a master's log, TensorBoard, CSV, JSON lines.
 
-Reading gives a series: metrics by step. Matching it with the versions of a location is pure, and says what did not
-match. ElasticDL evaluates live parameters, so a metric of step N is close to version N, not exactly of it.
+Reading gives a series: metrics by step. Matching a series with the versions of a location is pure, and also returns
+the steps and versions without a match. ElasticDL evaluates live parameters, so a metric of step N belongs to
+parameters close to version N, not exactly to that version.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _MAX_DEPTH: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class MetricSeries:
-    """Metrics by step, and what in the source could not be read, with its place."""
+    """Metrics by step, and the places in the source that could not be read, each with the reason."""
 
     source: str
     steps: Mapping[int, Mapping[str, float]]
@@ -49,7 +50,7 @@ class MetricSeries:
 
 @dataclass(frozen=True, slots=True)
 class MetricMatch:
-    """Metrics of one version; `step` is where they were measured, `replaced` what the version had under these names."""
+    """New metrics of one version, the step of their measurement, and the version's old values that they replace."""
 
     version: Version
     step: int
@@ -59,7 +60,7 @@ class MetricMatch:
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    """What of a series goes to which version, and what goes nowhere."""
+    """The metrics that each version gets from a series, and the steps and versions without a match."""
 
     source: str
     location: str
@@ -70,15 +71,15 @@ class ImportPlan:
 
 
 def read_series(source: str, kind: str | None = None) -> MetricSeries:
-    """Read a source; `kind` is one of FORMATS, None to tell it from the source's name.
+    """Read a source; `kind` is one of FORMATS, or None to guess it from the source's name.
 
-    A later value of a step and a metric wins over an earlier one. Raises NotFoundError for no such source,
-    UsageError for one that holds no metrics at all or is not what it is said to be, UnsupportedError when
-    TensorBoard's library is not installed.
+    Of several values of a metric at one step the last one counts. Raises NotFoundError for a missing source,
+    UsageError for a source without metrics or in another format, UnsupportedError when TensorBoard's library is not
+    installed.
     """
     chosen = kind or _guess(source)
     if chosen not in FORMATS:
-        raise UsageError(f"no format {chosen!r}; expected one of {', '.join(FORMATS)}")
+        raise UsageError(f"unknown format {chosen!r}; expected one of {', '.join(FORMATS)}")
     steps: dict[int, dict[str, float]] = {}
     skipped: list[str] = []
     readers = {"log": _from_log, "tensorboard": _from_tensorboard, "csv": _from_csv, "jsonl": _from_json_lines}
@@ -91,16 +92,16 @@ def read_series(source: str, kind: str | None = None) -> MetricSeries:
         raise UsageError(
             f"no metrics found ({skipped[0]})" if skipped else "no metrics found",
             path=source,
-            hint=f"it was read as {chosen}; --format says otherwise",
+            hint=f"edl-ckpt read it as {chosen}; choose another format with --format",
         )
     return MetricSeries(source, dict(sorted(steps.items())), tuple(skipped))
 
 
 def match_series(series: MetricSeries, location: str, versions: Iterable[Version], *, nearest: int = 0) -> ImportPlan:
-    """Return which metrics go to which version: those of its own step, else of the nearest within `nearest` steps.
+    """Return the metrics of each version: those of its own step, else of the nearest one within `nearest` steps.
 
-    Of two steps equally near, the earlier: a model is not credited with what came later. A step may serve several
-    versions.
+    Of two steps at the same distance the earlier one counts: no model gets the credit for later training. One step may
+    match several versions.
     """
     listed = list(versions)
     steps = sorted(series.steps)
@@ -117,19 +118,19 @@ def match_series(series: MetricSeries, location: str, versions: Iterable[Version
             }
             matches.append(MetricMatch(version, step, found, replaced))
     used = {match.step for match in matches}
-    served = {match.version.path for match in matches}
+    matched = {match.version.path for match in matches}
     return ImportPlan(
         source=series.source,
         location=location,
         matches=tuple(matches),
         steps_without_version=tuple(s for s in series.steps if s not in used),
-        versions_without_metrics=tuple(v.version for v in listed if v.path not in served),
+        versions_without_metrics=tuple(v.version for v in listed if v.path not in matched),
         skipped=series.skipped,
     )
 
 
 def execute_import(plan: ImportPlan, storage_options: Mapping[str, str] | None = None) -> None:
-    """Record what a plan matched; the caller holds the location's lock."""
+    """Record the metrics of a plan; the caller holds the location's lock."""
     from edl_ckpt.core.state.annotate import set_metrics
 
     for match in plan.matches:
@@ -154,7 +155,7 @@ def _guess(source: str) -> str:
 
 
 Found = Iterator[tuple[str, int, dict[str, float] | str]]
-"""(place, step, metrics), or (place, 0, why not)."""
+"""(place, step, metrics), or (place, 0, why they cannot be read)."""
 
 
 def _lines(source: str) -> Iterator[tuple[int, str]]:
@@ -184,7 +185,7 @@ def parse_literal(text: str) -> Any:
     try:
         return _value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise UsageError("not a dict of numbers") from None
+        raise UsageError("expected a dict of numbers") from None
 
 
 def _value(node: ast.AST) -> Any:
@@ -207,33 +208,33 @@ def _value(node: ast.AST) -> Any:
 
 
 def flatten(value: Any, prefix: str = "", depth: int = 0) -> dict[str, float]:
-    """Return metrics by name, those of several outputs as `output/metric`; UsageError for what is no number.
+    """Return metrics by name, those of several outputs as `output/metric`; UsageError for a value that is no number.
 
     >>> flatten({"a": {"auc": 0.5}, "mse": 1})
     {'a/auc': 0.5, 'mse': 1.0}
     """
     if not isinstance(value, Mapping) or depth > _MAX_DEPTH:
-        raise UsageError("not a dict of numbers")
+        raise UsageError("expected a dict of numbers")
     metrics: dict[str, float] = {}
-    for name, held in value.items():
+    for name, entry in value.items():
         full = check_metric_name(f"{prefix}{name}")
-        if isinstance(held, Mapping):
-            metrics |= flatten(held, f"{full}/", depth + 1)
+        if isinstance(entry, Mapping):
+            metrics |= flatten(entry, f"{full}/", depth + 1)
         else:
-            metrics[full] = _number(held, full)
+            metrics[full] = _number(entry, full)
     return metrics
 
 
 def _number(value: Any, name: str) -> float:
-    """Return a metric's value from a number or its text; an empty text is a mistake here."""
+    """Return a metric's value from a number or its text; an empty text is an error."""
     try:
         return float("none" if isinstance(value, bool) else value)
     except (TypeError, ValueError, OverflowError):
-        raise UsageError(f"{name!r} is {value!r}, not a number") from None
+        raise UsageError(f"metric {name!r} must be a number, got {value!r}") from None
 
 
 def _from_csv(source: str) -> Found:
-    """Rows of `version,metric,value`, or of a version and a column for each metric; `step` is read as `version`."""
+    """Yield rows of `version,metric,value`, or of a version and a column for each metric; `step` means `version`."""
     with storage_errors(source), open(source, encoding="utf-8-sig", errors="replace", newline="") as file:
         rows = csv.DictReader(file)
         header = [name.strip() for name in rows.fieldnames or ()]
@@ -242,7 +243,7 @@ def _from_csv(source: str) -> Found:
             for row in rows:
                 yield _from_record(f"line {rows.line_num}", {k: v for k, v in row.items() if k and v not in {"", None}})
         except csv.Error as error:
-            yield f"line {rows.line_num}", 0, f"not CSV: {error}"
+            yield f"line {rows.line_num}", 0, f"this is not CSV: {error}"
 
 
 def _from_json_lines(source: str) -> Found:
@@ -252,20 +253,20 @@ def _from_json_lines(source: str) -> Found:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
-            yield f"line {line_number}", 0, "not a JSON document"
+            yield f"line {line_number}", 0, "this is not a JSON document"
             continue
         yield _from_record(f"line {line_number}", record)
 
 
 def _from_record(place: str, record: Any) -> tuple[str, int, dict[str, float] | str]:
     if not isinstance(record, dict):
-        return place, 0, "not an object"
+        return place, 0, "this is not an object"
     key = next((name for name in _STEP_NAMES if name in record), None)
     if key is None:
-        return place, 0, "no `version` or `step`"
+        return place, 0, "there is no `version` and no `step`"
     step = str(record[key]).strip()
     if not (step.isascii() and step.isdigit() and len(step) < 19):
-        return place, 0, f"{step!r} is no {key}"
+        return place, 0, f"{key} must be a whole number, got {step!r}"
     rest = {str(name): value for name, value in record.items() if name != key}
     if set(rest) == {"metric", "value"}:
         rest = {str(rest["metric"]): rest["value"]}
@@ -276,7 +277,7 @@ def _from_record(place: str, record: Any) -> tuple[str, int, dict[str, float] | 
 
 
 def _from_tensorboard(source: str) -> Found:
-    """Scalars of every run below a directory, or of one event file; runs in the order of their names."""
+    """Yield the scalars of every run below a directory, or of one event file; runs in the order of their names."""
     try:
         from tensorboard.backend.event_processing import event_accumulator, io_wrapper
         from tensorboard.util import tensor_util
@@ -289,17 +290,17 @@ def _from_tensorboard(source: str) -> Found:
     everything = {event_accumulator.SCALARS: 0, event_accumulator.TENSORS: 0}
     runs = sorted(io_wrapper.GetLogdirSubdirectories(source)) if os.path.isdir(source) else [source]
     for run in runs:
-        held = event_accumulator.EventAccumulator(run, size_guidance=everything)
+        events = event_accumulator.EventAccumulator(run, size_guidance=everything)
         try:
-            held.Reload()
+            events.Reload()
         except Exception as error:
             raise EdlCkptError(f"TensorBoard's library cannot read it: {error}", path=run) from error
-        tags = held.Tags()
+        tags = events.Tags()
         for tag in tags["scalars"]:
-            for event in held.Scalars(tag):
+            for event in events.Scalars(tag):
                 yield f"{run}: {tag}", event.step, {check_metric_name(tag): float(event.value)}
         for tag in tags["tensors"]:
-            if held.SummaryMetadata(tag).plugin_data.plugin_name == "scalars":
-                for event in held.Tensors(tag):
+            if events.SummaryMetadata(tag).plugin_data.plugin_name == "scalars":
+                for event in events.Tensors(tag):
                     value = float(tensor_util.make_ndarray(event.tensor_proto).item())
                     yield f"{run}: {tag}", event.step, {check_metric_name(tag): value}

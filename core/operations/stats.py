@@ -1,4 +1,4 @@
-"""Statistics of values, one pass in bounded memory: what `inspect --stats` shows of each tensor."""
+"""Statistics of the values of each tensor, in one pass and bounded memory: the result behind `inspect --stats`."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _SHOWN_BINS: Final = 24
 class TensorStats:
     """Statistics of one variable or table.
 
-    Minimum, maximum, mean, standard deviation and L2 norm are over the finite values, None where there is none, and
-    infinite or NaN where a sum leaves float64.
-    `histogram` counts finite values between consecutive `edges`, of which there is one more.
+    Minimum, maximum, mean, standard deviation and L2 norm are over the finite values: None without any, and infinite
+    or NaN where a sum exceeds float64. `histogram` counts the finite values between consecutive `edges`, so there is
+    one edge more than counts.
     """
 
     name: str
@@ -47,7 +47,7 @@ class TensorStats:
 
 @dataclass(slots=True)
 class _Moments:
-    """Sums over batches; the histogram's range doubles as values outgrow it, and its bins are merged in pairs."""
+    """Sums over batches. When values exceed the range of the histogram, it doubles and bins are merged in pairs."""
 
     elements: int = 0
     finite: int = 0
@@ -57,13 +57,13 @@ class _Moments:
     maximum: float = -math.inf
     mean: float = 0.0
     squares: float = 0.0
-    """Sum of squared distances from the mean, updated batch by batch (Chan, Golub and LeVeque)."""
+    """The sum of squared distances from the mean, updated batch by batch (Chan, Golub and LeVeque)."""
     reach: float = 0.0
     bins: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(_BINS, np.int64))
 
     def add(self, values: npt.NDArray[np.generic]) -> None:
         """Add a batch of any shape."""
-        with np.errstate(all="ignore"):  # signalling NaNs, and sums beyond float64
+        with np.errstate(all="ignore"):  # signalling NaNs, and sums that exceed float64
             self._add(values.reshape(-1).astype(np.float64))
 
     def _add(self, flat: npt.NDArray[np.float64]) -> None:
@@ -95,7 +95,7 @@ class _Moments:
         self.bins += np.bincount(np.minimum(place, _BINS - 1), minlength=_BINS)
 
     def result(self, name: str, kind: str) -> TensorStats:
-        """Return the statistics, the histogram cut to where values are."""
+        """Return the statistics, with the histogram cut to the bins that have values."""
         histogram, edges = self._shown()
         some = self.finite > 0
         l2 = self.squares + self.finite * self.mean * self.mean
@@ -128,7 +128,7 @@ class _Moments:
 
 
 def _power_above(value: float) -> float:
-    """Return the least power of two that is not below a value; the largest float where that is beyond float64."""
+    """Return the least power of two that is not below a value; the largest float where that power exceeds float64."""
     return 2.0 ** math.ceil(math.log2(value)) if value <= 2.0**1023 else sys.float_info.max
 
 
@@ -139,21 +139,21 @@ def tensor_stats(
     tables: Sequence[str] | None = None,
     progress: Progress = SILENT,
 ) -> tuple[TensorStats, ...]:
-    """Return statistics of the named variables and tables, of all when None; each value is read once.
+    """Return statistics of the named variables and tables; None means all of them. Each value is read once.
 
-    Raises NotFoundError for an unknown name and what reading raises.
+    Raises NotFoundError for an unknown name, and the errors of reading.
     """
     names = checkpoint.variable_names if variables is None else list(variables)
-    of_tables = checkpoint.table_names if tables is None else list(tables)
+    table_names = checkpoint.table_names if tables is None else list(tables)
     wanted = set(names)
-    progress.start("reading values", _total(checkpoint, wanted, set(of_tables)))
+    progress.start("reading values", _total(checkpoint, wanted, set(table_names)))
     moments = {name: _Moments() for name in names}
     for piece in dense_pieces(checkpoint):
         if piece.entry.name in wanted:
             moments[piece.entry.name].add(as_dtype(read_dense(checkpoint, piece), piece.entry.dtype))
             progress.advance(piece.size)
     results = [moments[name].result(name, "variable") for name in names]
-    results += [_of_table(checkpoint, name, progress) for name in of_tables]
+    results += [_table_stats(checkpoint, name, progress) for name in table_names]
     return tuple(results)
 
 
@@ -167,7 +167,7 @@ def _sizes(checkpoint: Checkpoint) -> Iterator[tuple[str, int]]:
         yield from ((t.name, t.values.size_bytes) for t in shard.tables)
 
 
-def _of_table(checkpoint: Checkpoint, name: str, progress: Progress) -> TensorStats:
+def _table_stats(checkpoint: Checkpoint, name: str, progress: Progress) -> TensorStats:
     moments = _Moments()
     for batch in checkpoint.table(name, batch_rows=16_384):
         moments.add(batch.vectors)

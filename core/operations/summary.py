@@ -1,4 +1,4 @@
-"""What a checkpoint holds, from the indexes of its shards: the result behind `inspect`."""
+"""The summary of a checkpoint, from the indexes of its shards: the result behind `inspect`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edl_ckpt.core.format.model import ShardIndex, Version
 
 @dataclass(frozen=True, slots=True)
 class ShardSummary:
-    """One shard: its file, how many dense variables and how many rows of all tables."""
+    """One shard: its file, the number of its dense variables and of the rows of all its tables."""
 
     ps_id: int
     path: str
@@ -22,7 +22,7 @@ class ShardSummary:
 
 @dataclass(frozen=True, slots=True)
 class VariableSummary:
-    """A dense variable and the ps_id of the shard that holds it."""
+    """A dense variable and the ps_id of its shard."""
 
     name: str
     dtype: str
@@ -62,7 +62,7 @@ class CheckpointSummary:
 
 def summarize(version: Version, shards: Sequence[ShardIndex]) -> CheckpointSummary:
     """Return the summary of a version from its shards' indexes, in ps_id order; variables and tables by name."""
-    held = sorted(((v, s.file.ps_id) for s in shards for v in s.variables), key=lambda h: (h[0].name, h[1]))
+    placed = sorted(((v, s.file.ps_id) for s in shards for v in s.variables), key=lambda p: (p[0].name, p[1]))
     tables = tuple(_table(name, shards) for name in _table_names(shards))
     return CheckpointSummary(
         ref=version.ref,
@@ -71,12 +71,12 @@ def summarize(version: Version, shards: Sequence[ShardIndex]) -> CheckpointSumma
         generation=max((s.generation for s in shards), default=""),
         layout=version.layout.name,
         size_bytes=version.size_bytes,
-        parameters=sum(v.elements for v, _ in held) + sum(t.rows * t.dim for t in tables),
+        parameters=sum(v.elements for v, _ in placed) + sum(t.rows * t.dim for t in tables),
         shards=tuple(
             ShardSummary(s.file.ps_id, s.file.path, s.file.size_bytes, len(s.variables), sum(t.rows for t in s.tables))
             for s in shards
         ),
-        variables=tuple(VariableSummary(v.name, v.dtype.name, v.shape, v.size_bytes, ps_id) for v, ps_id in held),
+        variables=tuple(VariableSummary(v.name, v.dtype.name, v.shape, v.size_bytes, ps_id) for v, ps_id in placed),
         tables=tables,
     )
 
@@ -103,9 +103,9 @@ def _table(name: str, shards: Sequence[ShardIndex]) -> TableSummary:
 def select(
     summary: CheckpointSummary, *, shard: int | None = None, table: str | None = None, variable: str | None = None
 ) -> CheckpointSummary:
-    """Return the part of a summary that is asked for; naming a table or a variable leaves the others out.
+    """Return the requested part of a summary; the name of a table or a variable leaves all others out.
 
-    Raises NotFoundError for a shard, table or variable that is not there.
+    Raises NotFoundError for an unknown shard, table or variable.
     """
     shards = [s for s in summary.shards if shard in {None, s.ps_id}]
     by_name = table is not None or variable is not None

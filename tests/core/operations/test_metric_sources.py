@@ -71,31 +71,43 @@ def test_tables(tmp_path: Path, name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
+    ("name", "text", "reason"),
     [
-        ("a.csv", "name,metric\n1,2\n"),
-        ("a.csv", "version,auc\nten,0.5\n-1,0.5\n"),
-        ("a.csv", "version,auc\n1,high\n"),
-        ("a.csv", ""),
-        ("a.jsonl", "[1, 2]\n{\n"),
-        ("a.jsonl", '{"version": 1, "a": {"b": [1]}}'),
-        ("a.jsonl", '{"version": 1, "a\\n": 1}'),
-        ("a.log", "nothing here\n"),
-        ("a.csv", '{"version": 1, "auc": 0.5}\n'),
+        ("a.csv", "name,metric\n1,2\n", " (line 2: there is no `version` and no `step`)"),
+        ("a.csv", "version,auc\nten,0.5\n-1,0.5\n", " (line 2: version must be a whole number, got 'ten')"),
+        ("a.csv", "step,auc\n-1,0.5\n", " (line 2: step must be a whole number, got '-1')"),
+        ("a.csv", "version,auc\n1,high\n", " (line 2: metric 'auc' must be a number, got 'high')"),
+        ("a.csv", "", ""),
+        ("a.jsonl", "[1, 2]\n{\n", " (line 1: this is not an object)"),
+        ("a.jsonl", "\n{\n", " (line 2: this is not a JSON document)"),
+        ("a.jsonl", '{"version": 1, "a": {"b": [1]}}', " (line 1: metric 'a/b' must be a number, got [1])"),
+        ("a.log", "nothing here\n", ""),
+        ("a.log", "Evaluation metrics[v=3]: [1, 2]\n", " (line 1: expected a dict of numbers)"),
+        ("a.csv", '{"version": 1, "auc": 0.5}\n', ""),
     ],
 )
-def test_nothing_to_read(tmp_path: Path, name: str, text: str) -> None:
-    """A source without a single metric is an error that says why, whatever it holds."""
+def test_nothing_to_read(tmp_path: Path, name: str, text: str, reason: str) -> None:
+    """A source without a single metric is an error that gives the first reason, whatever is in it."""
     (tmp_path / name).write_text(text)
-    with pytest.raises(UsageError, match="no metrics found"):
+    with pytest.raises(UsageError) as caught:
         read_series(str(tmp_path / name))
+    assert caught.value.message == f"no metrics found{reason}"
+    kind = {"a.csv": "csv", "a.jsonl": "jsonl", "a.log": "log"}[name]
+    assert caught.value.hint == f"edl-ckpt read it as {kind}; choose another format with --format"
+
+
+def test_name_of_no_metric(tmp_path: Path) -> None:
+    """A name that is not printable is no metric's."""
+    (tmp_path / "a.jsonl").write_text('{"version": 1, "a\\n": 1}')
+    with pytest.raises(UsageError, match=r"no metrics found \(line 1: 'a\\n' "):
+        read_series(str(tmp_path / "a.jsonl"))
 
 
 def test_no_source(tmp_path: Path) -> None:
-    """A source that is not there, and a format that is none, are named."""
+    """A missing source and an unknown format are named."""
     with pytest.raises(NotFoundError):
         read_series(str(tmp_path / "none.log"))
-    with pytest.raises(UsageError, match="no format"):
+    with pytest.raises(UsageError, match="unknown format 'xml'; expected one of log, tensorboard, csv, jsonl"):
         read_series(str(tmp_path), "xml")
 
 
@@ -108,21 +120,21 @@ def test_literals_run_nothing(text: str) -> None:
         parse_literal(text)
 
 
-def format_owner(plan: ImportPlan) -> list[tuple[int, int]]:
+def matched_steps(plan: ImportPlan) -> list[tuple[int, int]]:
     return [(m.version.version, m.step) for m in plan.matches]
 
 
 def test_matching() -> None:
-    """A step goes to its version; near ones only when asked, the earlier of two; what did not match is told."""
+    """A step goes to its version; near ones only when asked, the earlier of two; the plan names what did not match."""
     versions, _ = versions_of(["10 complete auc=0.5", "20 complete auc=0.5", "30 complete", "1000 complete"])
     series = MetricSeries("x", {10: {"auc": 0.5}, 19: {"auc": 0.75}, 21: {"auc": 0.25}, 28: {"auc": 0.1}})
     exact = match_series(series, "run", versions)
-    assert format_owner(exact) == [(10, 10)]
+    assert matched_steps(exact) == [(10, 10)]
     assert exact.steps_without_version == (19, 21, 28)
     assert exact.versions_without_metrics == (20, 30, 1000)
     assert exact.matches[0].replaced == {}
     near = match_series(series, "run", versions, nearest=2)
-    assert format_owner(near) == [(10, 10), (20, 19), (30, 28)]
+    assert matched_steps(near) == [(10, 10), (20, 19), (30, 28)]
     assert near.steps_without_version == (21,)
     assert near.versions_without_metrics == (1000,)
     assert near.matches[1].replaced == {"auc": 0.5}

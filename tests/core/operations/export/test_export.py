@@ -286,10 +286,10 @@ def test_nothing_half_written(run: Version, tmp_path: Path) -> None:
 
 
 def test_duplicates_are_refused(tmp_path: Path) -> None:
-    """An id that is there twice has no place in an export; it is named."""
+    """An id that occurs twice has no place in an export; it is named."""
     ids = np.array([4, 4, 8], np.int64)
     run = save_checkpoint(str(tmp_path / "run"), 1, 2, variables={}, tables={"t": Table(ids, np.ones((3, 2)))})
-    with pytest.raises(CorruptError, match="id 4 is there twice"):
+    with pytest.raises(CorruptError, match="table 't': id 4 occurs twice"):
         export_version(run, str(tmp_path / "m.npz"))
     assert os.listdir(tmp_path) == ["run"]
 
