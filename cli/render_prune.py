@@ -43,6 +43,19 @@ def document(plan: PrunePlan, result: PruneResult | None = None, purged: Purge |
     }
 
 
+def plan_human(plan: PrunePlan, locations: Sequence[str]) -> Iterator[RenderableType]:
+    """Yield the plan: its rules, and each version of each location with its action and the reasons."""
+    from rich.text import Text
+
+    if plan.policy:
+        yield Text("keep " + text.escaped(", or ".join(plan.policy)), "dim")
+    for location in plan.locations or locations:
+        entries = [e for e in plan.entries if e.location == location]
+        yield _head(location, entries)
+        if entries:
+            yield _table(entries)
+
+
 def human(
     plan: PrunePlan,
     locations: Sequence[str],
@@ -55,13 +68,7 @@ def human(
     from rich.text import Text
 
     if not brief:
-        if plan.policy:
-            yield Text("keep " + text.escaped(", or ".join(plan.policy)), "dim")
-        for location in plan.locations or locations:
-            entries = [e for e in plan.entries if e.location == location]
-            yield _head(location, entries)
-            if entries:
-                yield _table(entries)
+        yield from plan_human(plan, locations)
     if result is None:
         yield Text("Nothing was deleted.", "dim")
         return

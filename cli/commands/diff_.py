@@ -38,7 +38,7 @@ def diff_command(
     if not tolerance >= 0:
         raise UsageError(f"tolerance must be 0 or more, got {tolerance}")
     if rows and not (out.json or csv):
-        raise UsageError("--rows is for --json and --csv")
+        raise UsageError("--rows can only be used with --json or --csv")
     result = diff_versions(
         resolve_ref(a, out),
         resolve_ref(b, out),

@@ -11,6 +11,7 @@ from edl_ckpt.cli.options import default_location, looks_like_ref, resolve_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_size
 from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.words import counted
 
 _FORMATS = (
     "checkpoint, safetensors, npz, npy, parquet, torch or tensorflow; for one table also csv, jsonl, word2vec or "
@@ -68,7 +69,7 @@ def export_command(
         raise UsageError("expected [REF] OUTPUT")
     version = resolve_ref(words[0] if len(words) == 2 else default_location(), out)
     if dense_rows is not None and dense_rows != "auto" and not (dense_rows.isascii() and dense_rows.isdigit()):
-        raise UsageError(f"--dense-rows takes a number or auto, got {dense_rows!r}")
+        raise UsageError(f"--dense-rows expects a number or auto, got {dense_rows!r}")
     rows = int(dense_rows) if dense_rows and dense_rows != "auto" else dense_rows
     result = export_version(
         version,
@@ -83,4 +84,5 @@ def export_command(
     )
     out.show(lambda: render_export.document(result), lambda: render_export.human(result))
     if result.overflowed:
-        out.warn(f"{result.overflowed} values are too large for {dtype} and became infinite")
+        values = counted(result.overflowed, "value")
+        out.warn(f"{values} became infinite: too large for {dtype}")

@@ -1,4 +1,4 @@
-"""`edl-ckpt get`: single rows of a table, or a dense variable."""
+"""`edl-ckpt get`: prints rows of a table, or a dense variable."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def get_command(
         int | None, typer.Option(min=1, metavar="K", help="Also print the K most similar rows, by cosine.")
     ] = None,
     everywhere: Annotated[
-        bool, typer.Option("--everywhere", help="Search all shards, to find rows in a wrong one.")
+        bool, typer.Option("--everywhere", help="Search all shards, for rows in the wrong one.")
     ] = False,
     npy: Annotated[str | None, typer.Option(metavar="FILE", help="Also write the values to an .npy file.")] = None,
     csv: Csv = False,  # noqa: ARG001

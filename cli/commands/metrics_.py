@@ -9,7 +9,6 @@ import typer
 from edl_ckpt.cli import options as o
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import escaped
 from edl_ckpt.core.errors import UsageError
 
 _Format = Annotated[
@@ -133,7 +132,7 @@ def metrics_mode_command(
     out: Output,
     words: Annotated[
         list[str],
-        typer.Argument(metavar="[LOCATION] NAME max|min", help="The location, the metric, and its better end."),
+        typer.Argument(metavar="[LOCATION] NAME max|min", help="The location, the metric, and max or min."),
     ],
     lock_wait: o.LockWait = "10s",
 ) -> None:
@@ -185,4 +184,4 @@ def _show(out: Output, location: str, version: int | None) -> None:
         lambda: render_metrics.rows(chosen),
     )
     for problem in listing.problems:
-        out.warn(escaped(problem))
+        out.warn(problem)

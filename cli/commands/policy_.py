@@ -26,7 +26,7 @@ def policy_show_command(out: Output, location: o.Location = None) -> None:
         "words": list(policy.describe()),
     }
     words = escaped(", or ".join(policy.describe()))
-    out.show(lambda: document, lambda: [f"keep {words}" if words else "no policy is set here"])
+    out.show(lambda: document, lambda: [f"keep {words}" if words else "no policy is stored here"])
 
 
 @examples(

@@ -150,12 +150,13 @@ def _confirm(out: Output, plan: PrunePlan, places: list[str], *, trash: bool, pu
     """Show the plan and ask; raise RefusedError unless the answer is yes."""
     from edl_ckpt.cli import render_prune
 
-    out.print_human(render_prune.human(plan, places), stderr=out.json)
+    out.print_human(render_prune.plan_human(plan, places), stderr=out.json)
     if not plan.deletions and not purge:
         return
-    versions = counted(len(plan.deletions), "version")
-    question = f"Move {versions} to the trash" if trash else f"Delete {versions}"
-    more = " and empty the trash" if purge else ""
-    print(f"{question}{more}, {size(plan.deleted_bytes)}? [y/N] ", end="", file=sys.stderr, flush=True)
+    versions = f"{counted(len(plan.deletions), 'version')} ({size(plan.deleted_bytes)})"
+    steps = [f"move {versions} to the trash" if trash else f"delete {versions}"] if plan.deletions else []
+    steps += ["empty the trash"] if purge else []
+    question = " and ".join(steps)
+    print(f"{question[0].upper()}{question[1:]}? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise RefusedError("not confirmed; nothing was deleted")

@@ -19,14 +19,12 @@ from edl_ckpt.cli.text import escaped, parse_duration
 def recover_command(
     out: Output,
     location: Location = None,
-    drop_copies: Annotated[
-        bool, typer.Option("--drop-copies", help="Also discard interrupted copies, which could still resume.")
-    ] = False,
+    drop_copies: Annotated[bool, typer.Option("--drop-copies", help="Also discard interrupted copies.")] = False,
     lock_wait: LockWait = "10s",
 ) -> None:
     """Finish or undo the work of killed commands.
 
-    Every command that writes to a location does this first, except that it keeps interrupted copies.
+    Every command that writes to a location does this first. Interrupted copies are kept, so that they can resume.
     """
     from edl_ckpt.core.commit.recovery import recover
 

@@ -46,12 +46,12 @@ def verify_command(
     from edl_ckpt.core.errors import UsageError
 
     if quick and (deep or seal):
-        raise UsageError("--quick and --deep or --seal exclude each other")
+        raise UsageError("--quick cannot be used with --deep or --seal")
     if force and not seal:
-        raise UsageError("--force is of --seal")
+        raise UsageError("--force can only be used with --seal")
     parsed = parse_ref(ref or "", default_location=default_location())
     if every and (parsed.version != "latest" or split_version_dir(parsed.location)):
-        raise UsageError("--all takes a location, not one of its versions", path=ref)
+        raise UsageError("--all needs a location without a version", path=ref)
     storage = out.storage_options
     versions = (
         list_versions(parsed.location, storage_options=storage).versions
@@ -83,7 +83,7 @@ def verify_command(
 def _verify_each(
     out: Output, versions: Iterable[Version], level: str, workers: int | None, *, go_on: bool, anew: bool
 ) -> tuple[list[VerifyResult], list[tuple[str, EdlCkptError]]]:
-    """Return the results, and the errors of versions that could not be verified when others are to be all the same."""
+    """Return the results; with `go_on`, also the errors of versions that could not be verified."""
     from edl_ckpt.core.errors import EdlCkptError
     from edl_ckpt.core.operations.verify import verify_version
 
@@ -111,7 +111,7 @@ def _verify_each(
 
 
 def _seal(out: Output, versions: Sequence[Version], results: Sequence[VerifyResult], wait: str) -> list[VerifyResult]:
-    """Seal what is whole and has no seal, odd values or not, and return the results as they are then."""
+    """Seal each version that has a fingerprint and no seal; return the results with those sealed."""
     from dataclasses import replace
 
     from edl_ckpt.core.operations.verify import seal_version
@@ -130,6 +130,6 @@ def _seal(out: Output, versions: Sequence[Version], results: Sequence[VerifyResu
             done.append(replace(result, sealed=True))
             continue
         if result.fingerprint is None:
-            out.warn(f"{result.ref}: not sealed: nobody can say what its content is")
+            out.warn(f"{result.ref}: not sealed, because shards are missing or damaged")
         done.append(result)
     return done

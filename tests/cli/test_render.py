@@ -294,6 +294,7 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "render_metrics.rows": lambda r: [render_metrics.rows(r.listing.versions)],
     "render_prune.document": lambda r: [render_prune.document(*r.pruned), render_prune.document(*r.pruned, Purge(5))],
     "render_prune.human": lambda r: [render_prune.human(r.pruned[0], [r.listing.location], r.pruned[1])],
+    "render_prune.plan_human": lambda r: [render_prune.plan_human(r.pruned[0], [r.listing.location])],
     "render_reshard.document": lambda r: [render_reshard.document(r.resharded)],
     "render_reshard.human": lambda r: [render_reshard.human(r.resharded)],
     "render_reshard.plan_document": lambda r: [render_reshard.plan_document(r.plan)],

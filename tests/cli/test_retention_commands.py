@@ -164,7 +164,8 @@ def answer_prompt(run: Path, answer: str) -> int:
     deadline = time.monotonic() + 30
     while b"[y/N]" not in seen and time.monotonic() < deadline:
         seen += os.read(fd, 4096)
-    assert b"Delete 2 versions" in seen
+    assert b"Delete 2 versions (616 B)? [y/N]" in seen
+    assert b"Nothing was deleted" not in seen
     os.write(fd, answer.encode() + b"\n")
     try:
         while os.read(fd, 4096):
