@@ -1,0 +1,184 @@
+"""Bytes that are not a shard, and parts of one that cannot be used: each is named in plain words, with its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from builders import message
+from edl_ckpt.core.errors import CorruptError
+from edl_ckpt.core.format.generations import draft_shard, index_shards
+from edl_ckpt.core.format.model import ShardFile, ShardIndex
+from edl_ckpt.core.format.wire import SMALL_BYTES, Cursor, varint
+
+
+class BytesReader:
+    """A file that is a byte string."""
+
+    path = "shard"
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.size_bytes = len(data)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes of the file."""
+        return self.data[offset : offset + size]
+
+
+def index(*shards: bytes) -> list[ShardIndex]:
+    """Index the shards of one version."""
+    drafts = []
+    for ps_id, data in enumerate(shards):
+        reader: Any = BytesReader(data)
+        drafts.append(draft_shard(ShardFile(ps_id, len(shards), "shard", len(data), 0.0), Cursor(reader)))
+    return index_shards(drafts)
+
+
+def dim(size: int) -> bytes:
+    """One size in a TensorShapeProto."""
+    return message(2, b"\x08" + varint(size))
+
+
+def tensor(*parts: bytes) -> bytes:
+    """A v4 shard with one dense variable "x"."""
+    return message(3, message(1, b"x"), message(2, *parts))
+
+
+def table(*parts: bytes) -> bytes:
+    """A v4 shard with one table "t", without its info."""
+    return message(4, message(1, b"t"), message(2, *parts))
+
+
+INFO = message(2, message(1, b"t"), b"\x10\x02")
+SHAPE = message(2, dim(2))
+VALUES = message(4, bytes(8))
+
+CORRUPT = {
+    "empty": (b"", 0, "empty-file", "the file is empty (0 bytes)"),
+    "cut varint": (b"\x80", 0, "truncated", "a varint is cut short"),
+    "long varint": (b"\x08" + b"\x80" * 12, 1, "malformed", "a varint is longer than 10 bytes"),
+    "wide varint": (b"\x08" + b"\xff" * 9 + b"\x7f", 1, "malformed", "a varint has more than 64 bits"),
+    "field number": (b"\x00\x00", 0, "malformed", "field number 0 is out of range"),
+    "group": (b"\x0b\x00", 0, "malformed", "field 1 is a group, which ElasticDL never wrote"),
+    "wire type": (b"\x0e\x00", 0, "malformed", "field 1 has wire type 6, which ElasticDL never wrote"),
+    "past the file": (b"\x1a\x05ab", 0, "truncated", "field 3 needs 5 bytes, got 2"),
+    "past a message": (message(3, b"\x0a\x01"), 2, "truncated", "field 1 needs 1 byte, got 0"),
+    "inside of the file": (message(3, b"\x0a\x02a") + b"\x08\x01", 2, "malformed", "field 1 needs 2 bytes, got 1"),
+    "version as bytes": (b"\x0a\x00", 0, "malformed", "version (field 1) has wire type 2, expected 0"),
+    "model as varint": (b"\x18\x01", 0, "malformed", "a part of the model (field 3) has wire type 0, expected 2"),
+    "generations": (INFO + message(5, b""), len(INFO), "malformed", "the fields belong to different wire generations"),
+    "name": (message(3, message(1, b"\xff"), message(2)), 4, "malformed", "a name is not UTF-8"),
+    "long name": (
+        message(3, message(1, bytes(SMALL_BYTES + 1)), message(2)),
+        8,
+        "malformed",
+        f"a name has {SMALL_BYTES + 1} bytes, the limit is {SMALL_BYTES}",
+    ),
+    "two values": (message(3, message(1, b"x"), message(2), message(2)), 7, "malformed", "'x' has two values"),
+    "info": (message(2, message(1, b"\xff"), b"\x10\x01"), 0, "malformed", "protobuf cannot parse a table info"),
+    "dim of an info": (
+        message(2, message(1, b"t"), b"\x10" + varint(-1)),
+        0,
+        "malformed",
+        "a table info has dim -1, expected 0 to 2147483647",
+    ),
+    "field twice": (tensor(SHAPE, SHAPE), 13, "malformed", "tensor_shape (field 2) occurs twice"),
+    "shape": (tensor(message(2, message(2, b"\x08"))), 7, "malformed", "protobuf cannot parse a shape"),
+    "negative size": (tensor(message(2, dim(2), dim(-1))), 7, "malformed", "a shape has a negative size: [2, -1]"),
+    "dimensions": (
+        tensor(message(2, *[dim(1)] * 33)),
+        9,
+        "malformed",
+        "a shape has 33 dimensions, the limit is 32",
+    ),
+    "two tensors": (table(message(1), message(1)), 9, "malformed", "table 't' has two tensors"),
+    "id as fixed": (table(b"\x15abcd"), 7, "malformed", "an id (field 2) has wire type 5, expected 0"),
+}
+
+
+@pytest.mark.parametrize(("data", "offset", "code", "text"), CORRUPT.values(), ids=CORRUPT)
+def test_corrupt_shard_is_named(data: bytes, offset: int, code: str, text: str) -> None:
+    """Bytes that are not a shard are an error: what is wrong, where, and the code of the finding."""
+    with pytest.raises(CorruptError) as caught:
+        index(data)
+    error = caught.value
+    assert (error.message, error.offset, error.code, error.path) == (text, offset, code, "shard")
+
+
+def test_generations_of_shards_differ() -> None:
+    """A shard of another generation than the others is refused by both names."""
+    old = message(5, message(1, b"t"), message(2))
+    with pytest.raises(CorruptError) as caught:
+        index(INFO, INFO, old)
+    assert caught.value.message == "this shard has wire generation v3, the others have v4"
+
+
+PROBLEMS = {
+    "variable twice": (
+        tensor(b"\x08\x01", SHAPE, VALUES) * 2,
+        "duplicate-variable x",
+        "this shard has the variable twice",
+    ),
+    "table twice": (
+        table(message(1, b"\x08\x01")) * 2,
+        "duplicate-variable t",
+        "this shard has the table twice",
+    ),
+    "outside": (
+        tensor(b"\x08\x01", SHAPE, message(5, bytes(8))),
+        "values-outside-content x",
+        "the values are outside of tensor_content, where ElasticDL's readers do not look",
+    ),
+    "dtype": (
+        tensor(b"\x08\x63", SHAPE, VALUES),
+        "unsupported-dtype x",
+        "dtype number 99 is not supported in a checkpoint",
+    ),
+    "size": (
+        tensor(b"\x08\x01", SHAPE, message(4, bytes(7))),
+        "content-size-mismatch x",
+        "float32 [2] needs 8 bytes, the values have 7",
+    ),
+    "one byte": (
+        tensor(b"\x08\x06", message(2, dim(1))),
+        "content-size-mismatch x",
+        "int8 [1] needs 1 byte, the values have 0",
+    ),
+    "huge": (
+        tensor(b"\x08\x01", message(2, dim(2**40), dim(2**40)), VALUES),
+        "content-size-mismatch x",
+        f"float32 [{2**40}, {2**40}] needs more than 2**64 bytes, the values have 8",
+    ),
+    "vectors": (
+        INFO + table(message(1, b"\x08\x01", SHAPE, VALUES), message(2, b"\x01\x02")),
+        "content-size-mismatch t",
+        "the vectors have shape [2], expected [rows, dim]",
+    ),
+    "form of an empty table": (
+        INFO + table(message(1, b"\x08\x02", message(2, dim(0)))),
+        "empty-table-form t",
+        "the empty table has shape [0], not [0, dim]: ElasticDL's Go parameter server panics on it",
+    ),
+    "ambiguous": (
+        message(2, message(1, b"x"), message(2, b"\x02"), message(3, bytes(4)), b"\x28\x05"),
+        "ambiguous-dtype x",
+        "dtype number 5 means float16 until 2020-02-14 and int16 since then; it is read as float16",
+    ),
+}
+
+
+@pytest.mark.parametrize(("data", "subject", "text"), PROBLEMS.values(), ids=PROBLEMS)
+def test_problem_is_named(data: bytes, subject: str, text: str) -> None:
+    """A part that cannot be used does not stop the indexing: it is a problem of the shard, in a sentence."""
+    (shard,) = index(data)
+    assert (subject, text) in [(f"{p.code} {p.subject}", p.message) for p in shard.problems]
+
+
+def test_empty_packed_ids_are_no_ids() -> None:
+    """A v1 tensor with an empty list of ids is a variable, as protobuf reads it: an empty field is no field."""
+    data = message(2, message(1, b"x"), message(2, b"\x01"), message(3, bytes(4)), message(4), b"\x28\x06")
+    (shard,) = index(data)
+    assert [v.name for v in shard.variables] == ["x"]
+    assert shard.tables == ()
