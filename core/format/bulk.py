@@ -389,7 +389,7 @@ def row_keys(ids: I64, salt: int) -> npt.NDArray[np.int16]:
 
 
 def _sketch(sketch: U32, ids: I64, values: U8, salt: int) -> None:
-    """Sum keys times values exactly: float64 holds every partial sum of up to 2**23 products of 16 by 16 bits."""
+    """Sum keys times values exactly: float64 represents every partial sum of up to 2**23 products of 16 by 16 bits."""
     rows, size = values.shape
     even = values
     if size % 2:

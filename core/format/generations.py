@@ -216,9 +216,9 @@ def _dense(draft: Draft, found: Field, family: str) -> _Tensor:
     return tensor
 
 
-def _expect(cursor: Cursor, found: Field, wire_type: int, what: str) -> Field:
+def _expect(cursor: Cursor, found: Field, wire_type: int, part: str) -> Field:
     if found.wire_type != wire_type:
-        message = f"{what} (field {found.number}) has wire type {found.wire_type}, expected {wire_type}"
+        message = f"{part} (field {found.number}) has wire type {found.wire_type}, expected {wire_type}"
         raise cursor.corrupt(message, found.offset)
     return found
 
@@ -265,10 +265,10 @@ def _tensor(draft: Draft, value: Field) -> _Tensor:
         if sub.number not in known:
             draft.note_unknown(sub)
             continue
-        wire_type, what = known[sub.number]
-        _expect(draft.cursor, sub, wire_type, what)
+        wire_type, part = known[sub.number]
+        _expect(draft.cursor, sub, wire_type, part)
         if sub.number in seen:
-            raise draft.cursor.corrupt(f"{what} (field {sub.number}) occurs twice", sub.offset)
+            raise draft.cursor.corrupt(f"{part} (field {sub.number}) occurs twice", sub.offset)
         seen.add(sub.number)
         if sub.number == 1:
             tensor.dtype_number = wire.signed32(sub.value)

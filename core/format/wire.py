@@ -107,8 +107,8 @@ class Cursor:
         elif wire_type in {FIXED64, FIXED32}:
             size = 8 if wire_type == FIXED64 else 4
         else:
-            what = "is a group" if wire_type in {3, 4} else f"has wire type {wire_type}"
-            raise self.corrupt(f"field {number} {what}, which ElasticDL never wrote", offset)
+            fault = "is a group" if wire_type in {3, 4} else f"has wire type {wire_type}"
+            raise self.corrupt(f"field {number} {fault}, which ElasticDL never wrote", offset)
         if size > end - at:
             raise self._past_end(f"field {number} needs {counted(size, 'byte')}, got {end - at}", offset, end)
         return Field(number, wire_type, offset, at, at + size)
@@ -121,10 +121,10 @@ class Cursor:
             yield found
             at = found.end
 
-    def small(self, start: int, end: int, what: str) -> bytes:
+    def small(self, start: int, end: int, part: str) -> bytes:
         """Return the bytes of a part that is always small; CorruptError when it is not."""
         if end - start > SMALL_BYTES:
-            raise self.corrupt(f"{what} has {end - start} bytes, the limit is {SMALL_BYTES}", start)
+            raise self.corrupt(f"{part} has {end - start} bytes, the limit is {SMALL_BYTES}", start)
         if self._base <= start and end <= self._base + len(self._window):
             return self._window[start - self._base : end - self._base]
         if end - start <= _FIRST_WINDOW:
@@ -132,12 +132,12 @@ class Cursor:
             return self._window[: end - start]
         return self.reader.read(start, end - start)
 
-    def text(self, start: int, end: int, what: str) -> str:
+    def text(self, start: int, end: int, part: str) -> str:
         """Return a string field; CorruptError unless it is UTF-8, since every reader refuses other text."""
         try:
-            return self.small(start, end, what).decode("utf-8")
+            return self.small(start, end, part).decode("utf-8")
         except UnicodeDecodeError:
-            raise self.corrupt(f"{what} is not UTF-8", start) from None
+            raise self.corrupt(f"{part} is not UTF-8", start) from None
 
     def tagged_run(self, offset: int, end: int, tag: int, block_bytes: int) -> Iterator[IdRun]:
         """Yield the runs of unpacked numbers from `offset` on: each is a `tag` byte and a varint.

@@ -96,17 +96,17 @@ class _Scan:
         view = Checkpoint(self.version, [_only(shard, entry)], {shard.file.ps_id: self.checkpoint.reader(shard)})
         pieces = list(id_pieces(view))
         keep = entry.rows <= _SORTED_AT_ONCE
-        tally = _IdCounts()
+        counts = _IdCounts()
 
         def look(piece: IdPiece) -> tuple[int, bulk.I64 | None, bool]:
             ids = read_piece(view, piece).ids
-            self._tally(shard, tally, ids)
+            self._count(shard, counts, ids)
             self.progress.advance(piece.end - piece.start)
             ascending = len(ids) < 2 or bool((ids[1:] > ids[:-1]).all())
             return len(ids), ids if keep else ids[[0, -1]] if len(ids) else ids, ascending
 
         seen = list(run_parallel(look, pieces, self.workers))
-        self._report_tally(shard, entry, tally)
+        self._report_counts(shard, entry, counts)
         numbered = number_rows(view, pieces, [rows for rows, _, _ in seen])
         edges = [ids for _, ids, _ in seen if ids is not None and len(ids)]
         rising = all(up for _, _, up in seen) and all(a[-1] < b[0] for a, b in pairwise(edges))
@@ -115,25 +115,25 @@ class _Scan:
             self._report_duplicates(shard, entry, found)
         return [IdPiece(shard, entry, p.run, p.start, p.end, p.first_row, p.rows) for p in numbered]
 
-    def _tally(self, shard: ShardIndex, tally: _IdCounts, ids: bulk.I64) -> None:
+    def _count(self, shard: ShardIndex, counts: _IdCounts, ids: bulk.I64) -> None:
         wrong = np.flatnonzero(bulk.owners(ids, shard.file.ps_num) != shard.file.ps_id)
         negative = np.flatnonzero(ids < 0)
         if len(wrong) or len(negative):
             with self.report.lock:
-                tally.misplaced += len(wrong)
-                tally.negative += len(negative)
-                tally.examples += ids[wrong[:_NAMED]].tolist()
-                tally.negative_examples += ids[negative[:_NAMED]].tolist()
+                counts.misplaced += len(wrong)
+                counts.negative += len(negative)
+                counts.examples += ids[wrong[:_NAMED]].tolist()
+                counts.negative_examples += ids[negative[:_NAMED]].tolist()
 
-    def _report_tally(self, shard: ShardIndex, entry: TableEntry, tally: _IdCounts) -> None:
+    def _report_counts(self, shard: ShardIndex, entry: TableEntry, counts: _IdCounts) -> None:
         n = shard.file.ps_num
-        if tally.misplaced:
-            named = ", ".join(f"{i} (of shard {i % n})" for i in sorted(tally.examples)[:_NAMED])
-            message = f"{tally.misplaced} rows belong to other shards: {named}"
+        if counts.misplaced:
+            named = ", ".join(f"{i} (of shard {i % n})" for i in sorted(counts.examples)[:_NAMED])
+            message = f"{counts.misplaced} rows belong to other shards: {named}"
             self.report.add("misplaced-row", message, shard=shard.file, subject=entry.name, offset=entry.offset)
-        if tally.negative:
-            named = ", ".join(map(str, sorted(tally.negative_examples)[:_NAMED]))
-            message = f"{tally.negative} negative ids: {named}"
+        if counts.negative:
+            named = ", ".join(map(str, sorted(counts.negative_examples)[:_NAMED]))
+            message = f"{counts.negative} negative ids: {named}"
             self.report.add("negative-id", message, shard=shard.file, subject=entry.name, offset=entry.offset)
 
     def _duplicates_in_turns(self, view: Checkpoint, pieces: list[IdPiece], rows: int) -> tuple[int, list[int]]:
