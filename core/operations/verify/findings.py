@@ -1,4 +1,4 @@
-"""Findings: one thing each that is wrong or worth a warning, with file, shard, subject and offset."""
+"""Findings: each is one error or warning, with its file, shard, subject and offset."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEVELS: Final = ("quick", "default", "deep")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong, or worth a warning."""
+    """One error or warning."""
 
     severity: str
     code: str
@@ -29,7 +29,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """What verify found; `fingerprint` only where every value was read and every shard is whole."""
+    """The findings of verify; `fingerprint` only when every value was read and every shard is whole."""
 
     ref: str
     level: str
@@ -37,26 +37,26 @@ class VerifyResult:
     fingerprint: str | None
     bytes_read: int
     sealed: bool = False
-    """True when there is a record of what the bytes must be, and at the level `deep` they were compared with it."""
+    """True when the version has a seal; at the level `deep` its bytes were compared with the seal."""
 
     @property
     def ok(self) -> bool:
-        """Return True when nothing found is an error."""
+        """Return True when no finding is an error."""
         return all(finding.severity != "error" for finding in self.findings)
 
 
 _HINTS: Final = {
-    "missing-shard": "a job may still be writing it; else it is an orphan of a save that never finished",
-    "extra-file": "move it away: ElasticDL counts the entries and refuses a directory with more than its shards",
-    "misplaced-row": "ElasticDL re-places rows on restore; `edl-ckpt reshard` writes them where they belong",
-    "misplaced-variable": "ElasticDL re-places variables on restore; `edl-ckpt reshard` puts them right",
+    "missing-shard": "a job may still be writing this version; if not, its save never finished",
+    "extra-file": "move the file elsewhere: ElasticDL refuses a version with more entries than shards",
+    "misplaced-row": "ElasticDL moves such rows on restore; `edl-ckpt reshard` writes them to their shards",
+    "misplaced-variable": "ElasticDL moves such variables on restore; `edl-ckpt reshard` writes them to their shards",
     "old-generation": "`edl-ckpt reshard` writes the current generation, the only one today's ElasticDL reads",
     "over-2gib": "`edl-ckpt reshard` to more servers makes shards that Python can read",
-    "negative-id": "Go servers drop negative ids that ps_num does not divide",
-    "empty-file": "the save was cut short, or the disk lost it; restore another version",
-    "truncated": "the save was cut short; restore another version",
-    "checksum-mismatch": "restore another version; if a job wrote this one anew: verify --seal --force",
-    "fingerprint-mismatch": "restore another version; if a job wrote this one anew: verify --seal --force",
+    "negative-id": "ElasticDL's Go servers drop negative ids that are not multiples of the number of shards",
+    "empty-file": "the save was interrupted, or the disk lost the data; restore another version",
+    "truncated": "the save was interrupted; restore another version",
+    "checksum-mismatch": "restore another version; if a job has rewritten this one: verify --seal --force",
+    "fingerprint-mismatch": "restore another version; if a job has rewritten this one: verify --seal --force",
 }
 
 
@@ -78,7 +78,7 @@ class _Report:
         offset: int | None = None,
         warning: bool = False,
     ) -> None:
-        """Add a finding; its hint follows from its code, and its severity unless `warning` is said."""
+        """Add a finding. Its code gives its hint, and its severity unless `warning` is set."""
         severity = "warning" if warning or code in WARNINGS else "error"
         found = Finding(
             severity,
@@ -94,9 +94,9 @@ class _Report:
             self.findings.append(found)
 
     def add_problem(self, shard: ShardIndex, problem: Problem) -> None:
-        """Add a problem that the index of a shard, or the comparison of shards, came with."""
+        """Add a problem from the index of a shard, or from the comparison of shards."""
         self.add(problem.code, problem.message, shard=shard.file, subject=problem.subject, offset=problem.offset)
 
     def add_error(self, error: CorruptError, shard: ShardFile) -> None:
-        """Add what stopped the reading of a shard."""
+        """Add the error that ended the reading of a shard."""
         self.add(error.code, error.message, shard=shard, offset=error.offset)

@@ -20,24 +20,24 @@ from edl_ckpt.core.storage.interface import RangeReader
 
 
 def _check_listing(version: Version, report: _Report) -> None:
-    """Find what the names alone show."""
+    """Report the faults that names alone show."""
     for name in version.extra:
-        report.add("extra-file", f"{name!r} is no shard of this version", path=version.path, subject=name)
+        report.add("extra-file", f"{name!r} is not a shard of this version", path=version.path, subject=name)
     if version.state is State.MIXED:
         counts: dict[int, set[int]] = {}
         for shard in version.shards:
             counts.setdefault(shard.ps_num, set()).add(shard.ps_id)
         parts = [f"{len(ids)} of {n}" for n, ids in sorted(counts.items())]
         whole = [n for n, ids in counts.items() if len(ids) == n]
-        extra = f"; the set of {whole[0]} is whole" if len(whole) == 1 else ""
-        report.add("mixed-ps-num", f"shards of several ps_num: {', '.join(parts)}{extra}", path=version.path)
+        extra = f"; the set of {whole[0]} is complete" if len(whole) == 1 else ""
+        report.add("mixed-ps-num", f"the shards have different ps_num: {', '.join(parts)}{extra}", path=version.path)
         return
     if version.ps_num is None:
-        report.add("missing-shard", "no shard at all", path=version.path)
-    writing = " (touched a moment ago: a job may be writing it)" if version.state is State.WRITING else ""
+        report.add("missing-shard", "the version has no shard", path=version.path)
+    writing = " (the version changed a moment ago: a job may be writing it)" if version.state is State.WRITING else ""
     for ps_id in version.missing:
         report.add(
-            "missing-shard", f"shard {ps_id} of {version.ps_num} is not there{writing}", path=version.path,
+            "missing-shard", f"shard {ps_id} of {version.ps_num} is missing{writing}", path=version.path,
             subject=version.layout.shard_file(ps_id, version.ps_num or 0),
         )  # fmt: skip
 
@@ -49,9 +49,9 @@ def _open_what_can_be(
     stack: ExitStack,
     opened: dict[str, RangeReader],
 ) -> tuple[Checkpoint, bool]:
-    """Open every shard that can be indexed, with a finding for each that cannot; return whether all could.
+    """Open every shard that can be indexed, report each that cannot, and return whether all shards are there.
 
-    `opened` gets all that could be opened, by file name, whether or not they could be indexed.
+    `opened` gets every reader that could be opened, by file name, with or without an index.
     """
     store = open_store(version.location, storage_options)
     readers: dict[int, RangeReader] = {}
@@ -66,7 +66,7 @@ def _open_what_can_be(
         except CorruptError as error:
             report.add_error(error, file)
         except NotFoundError as error:
-            report.add("missing-shard", f"cannot be opened: {error.message}", shard=file)
+            report.add("missing-shard", f"the shard cannot be opened: {error.message}", shard=file)
     shards: list[ShardIndex] = []
     while drafts:
         try:
@@ -81,7 +81,7 @@ def _open_what_can_be(
 
 
 def _one_set(version: Version) -> Sequence[ShardFile]:
-    """Return the shards to look into: of a mixed directory, those of the largest whole set, else of any."""
+    """Return the shards to check: in a mixed directory the largest complete set, else the largest set."""
     if version.state is not State.MIXED:
         return version.shards
     sets: dict[tuple[int, str], list[ShardFile]] = {}
@@ -91,7 +91,7 @@ def _one_set(version: Version) -> Sequence[ShardFile]:
 
 
 def _fresh(draft: Draft) -> Draft:
-    """Return a draft as it was before it was filled, to be indexed with fewer companions."""
+    """Return a draft as it was before it was filled, for another attempt with fewer shards."""
     return Draft(
         draft.file,
         draft.cursor,
@@ -103,25 +103,26 @@ def _fresh(draft: Draft) -> Draft:
 
 
 def _check_headers(version: Version, checkpoint: Checkpoint, report: _Report) -> None:
-    """Find what headers show: contradictions, placement of variables, sizes, generation, unknown fields."""
+    """Report the faults that headers show: contradictions, misplaced variables, sizes, generation, unknown fields."""
     for shard in checkpoint.shards:
         for problem in shard.problems:
             report.add_problem(shard, problem)
         for number, offset in _first_of_each(shard.unknown_fields):
             report.add(
-                "unknown-field", f"field {number}: no reader knows it, and a restore does not keep it",
+                "unknown-field", f"no reader knows field {number}, and no restore keeps it",
                 shard=shard.file, subject=str(number), offset=offset,
             )  # fmt: skip
         if shard.file.size_bytes > LARGE_SHARD_BYTES:
             report.add(
                 "over-2gib",
-                f"{shard.file.size_bytes} bytes: Python's protobuf cannot parse it",
+                f"the shard has {shard.file.size_bytes} bytes: Python's protobuf cannot parse it",
                 shard=shard.file,
             )
         for kind, entry in _odd_dtypes(shard):
             report.add(
-                "unsupported-dtype", f"{kind} is {entry.dtype.name if entry.dtype else ''}, which today's ElasticDL"
-                " does not read", shard=shard.file, subject=entry.name, offset=entry.offset, warning=True,
+                "unsupported-dtype", f"the {kind} has dtype {entry.dtype.name if entry.dtype else ''},"
+                " which today's ElasticDL does not read",
+                shard=shard.file, subject=entry.name, offset=entry.offset, warning=True,
             )  # fmt: skip
         _check_placed(shard, report)
     for shard, problem in cross_check(version, checkpoint.shards):
@@ -129,10 +130,14 @@ def _check_headers(version: Version, checkpoint: Checkpoint, report: _Report) ->
             report.add_problem(shard, problem)
     generation = checkpoint.generation
     if generation and generation != "v4":
-        report.add("old-generation", f"written as {generation}; today's ElasticDL reads v4", path=version.path)
+        report.add(
+            "old-generation",
+            f"the shards have wire generation {generation}; today's ElasticDL reads only v4",
+            path=version.path,
+        )
     if version.ps_num and placement.crowded_shards(version.ps_num) < version.ps_num:
         usable = placement.crowded_shards(version.ps_num)
-        message = f"with {version.ps_num} servers only {usable} can hold dense variables"
+        message = f"with {version.ps_num} servers only {usable} can have dense variables"
         report.add("dense-skew", message, path=version.path)
 
 
@@ -144,7 +149,7 @@ def _first_of_each(fields: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _odd_dtypes(shard: ShardIndex) -> Iterator[tuple[str, DenseEntry | TableEntry]]:
-    """Yield what only a v4 shard should not hold: older ElasticDL had float16."""
+    """Yield the entries that today's ElasticDL cannot read. Only in v4 shards: older ones could have float16."""
     if shard.generation == "v4":
         yield from (("variable", v) for v in shard.variables if not v.dtype.elasticdl)
         yield from (("table", t) for t in shard.tables if t.dtype and not t.dtype.elasticdl)
@@ -155,6 +160,6 @@ def _check_placed(shard: ShardIndex, report: _Report) -> None:
         owner = placement.variable_owner(variable.name, shard.file.ps_num)
         if owner != shard.file.ps_id:
             report.add(
-                "misplaced-variable", f"belongs to shard {owner}", shard=shard.file, subject=variable.name,
+                "misplaced-variable", f"the variable belongs to shard {owner}", shard=shard.file, subject=variable.name,
                 offset=variable.offset,
             )  # fmt: skip

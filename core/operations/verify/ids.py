@@ -30,18 +30,19 @@ from edl_ckpt.core.operations.verify.findings import _Report
 from edl_ckpt.core.operations.verify.values import HUGE_EXPONENT, odd_values
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.progress import Progress
+from edl_ckpt.core.words import counted
 
 _SORTED_AT_ONCE: Final = 8 << 20
-"""Ids held and sorted at a time to find duplicates: 64 MiB."""
+"""Ids that one sort takes to find duplicates: 64 MiB."""
 
 
 _NAMED: Final = 5
-"""How many ids a finding names."""
+"""The number of ids that a finding names."""
 
 
 @dataclass(slots=True)
 class _IdCounts:
-    """What the ids of one table in one shard showed."""
+    """The odd ids of one table in one shard, counted, with examples."""
 
     misplaced: int = 0
     negative: int = 0
@@ -128,16 +129,17 @@ class _Scan:
     def _report_counts(self, shard: ShardIndex, entry: TableEntry, counts: _IdCounts) -> None:
         n = shard.file.ps_num
         if counts.misplaced:
-            named = ", ".join(f"{i} (of shard {i % n})" for i in sorted(counts.examples)[:_NAMED])
-            message = f"{counts.misplaced} rows belong to other shards: {named}"
+            named = ", ".join(f"id {i} to shard {i % n}" for i in sorted(counts.examples)[:_NAMED])
+            belong = "row belongs to another shard" if counts.misplaced == 1 else "rows belong to other shards"
+            message = f"{counts.misplaced} {belong}: {named}"
             self.report.add("misplaced-row", message, shard=shard.file, subject=entry.name, offset=entry.offset)
         if counts.negative:
             named = ", ".join(map(str, sorted(counts.negative_examples)[:_NAMED]))
-            message = f"{counts.negative} negative ids: {named}"
+            message = f"the table has {counted(counts.negative, 'negative id')} in this shard: {named}"
             self.report.add("negative-id", message, shard=shard.file, subject=entry.name, offset=entry.offset)
 
     def _duplicates_in_turns(self, view: Checkpoint, pieces: list[IdPiece], rows: int) -> tuple[int, list[int]]:
-        """Find duplicates among more ids than are sorted at once: each turn takes those of one hash."""
+        """Find duplicates among more ids than one sort takes: each turn sorts the ids of one hash."""
         bits = (-(-rows // _SORTED_AT_ONCE) - 1).bit_length()
         turns, shift = 1 << bits, np.uint64(64 - bits)
         total, named = 0, list[int]()
@@ -146,8 +148,8 @@ class _Scan:
             def mine(piece: IdPiece, turn: int = turn) -> bulk.I64:
                 ids = read_piece(view, piece).ids
                 mixed: bulk.U64 = (ids.view(np.uint64) * np.uint64(bulk.CHUNK_STEP)) >> shift
-                held: bulk.I64 = ids[mixed == turn]
-                return held
+                own: bulk.I64 = ids[mixed == turn]
+                return own
 
             count, some = _duplicates(list(run_parallel(mine, pieces, self.workers)))
             total += count
@@ -157,7 +159,9 @@ class _Scan:
     def _report_duplicates(self, shard: ShardIndex, entry: TableEntry, found: tuple[int, list[int]]) -> None:
         count, named = found
         if count:
-            message = f"{count} rows repeat an id: {', '.join(map(str, named))}; which one is restored is chance"
+            repeat = "repeats" if count == 1 else "repeat"
+            ids = ", ".join(map(str, named))
+            message = f"{counted(count, 'row')} {repeat} an id: {ids}; ElasticDL restores only one row per id"
             self.report.add("duplicate-id", message, shard=shard.file, subject=entry.name, offset=entry.offset)
 
     def check_values(self, *, certain: bool) -> str | None:
@@ -209,22 +213,23 @@ class _Scan:
     def _report_odd(self, odd: Mapping[tuple[int, str, str], npt.NDArray[np.int64]]) -> None:
         for (ps_id, kind, name), counts in sorted(odd.items()):
             shard = next(s for s in self.checkpoint.shards if s.file.ps_id == ps_id)
-            held: tuple[DenseEntry | TableEntry, ...] = shard.variables if kind == "variable" else shard.tables
-            entry = next(e for e in held if e.name == name)
+            entries: tuple[DenseEntry | TableEntry, ...] = shard.variables if kind == "variable" else shard.tables
+            entry = next(e for e in entries if e.name == name)
             for code, count in zip(("nan", "inf", "huge-value"), counts.tolist(), strict=True):
                 if count:
-                    what = {"nan": "NaN", "inf": "infinite", "huge-value": f"of 2**{HUGE_EXPONENT} or more"}[code]
-                    message = f"{count} of the {kind}'s values in this shard are {what}"
+                    fault = {"nan": "NaN", "inf": "infinite", "huge-value": f"2**{HUGE_EXPONENT} or more"}[code]
+                    are = "is" if count == 1 else "are"
+                    message = f"{count} of the {kind}'s values in this shard {are} {fault}"
                     self.report.add(code, message, shard=shard.file, subject=name, offset=entry.values.start)
 
 
 def _only(shard: ShardIndex, entry: TableEntry) -> ShardIndex:
-    """Return the index of a shard as if it held one table only."""
+    """Return the index of a shard as if it had only one table."""
     return ShardIndex(shard.file, shard.version, shard.generation, (), (), (entry,))
 
 
 def _duplicates(parts: Sequence[bulk.I64]) -> tuple[int, list[int]]:
-    """Return (how many ids repeat another, some of them)."""
+    """Return (the number of ids that repeat another one, some of them)."""
     ids = np.sort(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
     again = np.flatnonzero(ids[1:] == ids[:-1])
     return len(again), np.unique(ids[again])[:_NAMED].tolist()

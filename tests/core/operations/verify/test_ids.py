@@ -7,16 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edl_ckpt.core import list_versions, parse_ref, resolve, verify_version
+from edl_ckpt.core import list_versions, parse_ref, resolve, save_checkpoint, verify_version
+from edl_ckpt.core.commit.local import forget_seal
+from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.operations.verify import ids as by_ids
 
 
 def test_duplicate_and_misplaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A repeated id and a row of another shard are found with the ids, also when sorted in several turns."""
-    from edl_ckpt.core import save_checkpoint
-    from edl_ckpt.core.commit.local import forget_seal
-    from edl_ckpt.core.operations.save import Table
-    from edl_ckpt.core.operations.verify import ids as by_ids
-
     ids = np.array([*range(0, 4000, 2), 8, 10, 8], np.int64)
     rows = np.zeros((len(ids), 2), np.float32)
     save_checkpoint(str(tmp_path), 5, 2, variables={}, tables={"t": Table(ids, rows)})
@@ -24,12 +22,26 @@ def test_duplicate_and_misplaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(by_ids, "_SORTED_AT_ONCE", limit)
         (finding,) = verify_version(resolve(parse_ref(str(tmp_path)))).findings
         assert (finding.code, finding.shard, finding.subject) == ("duplicate-id", 0, "t")
-        assert "3 rows repeat an id: 8, 10;" in finding.message
+        assert finding.message == "3 rows repeat an id: 8, 10; ElasticDL restores only one row per id"
     forget_seal(str(tmp_path), 5)
     directory = tmp_path / "version_5"
     first, second = (directory / f"variables-{i}-of-2.chkpt" for i in (0, 1))
     first.rename(tmp_path / "x")
     second.rename(first)
     (tmp_path / "x").rename(second)
-    codes = {f.code for f in verify_version(list_versions(str(tmp_path)).versions[0]).findings}
-    assert codes == {"misplaced-row", "duplicate-id"}
+    found = {f.code: f for f in verify_version(list_versions(str(tmp_path)).versions[0]).findings}
+    assert found.keys() == {"misplaced-row", "duplicate-id"}
+    places = ", ".join(f"id {i} to shard 0" for i in (0, 2, 4, 6, 8))
+    assert found["misplaced-row"].message == f"2003 rows belong to other shards: {places}"
+
+
+def test_one_of_each(tmp_path: Path) -> None:
+    """A single row or value has the singular in its message."""
+    ids, rows = np.array([4, -4, 4], np.int64), np.array([[1.0], [np.nan], [2.0]], np.float32)
+    save_checkpoint(str(tmp_path), 5, 1, variables={}, tables={"t": Table(ids, rows)})
+    found = {f.code: f.message for f in verify_version(resolve(parse_ref(str(tmp_path))), level="deep").findings}
+    assert found == {
+        "negative-id": "the table has 1 negative id in this shard: -4",
+        "duplicate-id": "1 row repeats an id: 4; ElasticDL restores only one row per id",
+        "nan": "1 of the table's values in this shard is NaN",
+    }
