@@ -10,20 +10,21 @@ import inspect
 import os
 import typing
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from edl_ckpt.cli.help import COMMON_OPTIONS
-from edl_ckpt.cli.output import Output
+from edl_ckpt.cli.output import Output, default_location
 from edl_ckpt.cli.text import parse_duration, parse_size
 from edl_ckpt.core.errors import EdlCkptError, UsageError
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.format.model import Version
+    from edl_ckpt.core.format.model import CheckpointRef, Version
     from edl_ckpt.core.operations.prune.retention import Policy, Rule
-    from edl_ckpt.core.state.lock import LocationLock
+    from edl_ckpt.core.storage.location import Location
 
 
 class CommandLineOnly:
@@ -40,13 +41,13 @@ _MODE_HELP = "Whether higher (max) or lower (min) is better."
 _GRACE_HELP = "An incomplete version changed within this time counts as still being written."
 
 Ref = Annotated[str | None, typer.Argument(metavar="[REF]", help=_REF_HELP)]
-Locations = Annotated[list[str] | None, typer.Argument(metavar="[LOCATION...]", help=_LOCATIONS_HELP)]
+Places = Annotated[list[str] | None, typer.Argument(metavar="[LOCATION...]", help=_LOCATIONS_HELP)]
 Grace = Annotated[str, typer.Option(metavar="DURATION", help=_GRACE_HELP)]
 Csv = Annotated[bool, typer.Option("--csv", help="Print rows as CSV.")]
 Workers = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Number of threads. Default: the number of cores.")
 ]
-Location = Annotated[str | None, typer.Argument(metavar="[LOCATION]", help=_LOCATION_HELP)]
+Place = Annotated[str | None, typer.Argument(metavar="[LOCATION]", help=_LOCATION_HELP)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")]
 LockWait = Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the lock.")]
 Mode = Annotated[str | None, typer.Option(metavar="max|min", help=_MODE_HELP)]
@@ -62,11 +63,6 @@ _COMMON: dict[str, Any] = {
         _shared_option(metavar="KEY=VALUE", help="An option for S3 or fsspec; may be repeated."),
     ],
 }
-
-
-def default_location() -> str:
-    """Return the location that a command uses when none is given."""
-    return os.environ.get("EDL_CKPT_DIR") or "."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,14 +150,21 @@ def resolve_ref(ref: str | None, out: Output, *, to_change: bool = False) -> Ver
 
     With `to_change`, the work of a killed command in the location is finished or undone first.
     """
-    from edl_ckpt.core.checkpoint.catalog import parse_ref, resolve
+    from edl_ckpt.core.checkpoint.catalog import resolve
 
+    parsed = parsed_ref(ref, out)
     if to_change:
         from edl_ckpt.core.commit.recovery import settle_first
 
-        where = parse_ref(ref or "", default_location=default_location()).location
-        settle_first(where, warn=out.warn, storage_options=out.storage_options)
-    return resolve(parse_ref(ref or "", default_location=default_location()), storage_options=out.storage_options)
+        settle_first(parsed.location, reporter=out.reporter())
+    return resolve(parsed)
+
+
+def parsed_ref(ref: str | None, out: Output) -> CheckpointRef:
+    """Return what a reference on the command line says, with the storage options of the command."""
+    from edl_ckpt.core.checkpoint.catalog import parse_ref
+
+    return parse_ref(ref or "", default_location=default_location(), options=out.storage_options)
 
 
 def looks_like_ref(word: str) -> bool:
@@ -169,12 +172,11 @@ def looks_like_ref(word: str) -> bool:
     return "@" in word or "://" in word or os.path.isdir(word)
 
 
-def locked(out: Output, location: str, purpose: str, wait: str) -> LocationLock:
+def locked(out: Output, location: Location, purpose: str, wait: str) -> AbstractContextManager[object]:
     """Return the lock that a command takes before it changes a location."""
-    from edl_ckpt.core.state.lock import LocationLock
+    from edl_ckpt.core.commit.recovery import location_lock
 
-    seconds = parse_duration(wait)
-    return LocationLock(location, purpose, wait_seconds=seconds, warn=out.warn, storage_options=out.storage_options)
+    return location_lock(location, purpose, wait_seconds=parse_duration(wait), reporter=out.reporter())
 
 
 def check_mode(mode: str) -> str:

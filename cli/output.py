@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from edl_ckpt.cli.progress import Bar
-    from edl_ckpt.core.progress import Progress
+    from edl_ckpt.core.progress import Reporter
+    from edl_ckpt.core.storage.location import Location
 
 _PIPE_WIDTH = 200
 
@@ -161,16 +162,24 @@ class Output:
         log.handlers[:] = [Lines()] if self.verbose else []
         log.setLevel(logging.INFO if self.verbose else logging.WARNING)
 
-    def progress(self) -> Progress:
-        """Return a progress bar on a terminal, elsewhere one that does nothing; the next output ends it."""
-        from edl_ckpt.core.progress import SILENT
+    def location(self, text: str | None) -> Location:
+        """Return a location with the command's storage options: the one that is named, else the default one."""
+        from edl_ckpt.core.storage.location import Location
 
+        return Location(text or default_location(), self.storage_options)
+
+    def reporter(self) -> Reporter:
+        """Return a reporter for an operation: its warnings go to stderr, its progress to a bar on a terminal."""
+        return _CommandReporter(self)
+
+    def bar(self) -> Bar | None:
+        """Return the progress bar, None when there is no terminal to show it; the next output ends it."""
         if self.quiet or self.json or not sys.stderr.isatty():
-            return SILENT
+            return None
         from edl_ckpt.cli.progress import Bar
 
-        self.end_progress()
-        self._bar = Bar(self.console(stderr=True))
+        if self._bar is None:
+            self._bar = Bar(self.console(stderr=True))
         return self._bar
 
     def end_progress(self) -> None:
@@ -213,6 +222,34 @@ class Output:
             document = {"schema": "edl-ckpt/error/1", "code": 70, "id": "internal", "message": message}
             print(json.dumps(document | {"hint": None, "path": None}), file=sys.stderr)
         raise SystemExit(70)
+
+
+@dataclass(frozen=True, slots=True)
+class _CommandReporter:
+    """What operations report to: the output of their command."""
+
+    out: Output
+
+    def warn(self, text: str) -> None:
+        """Warn on stderr."""
+        self.out.warn(text)
+
+    def start(self, what: str, total_bytes: int) -> None:
+        """Begin a phase of the progress bar."""
+        bar = self.out.bar()
+        if bar is not None:
+            bar.start(what, total_bytes)
+
+    def advance(self, size_bytes: int) -> None:
+        """Move the progress bar."""
+        bar = self.out.bar()
+        if bar is not None:
+            bar.advance(size_bytes)
+
+
+def default_location() -> str:
+    """Return the location that a command uses when none is given."""
+    return os.environ.get("EDL_CKPT_DIR") or "."
 
 
 def _finite(value: Any) -> Any:

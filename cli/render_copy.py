@@ -53,7 +53,7 @@ def plan_human(plan: CopyPlan) -> Iterator[RenderableType]:
         line = Text(f"{verb:6}", style)
         line.append(f"  {text.escaped(entry.version.ref)}  {words.size(entry.version.size_bytes)}")
         yield line.append(f"  {entry.why}" if entry.why else "", "dim")
-    yield Text(f"{words.size(plan.size_bytes)} to {text.escaped(plan.target)}. Nothing was written.", "dim")
+    yield Text(f"{words.size(plan.size_bytes)} to {text.escaped(plan.target.url)}. Nothing was written.", "dim")
 
 
 def human(result: CopyResult) -> Iterator[RenderableType]:

@@ -44,7 +44,7 @@ def document(listings: Sequence[Listing]) -> dict[str, Any]:
         "schema": "edl-ckpt/list/1",
         "locations": [
             {
-                "location": listing.location,
+                "location": listing.location.url,
                 "layout": listing.layout,
                 "versions": [_version(v) for v in listing.versions],
                 "modes": dict(listing.modes),
@@ -81,7 +81,7 @@ def rows(listings: Sequence[Listing]) -> list[list[Any]]:
     header += ["tags", "note", "fingerprint", *names]
     body = [
         [
-            listing.location,
+            listing.location.url,
             v.version,
             v.state.value,
             v.ps_num,
@@ -109,7 +109,7 @@ def human(listings: Sequence[Listing], now: float, whole: Sequence[Listing] | No
     from rich.text import Text
 
     for listing, complete in zip(listings, whole or listings, strict=True):
-        head = Text(text.escaped(listing.location), "bold")
+        head = Text(text.escaped(listing.location.url), "bold")
         total = sum(v.size_bytes for v in listing.versions)
         if not listing.versions:
             yield head.append("  no matching version" if complete.versions else "  no checkpoint", "dim")

@@ -55,7 +55,7 @@ def document(listing: Listing, versions: Sequence[Version]) -> dict[str, Any]:
     numbers = {v.path: v.version for v in listing.versions}
     return {
         "schema": "edl-ckpt/metrics/1",
-        "location": listing.location,
+        "location": listing.location.url,
         "modes": dict(listing.modes),
         "best": {name: numbers[path] for name, path in best.items()},
         "versions": [
@@ -76,7 +76,7 @@ def human(listing: Listing, versions: Sequence[Version]) -> Iterator[RenderableT
 
     names = names_of(versions)
     best = best_paths(listing, names)
-    yield Text(text.escaped(listing.location), "bold")
+    yield Text(text.escaped(listing.location.url), "bold")
     if not names:
         yield Text("no metrics; record them with `edl-ckpt metrics set` or `metrics import`", "dim")
         return
@@ -110,7 +110,7 @@ def import_document(plan: ImportPlan, *, applied: bool) -> dict[str, Any]:
     return {
         "schema": "edl-ckpt/metrics-import/1",
         "source": plan.source,
-        "location": plan.location,
+        "location": plan.location.url,
         "matched": [
             {
                 "ref": m.version.ref,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.commit.trash import Purge
     from edl_ckpt.core.operations.prune.execute import PruneResult
     from edl_ckpt.core.operations.prune.plan import PruneEntry, PrunePlan
+    from edl_ckpt.core.storage.location import Location
 
 
 def document(plan: PrunePlan, result: PruneResult | None = None, purged: Purge | None = None) -> dict[str, Any]:
@@ -43,7 +44,7 @@ def document(plan: PrunePlan, result: PruneResult | None = None, purged: Purge |
     }
 
 
-def plan_human(plan: PrunePlan, locations: Sequence[str]) -> Iterator[RenderableType]:
+def plan_human(plan: PrunePlan, locations: Sequence[Location]) -> Iterator[RenderableType]:
     """Yield the plan: its rules, and each version of each location with its action and the reasons."""
     from rich.text import Text
 
@@ -58,7 +59,7 @@ def plan_human(plan: PrunePlan, locations: Sequence[str]) -> Iterator[Renderable
 
 def human(
     plan: PrunePlan,
-    locations: Sequence[str],
+    locations: Sequence[Location],
     result: PruneResult | None = None,
     purged: Purge | None = None,
     *,
@@ -81,10 +82,10 @@ def human(
         yield Text(f"trash emptied, {words.size(purged.freed_bytes)} freed")
 
 
-def _head(location: str, entries: Sequence[PruneEntry]) -> RenderableType:
+def _head(location: Location, entries: Sequence[PruneEntry]) -> RenderableType:
     from rich.text import Text
 
-    head = Text(text.escaped(location), "bold")
+    head = Text(text.escaped(location.url), "bold")
     if not entries:
         return head.append("  no checkpoint", "dim")
     going = [e.size_bytes for e in entries if e.action is Action.DELETE]

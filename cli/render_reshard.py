@@ -27,7 +27,7 @@ def plan_document(plan: ReshardPlan) -> dict[str, Any]:
     return {
         "schema": "edl-ckpt/reshard/1",
         "ref": plan.ref,
-        "output": plan.output,
+        "output": plan.output.url,
         "from_ps": plan.from_ps,
         "to_ps": plan.to_ps,
         "version": plan.version,
@@ -51,7 +51,7 @@ def plan_human(plan: ReshardPlan) -> Iterator[RenderableType]:
     """Yield the shards that would be written."""
     from rich.text import Text
 
-    where = "in place" if plan.in_place else f"in {text.escaped(plan.output)}"
+    where = "in place" if plan.in_place else f"in {text.escaped(plan.output.url)}"
     head = Text(text.escaped(plan.ref), "bold")
     yield head.append(f"  {plan.from_ps} -> {plan.to_ps} PS, {where}", "dim")
     yield shard_table(plan.targets)

@@ -35,8 +35,11 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.save import Table, save_checkpoint
     from edl_ckpt.core.operations.stats import TensorStats, tensor_stats
     from edl_ckpt.core.operations.summary import CheckpointSummary, summarize
+    from edl_ckpt.core.operations.undo import undo
     from edl_ckpt.core.operations.verify import seal_version, verify_version
     from edl_ckpt.core.operations.verify.findings import Finding, VerifyResult
+    from edl_ckpt.core.progress import Reporter
+    from edl_ckpt.core.storage.location import Location
 
 _HOMES = {
     "checkpoint.catalog": ("list_versions", "parse_ref", "resolve"),
@@ -62,6 +65,9 @@ _HOMES = {
     "operations.verify.findings": ("Finding", "VerifyResult"),
     "operations.verify": ("seal_version", "verify_version"),
     "operations.save": ("Table", "save_checkpoint"),
+    "operations.undo": ("undo",),
+    "progress": ("Reporter",),
+    "storage.location": ("Location",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -73,7 +79,7 @@ __all__ = [  # noqa: RUF022 - in the order of the rooms above
     "verify_version", "Table", "save_checkpoint", "DiffResult", "diff_versions", "ExportResult", "Selection",
     "export_version", "import_arrays", "Lookup", "look_up", "Policy", "PrunePlan", "make_plan",
     "execute_prune", "remove_own_shard", "CopyPlan", "CopyResult", "plan_copy", "execute_copy",
-    "Recovery", "recover", "seal_version",
+    "Recovery", "recover", "seal_version", "undo", "Reporter", "Location",
 ]  # fmt: skip
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-import weakref
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
 from itertools import islice
+from threading import Event
 from typing import Final, TypeVar
 
 _M_TRIM_THRESHOLD = -1  # glibc's malloc.h
@@ -19,7 +21,8 @@ Result = TypeVar("Result")
 
 REMOTE_WORKERS: Final = 8
 """Threads at work on storage that is far away: they wait more than they work."""
-_stoppers: list[weakref.WeakMethod[Callable[[bool], None]]] = []
+_stop: ContextVar[Event | None] = ContextVar("edl_ckpt_stop", default=None)
+"""In a worker: set when its pool is ending because of a signal."""
 
 
 def default_workers(*, remote: bool = False) -> int:
@@ -27,21 +30,22 @@ def default_workers(*, remote: bool = False) -> int:
     return max(min(len(os.sched_getaffinity(0)), 16), REMOTE_WORKERS if remote else 1)
 
 
-def on_stop(stop: Callable[[bool], None]) -> None:
-    """Have a bound method called with True when a signal ends parallel work, and with False when all of it has ended.
+def stop_requested() -> bool:
+    """Say, in a worker of `run_parallel`, whether a signal is ending the work.
 
-    What waits for a network is to be given up then: a user who interrupts waits two seconds at most.
+    Whatever waits for a network asks this, so that a user who interrupts waits two seconds at most.
     """
-    _stoppers.append(weakref.WeakMethod(stop))
+    stop = _stop.get()
+    return stop is not None and stop.is_set()
 
 
-def _stop_all(*, stopped: bool) -> None:
-    for reference in list(_stoppers):
-        stop = reference()
-        if stop is None:
-            _stoppers.remove(reference)
-        else:
-            stop(stopped)
+def pause(seconds: float) -> None:
+    """Sleep, in a worker no longer than until a signal ends the work."""
+    stop = _stop.get()
+    if stop is None:
+        time.sleep(seconds)
+    else:
+        stop.wait(seconds)
 
 
 def keep_freed_memory() -> None:
@@ -70,15 +74,15 @@ def run_parallel(function: Callable[[Task], Result], tasks: Iterable[Task], work
         yield from map(function, tasks)
         return
     waiting = iter(tasks)
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="edl-ckpt")
+    stop = Event()
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="edl-ckpt", initializer=_stop.set, initargs=(stop,))
     try:
         under_way: deque[Future[Result]] = deque(pool.submit(function, task) for task in islice(waiting, 3 * workers))
         while under_way:
             yield under_way.popleft().result()
             under_way.extend(pool.submit(function, task) for task in islice(waiting, 1))
     except (KeyboardInterrupt, SystemExit):
-        _stop_all(stopped=True)
+        stop.set()
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-        _stop_all(stopped=False)

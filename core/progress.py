@@ -1,24 +1,31 @@
-"""How an operation tells how far it is: a protocol, and the one that does nothing."""
+"""How an operation reports: warnings, and how far it is. A protocol, and the reporter that says nothing."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 
-class Progress(Protocol):
-    """What an operation calls as it goes on; called from several threads."""
+class Reporter(Protocol):
+    """What an operation calls as it works; called from several threads."""
+
+    def warn(self, text: str) -> None:
+        """Tell people something that they should look at; the operation goes on."""
+        ...
 
     def start(self, what: str, total_bytes: int) -> None:
         """Begin a phase of `total_bytes` bytes of work."""
         ...
 
     def advance(self, size_bytes: int) -> None:
-        """Say that this many more bytes are done."""
+        """Report that this many more bytes are done."""
         ...
 
 
-class NoProgress:
-    """Progress that nobody watches."""
+class SilentReporter:
+    """A reporter that nobody listens to."""
+
+    def warn(self, text: str) -> None:
+        """Do nothing."""
 
     def start(self, what: str, total_bytes: int) -> None:
         """Do nothing."""
@@ -27,4 +34,4 @@ class NoProgress:
         """Do nothing."""
 
 
-SILENT = NoProgress()
+SILENT = SilentReporter()

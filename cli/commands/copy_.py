@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.options import DryRun, LockWait, Workers, default_location, resolve_ref
+from edl_ckpt.cli.options import DryRun, LockWait, Workers, parsed_ref, resolve_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration
 from edl_ckpt.core.errors import UsageError
@@ -46,9 +46,9 @@ def copy_command(
 
     if len(words) > 2 or "@" in words[-1].rpartition("/")[2]:
         raise UsageError("expected [REF] LOCATION; the copy has the same version number")
-    source = words[0] if len(words) == 2 else default_location()
+    source = words[0] if len(words) == 2 else None
     versions = _versions(source, out, since=since, every=every)
-    plan = plan_copy(versions, words[-1], storage_options=out.storage_options)
+    plan = plan_copy(versions, out.location(words[-1]))
     for warning in plan.warnings:
         out.warn(warning)
     if dry_run:
@@ -57,10 +57,8 @@ def copy_command(
     result = execute_copy(
         plan,
         workers=workers,
-        storage_options=out.storage_options,
-        progress=out.progress(),
+        reporter=out.reporter(),
         wait_seconds=parse_duration(lock_wait),
-        warn=out.warn,
     )
     out.show(lambda: render_copy.document(result), lambda: render_copy.human(result))
     for ref, error in result.failed:
@@ -69,14 +67,14 @@ def copy_command(
         raise max((error for _, error in result.failed), key=lambda error: error.exit_code)
 
 
-def _versions(source: str, out: Output, *, every: bool, since: int | None) -> Sequence[Version]:
+def _versions(source: str | None, out: Output, *, every: bool, since: int | None) -> Sequence[Version]:
     """Return the versions to copy: one, all of a location, or those from a number on."""
-    from edl_ckpt.core.checkpoint.catalog import list_versions, parse_ref
+    from edl_ckpt.core.checkpoint.catalog import list_versions
 
     if not every and since is None:
         return (resolve_ref(source, out),)
-    ref = parse_ref(source, default_location=default_location())
+    ref = parsed_ref(source, out)
     if ref.version != "latest":
         raise UsageError("--all and --since need a location without a version", path=source)
-    listed = list_versions(ref.location, storage_options=out.storage_options).versions
+    listed = list_versions(ref.location).versions
     return [v for v in listed if since is None or v.version >= since]

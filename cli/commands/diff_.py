@@ -46,8 +46,7 @@ def diff_command(
         top=top,
         rows=rows,
         workers=workers,
-        storage_options=out.storage_options,
-        progress=out.progress(),
+        reporter=out.reporter(),
     )
     out.show(
         lambda: render_diff.document(result, rows=rows),

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.options import default_location, looks_like_ref, resolve_ref
+from edl_ckpt.cli.options import looks_like_ref, resolve_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_size
 from edl_ckpt.core.errors import UsageError
@@ -67,20 +67,19 @@ def export_command(
 
     if len(words) > 2 or (len(words) == 1 and looks_like_ref(words[0]) and "@" in words[0]):
         raise UsageError("expected [REF] OUTPUT")
-    version = resolve_ref(words[0] if len(words) == 2 else default_location(), out)
+    version = resolve_ref(words[0] if len(words) == 2 else None, out)
     if dense_rows is not None and dense_rows != "auto" and not (dense_rows.isascii() and dense_rows.isdigit()):
         raise UsageError(f"--dense-rows expects a number or auto, got {dense_rows!r}")
     rows = int(dense_rows) if dense_rows and dense_rows != "auto" else dense_rows
     result = export_version(
         version,
-        words[-1],
+        out.location(words[-1]),
         format_name=kind,
         selection=Selection(tuple(table or ()), tuple(variable or ()), dtype, rows, fill, seed),
         limit=limit,
         max_shard_bytes=parse_size(max_shard_size) if max_shard_size else None,
         force=force,
-        storage_options=out.storage_options,
-        progress=out.progress(),
+        reporter=out.reporter(),
     )
     out.show(lambda: render_export.document(result), lambda: render_export.human(result))
     if result.overflowed:

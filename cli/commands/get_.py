@@ -49,9 +49,9 @@ def get_command(
 
     if (table is None) == (variable is None) or (variable and (ids or ids_file or nearest)):
         raise UsageError("expected --table NAME with --id or --ids-file, or --variable NAME alone")
-    version, storage = resolve_ref(ref, out), out.storage_options
+    version = resolve_ref(ref, out)
     if variable is not None:
-        values, dtype = read_variable(version, variable, storage_options=storage)
+        values, dtype = read_variable(version, variable)
         _write_npy(npy, values)
         out.show(
             lambda: render_get.variable_document(version.ref, variable, values, dtype.name),
@@ -62,8 +62,8 @@ def get_command(
     wanted = [*(ids or ()), *(read_ids(ids_file) if ids_file else ())]
     if not wanted:
         raise UsageError("no ids were given (expected --id or --ids-file)")
-    found = look_up(version, str(table), wanted, everywhere=everywhere, storage_options=storage)
-    close = find_nearest(version, found, nearest, storage_options=storage) if nearest else ()
+    found = look_up(version, str(table), wanted, everywhere=everywhere)
+    close = find_nearest(version, found, nearest) if nearest else ()
     _write_npy(npy, found.vectors)
     out.show(
         lambda: render_get.document(found, close),

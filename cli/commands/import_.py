@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.options import parsed_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.core.errors import UsageError
 
 if TYPE_CHECKING:
     from edl_ckpt.core.format.model import Version
     from edl_ckpt.core.operations.reshard.execute import ReshardResult
+    from edl_ckpt.core.storage.location import Location
 
 
 @examples(
@@ -41,10 +43,9 @@ def import_command(
     Each row goes to the parameter server that ElasticDL expects. The fingerprint proves the result.
     """
     from edl_ckpt.cli import render_import
-    from edl_ckpt.core.checkpoint.catalog import parse_ref
     from edl_ckpt.core.operations.importing import import_arrays, read_map
 
-    ref = parse_ref(target)
+    ref = parsed_ref(target, out)
     if not isinstance(ref.version, int):
         raise UsageError(f"{target!r}: expected LOCATION@VERSION, where VERSION is a number")
     checkpoint = _checkpoint(source, ref.version, out)
@@ -55,14 +56,13 @@ def import_command(
         out.show(lambda: render_import.document(done), lambda: render_import.human(done))
         return
     result = import_arrays(
-        source,
+        out.location(source),
         ref.location,
         ref.version,
         ps,
         names=read_map(names) if names else None,
         layout=layout,
-        storage_options=out.storage_options,
-        progress=out.progress(),
+        reporter=out.reporter(),
     )
     out.show(lambda: render_import.document(result), lambda: render_import.human(result))
 
@@ -73,23 +73,24 @@ def _checkpoint(source: str, number: int, out: Output) -> Version | None:
     from edl_ckpt.core.checkpoint.catalog import list_versions, split_version_dir
     from edl_ckpt.core.operations.importing import as_checkpoint_file
 
-    if os.path.isfile(source) and source.endswith((".ckpt", ".chkpt")) and not split_version_dir(source):
+    place = out.location(source)
+    if os.path.isfile(source) and source.endswith((".ckpt", ".chkpt")) and not split_version_dir(place):
         return as_checkpoint_file(source, number)
-    if "@" in source or split_version_dir(source) or _is_remote_location(source, out):
+    if "@" in source or split_version_dir(place) or _is_remote_location(place):
         return resolve_ref(source, out)
-    return resolve_ref(source, out) if os.path.isdir(source) and list_versions(source).versions else None
+    return resolve_ref(source, out) if os.path.isdir(source) and list_versions(place).versions else None
 
 
-def _is_remote_location(source: str, out: Output) -> bool:
+def _is_remote_location(place: Location) -> bool:
     """Return True if a URL is a checkpoint_dir rather than files of another tool."""
     from edl_ckpt.core.format.names import parse_version_dir
-    from edl_ckpt.core.storage import is_local, open_store
+    from edl_ckpt.core.storage import open_store
 
-    return not is_local(source) and any(map(parse_version_dir, open_store(source, out.storage_options).names("")))
+    return place.local_path is None and any(map(parse_version_dir, open_store(place).names("")))
 
 
 def _import_checkpoint(
-    version: Version, location: str, number: int, ps: int, layout: str, out: Output
+    version: Version, location: Location, number: int, ps: int, layout: str, out: Output
 ) -> ReshardResult:
     from dataclasses import replace
 
@@ -102,9 +103,8 @@ def _import_checkpoint(
         output=location,
         layout=layout,
         number=number,
-        storage_options=out.storage_options,
-        progress=out.progress(),
+        reporter=out.reporter(),
     )
     for warning in plan.warnings:
         out.warn(warning)
-    return replace(execute_reshard(plan, progress=out.progress()), ref=f"{location}@{number}")
+    return replace(execute_reshard(plan, reporter=out.reporter()), ref=f"{location}@{number}")

@@ -37,11 +37,11 @@ def inspect_command(
     from edl_ckpt.core.words import missing_shards
 
     version = resolve_ref(ref, out)
-    with open_checkpoint(version, partial=True, storage_options=out.storage_options) as checkpoint:
+    with open_checkpoint(version, partial=True) as checkpoint:
         whole = summarize(version, checkpoint.shards)
         summary = select(whole, shard=shard, table=table, variable=variable)
         names, tables = [v.name for v in summary.variables], [t.name for t in summary.tables]
-        found = tensor_stats(checkpoint, variables=names, tables=tables, progress=out.progress()) if stats else ()
+        found = tensor_stats(checkpoint, variables=names, tables=tables, reporter=out.reporter()) if stats else ()
         out.detail(f"read {checkpoint.bytes_read} bytes of {version.size_bytes}")
     out.show(lambda: render_inspect.document(summary, found), lambda: render_inspect.human(summary, found))
     for shard_index, problem in ((s, p) for s in checkpoint.shards for p in s.problems):

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.options import Csv, Grace, Locations, Mode, default_location
+from edl_ckpt.cli.options import Csv, Grace, Mode, Places
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration
 
@@ -18,7 +18,7 @@ from edl_ckpt.cli.text import parse_duration
 )
 def list_command(
     out: Output,
-    locations: Locations = None,
+    locations: Places = None,
     sort: Annotated[str | None, typer.Option(metavar="METRIC", help="Sort by this metric, the best first.")] = None,
     best: Annotated[
         str | None, typer.Option(metavar="METRIC", help="Show only the best version by this metric.")
@@ -40,10 +40,7 @@ def list_command(
     from edl_ckpt.core.checkpoint.catalog import list_versions, narrowed
 
     seconds = parse_duration(grace)
-    whole = [
-        list_versions(location, grace_seconds=seconds, storage_options=out.storage_options)
-        for location in locations or [default_location()]
-    ]
+    whole = [list_versions(out.location(text), grace_seconds=seconds) for text in locations or [""]]
     listings = [narrowed(listing, sort=sort, best=best, tags=tag or (), mode=mode) for listing in whole]
     out.show(
         lambda: render_list.document(listings),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,9 @@ from edl_ckpt.cli import options as o
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.output import Output
 from edl_ckpt.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.storage.location import Location
 
 _Format = Annotated[
     str | None,
@@ -38,10 +41,10 @@ def metrics_set_command(
     ref, metrics = _split_pairs(words)
     version = o.resolve_ref(ref, out, to_change=True)
     with o.locked(out, version.location, "metrics set", lock_wait):
-        set_metrics(version, metrics, storage_options=out.storage_options)
+        set_metrics(version, metrics)
         if mode is not None:
             modes = dict.fromkeys(metrics, o.check_mode(mode))
-            remember_modes(version.location, modes, storage_options=out.storage_options)
+            remember_modes(version.location, modes)
     _show(out, version.location, version.version)
 
 
@@ -51,9 +54,9 @@ def metrics_set_command(
 )
 def metrics_show_command(out: Output, ref: o.Ref = None, csv: o.Csv = False) -> None:  # noqa: ARG001
     """Show the metrics of one version, or of all."""
-    from edl_ckpt.core.checkpoint.catalog import parse_ref, split_version_dir
+    from edl_ckpt.core.checkpoint.catalog import split_version_dir
 
-    parsed = parse_ref(ref or "", default_location=o.default_location())
+    parsed = o.parsed_ref(ref, out)
     split = split_version_dir(parsed.location)
     if parsed.version == "latest" and not (ref or "").endswith("@latest") and not split:
         _show(out, parsed.location, None)
@@ -69,7 +72,7 @@ def metrics_show_command(out: Output, ref: o.Ref = None, csv: o.Csv = False) -> 
 def metrics_import_command(
     out: Output,
     source: Annotated[str, typer.Argument(help="A log of the master, a TensorBoard directory, CSV or JSON lines.")],
-    location: o.Location = None,
+    location: o.Place = None,
     nearest: Annotated[
         int, typer.Option(min=0, metavar="STEPS", help="Match a version with the nearest step, at most STEPS away.")
     ] = 0,
@@ -87,14 +90,14 @@ def metrics_import_command(
     from edl_ckpt.core.checkpoint.catalog import list_versions
     from edl_ckpt.core.operations.metric_sources import execute_import, match_series, read_series
 
-    where = location or o.default_location()
+    where = out.location(location)
     series = read_series(source, kind)
     lock = o.locked(out, where, "metrics import", lock_wait)
     with nullcontext() if dry_run else lock:
-        versions = list_versions(where, storage_options=out.storage_options).versions
+        versions = list_versions(where).versions
         plan = match_series(series, where, versions, nearest=nearest)
         if not dry_run:
-            execute_import(plan, out.storage_options)
+            execute_import(plan)
     for problem in plan.skipped[:20]:
         out.warn(f"{source}: {problem}")
     out.show(
@@ -120,7 +123,7 @@ def metrics_remove_command(
         raise UsageError("no metric was named (expected [REF] NAME...)")
     version = o.resolve_ref(ref, out, to_change=True)
     with o.locked(out, version.location, "metrics remove", lock_wait):
-        remove_metrics(version, names, storage_options=out.storage_options)
+        remove_metrics(version, names)
     _show(out, version.location, version.version)
 
 
@@ -145,9 +148,9 @@ def metrics_mode_command(
     if len(words) not in {2, 3}:
         raise UsageError("expected [LOCATION] NAME max|min")
     *place, name, mode = words
-    where = place[0] if place else o.default_location()
+    where = out.location(place[0] if place else None)
     with o.locked(out, where, "metrics mode", lock_wait):
-        remember_modes(where, {name: o.check_mode(mode)}, storage_options=out.storage_options)
+        remember_modes(where, {name: o.check_mode(mode)})
     _show(out, where, None)
 
 
@@ -168,11 +171,11 @@ def _split_pairs(words: list[str]) -> tuple[str | None, dict[str, float]]:
     return ref, metrics
 
 
-def _show(out: Output, location: str, version: int | None) -> None:
+def _show(out: Output, location: Location, version: int | None) -> None:
     from edl_ckpt.cli import render_metrics
     from edl_ckpt.core.checkpoint.catalog import list_versions
 
-    listing = list_versions(location, storage_options=out.storage_options)
+    listing = list_versions(location)
     chosen = [v for v in listing.versions if version in {None, v.version}]
     out.show(
         lambda: render_metrics.document(listing, chosen),

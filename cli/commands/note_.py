@@ -35,6 +35,6 @@ def note_command(
         raise UsageError("expected [REF] TEXT; put a text of several words in quotes")
     version = o.resolve_ref(words[0] if len(words) == 2 else None, out, to_change=True)
     with o.locked(out, version.location, "note", lock_wait):
-        set_note(version, words[-1], storage_options=out.storage_options)
+        set_note(version, words[-1])
     document = {"schema": "edl-ckpt/note/1", "ref": version.ref, "note": words[-1]}
     out.show(lambda: document, lambda: [f"{escaped(version.ref)}: {escaped(words[-1]) or 'note removed'}"])

@@ -13,15 +13,15 @@ from edl_ckpt.core.errors import UsageError
     "policy show run",
     "policy show s3://models/run --json",
 )
-def policy_show_command(out: Output, location: o.Location = None) -> None:
+def policy_show_command(out: Output, location: o.Place = None) -> None:
     """Show the retention rules stored with a location."""
     from edl_ckpt.core.operations.prune.plan import stored_policy
 
-    where = location or o.default_location()
-    policy = stored_policy(where, out.storage_options)
+    where = out.location(location)
+    policy = stored_policy(where)
     document = {
         "schema": "edl-ckpt/policy/1",
-        "location": where,
+        "location": where.url,
         "policy": None if policy.is_empty else policy.to_json(),
         "words": list(policy.describe()),
     }
@@ -36,7 +36,7 @@ def policy_show_command(out: Output, location: o.Location = None) -> None:
 def policy_set_command(
     out: Output,
     rules: o.RuleOptions,
-    location: o.Location = None,
+    location: o.Place = None,
     lock_wait: o.LockWait = "10s",
 ) -> None:
     """Store the retention rules of a location.
@@ -53,7 +53,7 @@ def policy_set_command(
     "policy clear run",
     "policy clear s3://models/run",
 )
-def policy_clear_command(out: Output, location: o.Location = None, lock_wait: o.LockWait = "10s") -> None:
+def policy_clear_command(out: Output, location: o.Place = None, lock_wait: o.LockWait = "10s") -> None:
     """Remove the retention rules of a location."""
     _store(out, location, None, lock_wait)
 
@@ -62,8 +62,8 @@ def _store(out: Output, location: str | None, policy: dict[str, object] | None, 
     from edl_ckpt.core.checkpoint.catalog import list_versions
     from edl_ckpt.core.state.annotate import store_policy
 
-    where = location or o.default_location()
-    list_versions(where, storage_options=out.storage_options)  # raises when the path is wrong
+    where = out.location(location)
+    list_versions(where)  # raises when the path is wrong
     with o.locked(out, where, "policy", lock_wait):
-        store_policy(where, policy, storage_options=out.storage_options)
+        store_policy(where, policy)
     policy_show_command(out, location)

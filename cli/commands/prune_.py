@@ -17,6 +17,7 @@ from edl_ckpt.core.words import counted, size
 
 if TYPE_CHECKING:
     from edl_ckpt.core.operations.prune.plan import PrunePlan
+    from edl_ckpt.core.storage.location import Location
 
 
 @examples(
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 def prune_command(
     out: Output,
     rules: o.RuleOptions,
-    locations: o.Locations = None,
+    locations: o.Places = None,
     incomplete: Annotated[
         bool, typer.Option("--incomplete", help="Also delete incomplete versions older than the newest complete one.")
     ] = False,
@@ -81,20 +82,19 @@ def prune_command(
     asks_nothing = policy.is_empty and not guards.ask_for_deletion
     if apply and (locations or not asks_nothing):
         raise UsageError("--apply takes locations and rules from its plan; do not give others")
-    places = locations or [o.default_location()]
+    places = [out.location(text) for text in locations or [""]]
     now, wait, age = time.time(), parse_duration(lock_wait), parse_duration(older_than)
-    storage = out.storage_options
     asks = not (yes or dry_run) and sys.stdin.isatty() and sys.stderr.isatty()
     # In a script nothing of ours may come between plan and execution; while somebody thinks, anything may.
     hold_early = not (asks or dry_run or apply)
-    with locked(places if hold_early else (), wait_seconds=wait, warn=out.warn, storage_options=storage):
+    with locked(places if hold_early else (), wait_seconds=wait, reporter=out.reporter()):
         if apply:
-            plan = _read_plan(apply)
+            plan = _read_plan(apply, out.storage_options)
             places = list(plan.locations)
         elif purge and asks_nothing:
             plan = PrunePlan((), (), guards)
         else:
-            plan = make_plan(places, policy, now, guards=guards, storage_options=storage)
+            plan = make_plan(places, policy, now, guards=guards)
         for warning in plan.warnings:
             out.warn(warning)
         _check_amount(plan, max_delete)
@@ -105,8 +105,8 @@ def prune_command(
             return
         if asks:
             _confirm(out, plan, places, trash=trash, purge=purge)
-        with locked(() if hold_early else places, wait_seconds=wait, warn=out.warn, storage_options=storage):
-            result = execute_prune(plan, now, trash=trash, storage_options=storage, progress=out.progress())
+        with locked(() if hold_early else places, wait_seconds=wait, reporter=out.reporter()):
+            result = execute_prune(plan, now, trash=trash, reporter=out.reporter())
             purged = purge_all(places, older_than_seconds=age, now=now) if purge else None
     out.show(
         lambda: render_prune.document(plan, result, purged),
@@ -119,13 +119,13 @@ def prune_command(
         raise EdlCkptError(f"{counted(len(problems), 'item')} could not be deleted")
 
 
-def _read_plan(path: str) -> PrunePlan:
+def _read_plan(path: str, options: dict[str, str]) -> PrunePlan:
     from edl_ckpt.core.operations.prune.plan_file import plan_from_json
     from edl_ckpt.core.storage.faults import storage_errors
 
     with storage_errors(path), open(path, encoding="utf-8") as file:
         try:
-            return plan_from_json(json.load(file))
+            return plan_from_json(json.load(file), options)
         except ValueError as error:
             raise UsageError(f"not a plan that prune can apply: {error}", path=path) from None
 
@@ -146,7 +146,7 @@ def _check_amount(plan: PrunePlan, limit: int | None) -> None:
         )
 
 
-def _confirm(out: Output, plan: PrunePlan, places: list[str], *, trash: bool, purge: bool) -> None:
+def _confirm(out: Output, plan: PrunePlan, places: list[Location], *, trash: bool, purge: bool) -> None:
     """Show the plan and ask; raise RefusedError unless the answer is yes."""
     from edl_ckpt.cli import render_prune
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.options import Location, LockWait, default_location
+from edl_ckpt.cli.options import LockWait, Place
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import escaped, parse_duration
 
@@ -18,7 +18,7 @@ from edl_ckpt.cli.text import escaped, parse_duration
 )
 def recover_command(
     out: Output,
-    location: Location = None,
+    location: Place = None,
     drop_copies: Annotated[bool, typer.Option("--drop-copies", help="Also discard interrupted copies.")] = False,
     lock_wait: LockWait = "10s",
 ) -> None:
@@ -28,14 +28,15 @@ def recover_command(
     """
     from edl_ckpt.core.commit.recovery import recover
 
-    where = location or default_location()
+    where = out.location(location)
     done = recover(
         where,
         drop_copies=drop_copies,
         wait_seconds=parse_duration(lock_wait),
-        warn=out.warn,
-        storage_options=out.storage_options,
+        reporter=out.reporter(),
     )
-    document = {"schema": "edl-ckpt/recover/1", "location": where, "done": list(done.done), "kept": list(done.kept)}
-    words = [f"{escaped(where)}: {escaped(text)}" for text in (*done.done, *(f"kept: {text}" for text in done.kept))]
-    out.show(lambda: document, lambda: words or [f"{escaped(where)}: nothing to recover"])
+    document = {"schema": "edl-ckpt/recover/1", "location": where.url, "done": list(done.done), "kept": list(done.kept)}
+    words = [
+        f"{escaped(where.url)}: {escaped(text)}" for text in (*done.done, *(f"kept: {text}" for text in done.kept))
+    ]
+    out.show(lambda: document, lambda: words or [f"{escaped(where.url)}: nothing to recover"])

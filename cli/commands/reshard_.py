@@ -54,8 +54,7 @@ def reshard_command(
         layout=layout,
         workers=workers,
         max_memory_bytes=parse_size(max_memory) if max_memory else None,
-        storage_options=out.storage_options,
-        progress=out.progress(),
+        reporter=out.reporter(),
     )
     for warning in plan.warnings:
         out.warn(warning)
@@ -63,5 +62,5 @@ def reshard_command(
         out.show(lambda: render_reshard.plan_document(plan), lambda: render_reshard.plan_human(plan))
         return
     wait = parse_duration(lock_wait)
-    result = execute_reshard(plan, keep_old=keep_old, progress=out.progress(), wait_seconds=wait, warn=out.warn)
+    result = execute_reshard(plan, keep_old=keep_old, wait_seconds=wait, reporter=out.reporter())
     out.show(lambda: render_reshard.document(result), lambda: render_reshard.human(result))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import escaped
 from edl_ckpt.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.storage.location import Location
 
 _Words = Annotated[list[str], typer.Argument(metavar="[REF] TAG", help="The version, and the tag.")]
 
@@ -34,12 +37,11 @@ def tag_add_command(
 
     ref, tag = _split(words)
     version = o.resolve_ref(ref, out, to_change=True)
-    storage = out.storage_options
     with o.locked(out, version.location, "tag add", lock_wait):
-        add_tag(version, tag, storage_options=storage)
-        for other in list_versions(version.location, storage_options=storage).versions if move else ():
+        add_tag(version, tag)
+        for other in list_versions(version.location).versions if move else ():
             if tag in other.tags and other.version != version.version:
-                remove_tag(other, tag, storage_options=storage)
+                remove_tag(other, tag)
     _show(out, version.location)
 
 
@@ -54,7 +56,7 @@ def tag_remove_command(out: Output, words: _Words, lock_wait: o.LockWait = "10s"
     ref, tag = _split(words)
     version = o.resolve_ref(ref, out, to_change=True)
     with o.locked(out, version.location, "tag remove", lock_wait):
-        remove_tag(version, tag, storage_options=out.storage_options)
+        remove_tag(version, tag)
     _show(out, version.location)
 
 
@@ -62,9 +64,9 @@ def tag_remove_command(out: Output, words: _Words, lock_wait: o.LockWait = "10s"
     "tag list run",
     "tag list run --csv",
 )
-def tag_list_command(out: Output, location: o.Location = None, csv: o.Csv = False) -> None:  # noqa: ARG001
+def tag_list_command(out: Output, location: o.Place = None, csv: o.Csv = False) -> None:  # noqa: ARG001
     """List the tags of a location, and their versions."""
-    _show(out, location or o.default_location())
+    _show(out, out.location(location))
 
 
 def _split(words: list[str]) -> tuple[str | None, str]:
@@ -73,14 +75,14 @@ def _split(words: list[str]) -> tuple[str | None, str]:
     return (words[0], words[1]) if len(words) == 2 else (None, words[0])
 
 
-def _show(out: Output, location: str) -> None:
+def _show(out: Output, location: Location) -> None:
     from edl_ckpt.core.checkpoint.catalog import list_versions
 
-    versions = list_versions(location, storage_options=out.storage_options).versions
+    versions = list_versions(location).versions
     tags = {
         tag: [v.version for v in versions if tag in v.tags] for tag in sorted({t for v in versions for t in v.tags})
     }
-    document = {"schema": "edl-ckpt/tags/1", "location": location}
+    document = {"schema": "edl-ckpt/tags/1", "location": location.url}
     listed = [{"tag": tag, "versions": numbers} for tag, numbers in tags.items()]
     out.show(
         lambda: document | {"tags": listed},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.options import Location, LockWait, default_location
+from edl_ckpt.cli.options import LockWait, Place
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import escaped, parse_duration
 
@@ -12,14 +12,14 @@ from edl_ckpt.cli.text import escaped, parse_duration
     "undo run",
     "undo run --lock-wait 1m",
 )
-def undo_command(out: Output, location: Location = None, lock_wait: LockWait = "10s") -> None:
+def undo_command(out: Output, location: Place = None, lock_wait: LockWait = "10s") -> None:
     """Restore what the last `prune --trash` deleted.
 
     The versions come back with their metrics and tags.
     """
-    from edl_ckpt.core.commit.trash import undo
+    from edl_ckpt.core.operations.undo import undo
 
-    where = location or default_location()
-    names = undo(where, wait_seconds=parse_duration(lock_wait), warn=out.warn)
-    document = {"schema": "edl-ckpt/undo/1", "location": where, "restored": list(names)}
-    out.show(lambda: document, lambda: [f"{escaped(where)}: restored {escaped(name)}" for name in names])
+    where = out.location(location)
+    names = undo(where, wait_seconds=parse_duration(lock_wait), reporter=out.reporter())
+    document = {"schema": "edl-ckpt/undo/1", "location": where.url, "restored": list(names)}
+    out.show(lambda: document, lambda: [f"{escaped(where.url)}: restored {escaped(name)}" for name in names])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.options import LockWait, Ref, Workers, default_location, locked
+from edl_ckpt.cli.options import LockWait, Ref, Workers, locked, parsed_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import escaped
 
@@ -42,22 +42,17 @@ def verify_command(
     By default the command reads names, headers and ids. Exit code 3 means that it found errors.
     """
     from edl_ckpt.cli import render_verify
-    from edl_ckpt.core.checkpoint.catalog import list_versions, parse_ref, resolve, split_version_dir
+    from edl_ckpt.core.checkpoint.catalog import list_versions, resolve, split_version_dir
     from edl_ckpt.core.errors import UsageError
 
     if quick and (deep or seal):
         raise UsageError("--quick cannot be used with --deep or --seal")
     if force and not seal:
         raise UsageError("--force can only be used with --seal")
-    parsed = parse_ref(ref or "", default_location=default_location())
+    parsed = parsed_ref(ref, out)
     if every and (parsed.version != "latest" or split_version_dir(parsed.location)):
         raise UsageError("--all needs a location without a version", path=ref)
-    storage = out.storage_options
-    versions = (
-        list_versions(parsed.location, storage_options=storage).versions
-        if every
-        else (resolve(parsed, storage_options=storage),)
-    )
+    versions = list_versions(parsed.location).versions if every else (resolve(parsed),)
     level = "quick" if quick else "deep" if deep or seal else "default"
     results, failed = _verify_each(out, versions, level, workers, go_on=every, anew=force)
     if seal:
@@ -66,14 +61,14 @@ def verify_command(
         render_verify.write_junit(junit, results, strict=strict, failed=failed)
     out.show(
         lambda: (
-            render_verify.document_all(parsed.location, results, failed)
+            render_verify.document_all(parsed.location.url, results, failed)
             if every
             else render_verify.document(results[0])
         ),
         lambda: render_verify.human(results),
     )
     if not versions:
-        out.say(f"{escaped(parsed.location)}: no checkpoint, so nothing was verified")
+        out.say(f"{escaped(parsed.location.url)}: no checkpoint, so nothing was verified")
     if failed:  # an error wins over findings, the worst over the others
         raise max((error for _, error in failed), key=lambda error: error.exit_code)
     if any(not r.ok or (strict and r.findings) for r in results):
@@ -89,7 +84,7 @@ def _verify_each(
 
     results: list[VerifyResult] = []
     failed: list[tuple[str, EdlCkptError]] = []
-    storage, progress = out.storage_options, out.progress()
+    reporter = out.reporter()
     for version in versions:
         try:
             results.append(
@@ -97,8 +92,7 @@ def _verify_each(
                     version,
                     level=level,
                     workers=workers,
-                    storage_options=storage,
-                    progress=progress,
+                    reporter=reporter,
                     use_seal=not anew,
                 )
             )
@@ -124,8 +118,7 @@ def _seal(out: Output, versions: Sequence[Version], results: Sequence[VerifyResu
                 seal_version(
                     found[result.ref],
                     result.fingerprint,
-                    storage_options=out.storage_options,
-                    progress=out.progress(),
+                    reporter=out.reporter(),
                 )
             done.append(replace(result, sealed=True))
             continue

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -20,7 +21,7 @@ from edl_ckpt.core.format.names import SINGLE_FILE, Layout
 from edl_ckpt.core.state.metadata import LocationMetadata, mode_of, rank, read_documents, read_metadata
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, STAGE_DIR, STATE_DIR, seal_file
 from edl_ckpt.core.state.seal import differing_sizes, parse_seal
-from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage import Location, LocationLike, open_store
 from edl_ckpt.core.storage.interface import Entry, Store
 
 GRACE_SECONDS: Final = 600.0
@@ -28,49 +29,51 @@ GRACE_SECONDS: Final = 600.0
 
 
 def list_versions(
-    location: str,
+    location: LocationLike,
     *,
     grace_seconds: float = GRACE_SECONDS,
     now: float | None = None,
-    storage_options: Mapping[str, str] | None = None,
 ) -> Listing:
     """Return the versions of a location, by number; an existing directory without any gives an empty listing.
 
     `now` is seconds since the epoch, the current time when None. Raises NotFoundError when there is no such
-    directory. One listing per directory on a local disk, one for all on an object store, and one small read for each
-    version that metrics, tags or a note were recorded for.
+    directory. One listing per directory on a local disk, one for all on an object store, and one small read per
+    version that has metadata.
     """
-    store = open_store(location, storage_options)
-    top, children, state = store.scan(store.root)
-    moment = time.time() if now is None else now
+    where = Location.of(location)
+    store = open_store(where)
+    fresh_after = (time.time() if now is None else now) - grace_seconds
+    entries = store.entries(_is_of_interest)
+    content: dict[str, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        content[entry.parent].append(entry)
     versions: list[Version] = []
     foreign: list[ForeignEntry] = []
-    for entry in top:
+    for entry in content[""]:
         parsed = names.parse_version_dir(entry.name)
         single = names.parse_single_file(entry.name)
         if parsed and entry.is_dir:
-            content = children.get(entry.name, ())
-            versions.append(_sharded(location, parsed, entry, content, moment - grace_seconds))
+            versions.append(_sharded(where, parsed, entry, content.get(entry.relative, ()), fresh_after))
         elif single is not None and not entry.is_dir:
-            versions.append(_single(location, single, entry))
+            versions.append(_single(where, single, entry))
         elif entry.name != STATE_DIR:
             foreign.append(ForeignEntry(entry.name, names.elasticdl_version(entry.name)))
     versions.sort(key=lambda v: (v.version, v.path))
     foreign.sort(key=lambda f: f.name)
-    known = LocationMetadata()
-    if known_state(top):
-        prefix = f"{META_DIR}/"
-        here = None if state is None else [p.removeprefix(prefix) for p in state if p.startswith(prefix)]
-        known = read_metadata(store, here)
+    state = [entry for entry in entries if entry.relative.startswith(f"{STATE_DIR}/")]
+    known = read_metadata(store, [entry.name for entry in state if entry.parent == META_DIR])
     annotated = [_annotated(version, known) for version in versions]
     sealed = _sealed(store, [v for v in annotated if v.version in known.sealed])
-    problems = known.problems + tuple(_half_done(store, location, state) if known_state(top) else ())
-    return Listing(location, tuple(sealed.get(v.path, v) for v in annotated), tuple(foreign), known.modes, problems)
+    problems = known.problems + tuple(_half_done(where, state))
+    return Listing(where, tuple(sealed.get(v.path, v) for v in annotated), tuple(foreign), known.modes, problems)
 
 
-def known_state(top: Iterable[Entry]) -> bool:
-    """Say whether a location has any state of ours."""
-    return any(entry.name == STATE_DIR for entry in top)
+def _is_of_interest(directory: str) -> bool:
+    """Say whether a listing of a location looks into a directory: versions, metadata, and journals of commits."""
+    top, _, rest = directory.partition("/")
+    if top == STATE_DIR:
+        return directory in {STATE_DIR, META_DIR, STAGE_DIR} or os.path.dirname(directory) == STAGE_DIR
+    return not rest and names.parse_version_dir(top) is not None
 
 
 def _annotated(version: Version, known: LocationMetadata) -> Version:
@@ -99,28 +102,22 @@ def _sealed(store: Store, versions: Sequence[Version]) -> dict[str, Version]:
     return found
 
 
-def _half_done(store: Store, location: str, state: Sequence[str] | None) -> Iterator[str]:
-    """Yield what a command that was killed left to be finished; nothing is changed by looking."""
-    journals = [p for p in state if p.endswith(f"/{JOURNAL}")] if state is not None else _local_journals(store)
-    if journals:
+def _half_done(location: Location, state: Iterable[Entry]) -> Iterator[str]:
+    """Yield a warning when a killed command left a commit to be finished; looking changes nothing."""
+    if any(entry.name == JOURNAL and entry.relative.startswith(f"{STAGE_DIR}/") for entry in state):
         yield (
             f"{location}: a command was interrupted while it put a version in its place, or is doing so now;"
             f" if none is running: edl-ckpt recover {location}"
         )
 
 
-def _local_journals(store: Store) -> list[str]:
-    stages = store.names(STAGE_DIR)
-    return [name for name, path in stages.items() if os.path.exists(f"{path}/{JOURNAL}")]
-
-
-def _single(location: str, version: int, entry: Entry) -> Version:
+def _single(location: Location, version: int, entry: Entry) -> Version:
     shard = ShardFile(0, 1, entry.path, entry.size_bytes, entry.modified)
     return Version(location, version, entry.path, SINGLE_FILE, State.COMPLETE, 1, (shard,), modified=entry.modified)
 
 
 def _sharded(
-    location: str, parsed: tuple[str, int], directory: Entry, content: Iterable[Entry], fresh_after: float
+    location: Location, parsed: tuple[str, int], directory: Entry, content: Iterable[Entry], fresh_after: float
 ) -> Version:
     """Build a version from what its directory holds."""
     separator, number = parsed
@@ -164,42 +161,42 @@ def _layout(separator: str, suffixes: set[str]) -> Layout:
     return found or (names.ELASTICDL if separator == "-" else names.DESIGN)
 
 
-def parse_ref(text: str, *, default_location: str = ".") -> CheckpointRef:
+def parse_ref(text: str, *, default_location: str = ".", options: Mapping[str, str] | None = None) -> CheckpointRef:
     """Split `[LOCATION][@VERSION]`; what follows the last '@' is a version unless it holds a '/'.
 
     >>> parse_ref("s3://bucket/run@best:auc")
-    CheckpointRef(location='s3://bucket/run', version='best:auc')
-    >>> parse_ref("@100"), parse_ref("runs/a")
-    (CheckpointRef(location='.', version=100), CheckpointRef(location='runs/a', version='latest'))
+    CheckpointRef(location=Location(url='s3://bucket/run'), version='best:auc')
+    >>> parse_ref("@100")
+    CheckpointRef(location=Location(url='.'), version=100)
     """
+    held = options or {}
     location, at, version = text.rpartition("@")
     if not at or "/" in version:
-        return CheckpointRef(text or default_location, "latest")
+        return CheckpointRef(Location(text or default_location, held), "latest")
     if not version:
         raise UsageError(f"{text!r}: no version after '@' (a number, latest, best, best:METRIC or a tag)")
     number = int(version) if version.isascii() and version.isdigit() and len(version) < 20 else None
-    return CheckpointRef(location or default_location, version if number is None else number)
+    return CheckpointRef(Location(location or default_location, held), version if number is None else number)
 
 
-def split_version_dir(location: str) -> tuple[str, int] | None:
+def split_version_dir(location: Location) -> tuple[Location, int] | None:
     """Return (checkpoint_dir, version) when a location is itself one version's directory, else None.
 
-    >>> split_version_dir("runs/a/version-30/")
-    ('runs/a', 30)
+    >>> split_version_dir(Location("runs/a/version-30/"))
+    (Location(url='runs/a'), 30)
     """
-    head, _, name = location.rstrip("/").rpartition("/")
+    head, _, name = location.url.rstrip("/").rpartition("/")
     parsed = names.parse_version_dir(name)
     single = names.parse_single_file(name)
     version = parsed[1] if parsed else single
     if version is None:
         return None
-    return head or ("/" if location.startswith("/") else "."), version
+    return location.with_url(head or ("/" if location.url.startswith("/") else ".")), version
 
 
 def resolve(
     ref: CheckpointRef,
     *,
-    storage_options: Mapping[str, str] | None = None,
     grace_seconds: float = GRACE_SECONDS,
     now: float | None = None,
 ) -> Version:
@@ -211,7 +208,7 @@ def resolve(
     split = split_version_dir(ref.location)
     if split and ref.version == "latest":
         ref = CheckpointRef(*split)
-    listing = list_versions(ref.location, grace_seconds=grace_seconds, now=now, storage_options=storage_options)
+    listing = list_versions(ref.location, grace_seconds=grace_seconds, now=now)
     return pick(listing, ref.version)
 
 
@@ -221,7 +218,7 @@ def pick(listing: Listing, wanted: int | str) -> Version:
         found = [v for v in listing.versions if v.version == wanted]
         if len(found) > 1:
             paths = ", ".join(v.path for v in found)
-            raise UsageError(f"version {wanted} is there twice: {paths}", path=listing.location)
+            raise UsageError(f"version {wanted} is there twice: {paths}", path=listing.location.url)
         if found:
             return found[0]
         raise _not_found(listing, f"no version {wanted}")
@@ -235,7 +232,7 @@ def pick(listing: Listing, wanted: int | str) -> Version:
     if listing.versions:
         raise IncompleteError(
             "no complete version",
-            path=listing.location,
+            path=listing.location.url,
             hint=f"try: edl-ckpt list {listing.location}",
         )
     raise _not_found(listing, "no checkpoint here")
@@ -261,7 +258,7 @@ def best_version(listing: Listing, metric: str | None = None, mode: str | None =
         if len(known) > 1:
             raise UsageError(
                 f"best by which metric? there are {', '.join(map(repr, known))}",
-                path=listing.location,
+                path=listing.location.url,
                 hint=f"try: @best:{known[0]}",
             )
         metric = known[0] if known else "any metric"
@@ -269,7 +266,7 @@ def best_version(listing: Listing, metric: str | None = None, mode: str | None =
     if not best:
         raise NotFoundError(
             f"no complete version has a value of {metric!r}" if known else "no version has any metric",
-            path=listing.location,
+            path=listing.location.url,
             hint=f"metrics there: {', '.join(known)}" if known else "try: edl-ckpt metrics import SOURCE LOCATION",
         )
     return best[0]
@@ -306,14 +303,16 @@ def _tagged(listing: Listing, tag: str) -> Version:
     if len(found) > 1:
         raise UsageError(
             f"{len(found)} versions have the tag {tag!r}: {', '.join(str(v.version) for v in found)}",
-            path=listing.location,
+            path=listing.location.url,
             hint=f"name one by its number, or move the tag: edl-ckpt tag add --move {found[-1].ref} {tag}",
         )
     if found:
         return found[0]
     tags = sorted({t for v in listing.versions for t in v.tags})
     if tags:
-        raise NotFoundError(f"no version or tag {tag!r}", path=listing.location, hint=f"tags there: {', '.join(tags)}")
+        raise NotFoundError(
+            f"no version or tag {tag!r}", path=listing.location.url, hint=f"tags there: {', '.join(tags)}"
+        )
     raise _not_found(listing, f"no version or tag {tag!r}")
 
 
@@ -321,9 +320,4 @@ def _not_found(listing: Listing, what: str) -> NotFoundError:
     known = ", ".join(str(v.version) for v in listing.versions[-8:])
     more = "... " if len(listing.versions) > 8 else ""
     hint = f"versions there: {more}{known}" if known else "is this a checkpoint_dir?"
-    return NotFoundError(what, path=listing.location, hint=hint)
-
-
-def open_for_version(version: Version, storage_options: Mapping[str, str] | None = None) -> Store:
-    """Return the store that a version's files are in."""
-    return open_store(version.location, storage_options)
+    return NotFoundError(what, path=listing.location.url, hint=hint)

@@ -60,7 +60,7 @@ from edl_ckpt.core.checkpoint.scan import (
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.model import DenseEntry, TableEntry, TableInfo
 from edl_ckpt.core.parallel import run_parallel
-from edl_ckpt.core.progress import SILENT, Progress
+from edl_ckpt.core.progress import SILENT, Reporter
 
 PREFIX: Final = "edl1:"
 
@@ -161,7 +161,7 @@ def fingerprint_checkpoint(
     workers: int = 1,
     batch_bytes: int = VALUE_BATCH_BYTES,
     piece_bytes: int = PIECE_BYTES,
-    progress: Progress = SILENT,
+    reporter: Reporter = SILENT,
 ) -> Fingerprint:
     """Read every value of a checkpoint once and return its fingerprint.
 
@@ -173,12 +173,12 @@ def fingerprint_checkpoint(
     def add(piece: IdPiece | DensePiece) -> None:
         if isinstance(piece, DensePiece):
             sketch.add_dense(piece.entry.name, piece.entry.size_bytes, piece.start, read_dense(checkpoint, piece))
-            progress.advance(piece.size)
+            reporter.advance(piece.size)
             return
         block = read_piece(checkpoint, piece)
         for some, rows in row_batches(checkpoint, piece, len(block.ids), batch_bytes):
             sketch.add_rows(piece.entry.name, block.ids[some], rows)
-            progress.advance(rows.nbytes)
+            reporter.advance(rows.nbytes)
 
     pieces: list[IdPiece | DensePiece] = list(dense_pieces(checkpoint, min(piece_bytes, batch_bytes)))
     pieces += count_rows(checkpoint, id_pieces(checkpoint, piece_bytes), workers)

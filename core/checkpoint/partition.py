@@ -21,7 +21,7 @@ from edl_ckpt.core.checkpoint.scan import VALUE_BATCH_BYTES, IdPiece, read_piece
 from edl_ckpt.core.errors import CorruptError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.model import DType
-from edl_ckpt.core.progress import SILENT, Progress
+from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.storage.faults import storage_errors
 
 PART_BYTES: Final = 64 << 20
@@ -102,7 +102,7 @@ class PartitionedTable:
         parts: int,
         assign: Assign,
         directory: str | None = None,
-        progress: Progress = SILENT,
+        reporter: Reporter = SILENT,
     ) -> None:
         self.parts = parts
         self._checkpoint = checkpoint
@@ -110,7 +110,7 @@ class PartitionedTable:
         self._pieces = pieces
         self._assign = assign
         self._directory = directory or tempfile.gettempdir()
-        self._progress = progress
+        self._reporter = reporter
         self.dtype = checkpoint.table_dtype(name)
         self.dim = max((e.dim for _, e in checkpoint.entries(name)), default=0)
         self._row_bytes = self.dim * (self.dtype.itemsize if self.dtype else 0)
@@ -145,7 +145,7 @@ class PartitionedTable:
         values_at = self.rows * 8 + starts * self._row_bytes
         for piece in self._pieces:
             self._write_piece(piece, ids_at, values_at)
-            self._progress.advance(piece.end - piece.start + piece.rows * self._row_bytes)
+            self._reporter.advance(piece.end - piece.start + piece.rows * self._row_bytes)
 
     def _write_piece(self, piece: IdPiece, ids_at: bulk.I64, values_at: bulk.I64) -> None:
         block = read_piece(self._checkpoint, piece)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from edl_ckpt.core.checkpoint.fingerprint import ContentSketch, Fingerprint, fingerprint_checkpoint, fingerprint_of
 from edl_ckpt.core.checkpoint.reader import open_checkpoint
 from edl_ckpt.core.checkpoint.scan import PIECE_BYTES, VALUE_BATCH_BYTES
 from edl_ckpt.core.checkpoint.sealing import make_seal
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.progress import SILENT, Progress
+from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.seal import Seal
 
 
@@ -22,17 +20,16 @@ def prove_version(
     workers: int,
     batch_bytes: int = VALUE_BATCH_BYTES,
     piece_bytes: int = PIECE_BYTES,
-    storage_options: Mapping[str, str] | None = None,
-    progress: Progress = SILENT,
+    reporter: Reporter = SILENT,
 ) -> Seal:
     """Read back a written version and return its seal; EdlCkptError when its content is not that of the source.
 
     `source` is the fingerprint of the source, or the sketch of its values when the source is not a checkpoint.
     """
-    with open_checkpoint(written, staged=staged, storage_options=storage_options) as checkpoint:
-        progress.start("proving", written.size_bytes)
+    with open_checkpoint(written, staged=staged) as checkpoint:
+        reporter.start("proving", written.size_bytes)
         proof = fingerprint_checkpoint(
-            checkpoint, workers=workers, batch_bytes=batch_bytes, piece_bytes=piece_bytes, progress=progress
+            checkpoint, workers=workers, batch_bytes=batch_bytes, piece_bytes=piece_bytes, reporter=reporter
         )
         expected = fingerprint_of(checkpoint, source) if isinstance(source, ContentSketch) else source
         if proof.text != expected.text:
@@ -42,4 +39,4 @@ def prove_version(
                 path=written.path,
                 hint="check the memory and the disk of this machine",
             )
-        return make_seal(checkpoint, proof.text, workers=workers, progress=progress)
+        return make_seal(checkpoint, proof.text, workers=workers, reporter=reporter)

@@ -195,7 +195,6 @@ def open_checkpoint(
     version: Version | CheckpointRef | str,
     *,
     partial: bool = False,
-    storage_options: Mapping[str, str] | None = None,
     staged: bool = False,
 ) -> Checkpoint:
     """Open a version, or what a reference such as 'runs/a@latest' names.
@@ -206,9 +205,9 @@ def open_checkpoint(
     """
     if not isinstance(version, Version):
         ref = catalog.parse_ref(version) if isinstance(version, str) else version
-        version = catalog.resolve(ref, storage_options=storage_options)
+        version = catalog.resolve(ref)
     _check_state(version, partial=partial)
-    store = open_store(version.location, storage_options)
+    store = open_store(version.location)
     readers: dict[int, RangeReader] = {}
     try:
         for file in version.shards:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from edl_ckpt.core.format.model import ShardIndex
 from edl_ckpt.core.parallel import run_parallel
-from edl_ckpt.core.progress import SILENT, Progress
+from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.seal import Chunk, Seal, SealedShard, base_name, now_text
 from edl_ckpt.core.storage.interface import RangeReader
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 
 CHUNK_BYTES: Final = 4 << 20
-
-
 LOG: Final = logging.getLogger("edl_ckpt")
 
 
@@ -31,11 +29,11 @@ class Mismatch(NamedTuple):
     chunk: Chunk
 
 
-def make_seal(checkpoint: Checkpoint, fingerprint: str, *, workers: int, progress: Progress = SILENT) -> Seal:
+def make_seal(checkpoint: Checkpoint, fingerprint: str, *, workers: int, reporter: Reporter = SILENT) -> Seal:
     """Read every byte of an opened version once and return its seal."""
-    progress.start("sealing", sum(shard.file.size_bytes for shard in checkpoint.shards))
+    reporter.start("sealing", sum(shard.file.size_bytes for shard in checkpoint.shards))
     held = [(checkpoint.reader(shard), cut(shard, checkpoint.reader(shard))) for shard in checkpoint.shards]
-    sums = sums_of(held, workers=workers, progress=progress)
+    sums = sums_of(held, workers=workers, reporter=reporter)
     shards = [SealedShard(base_name(r.path), r.size_bytes, tuple(c)) for (r, _), c in zip(held, sums, strict=True)]
     number = checkpoint.version.version
     return Seal(number, fingerprint, tuple(shards), now_text())
@@ -61,7 +59,7 @@ def cut(shard: ShardIndex, reader: RangeReader) -> list[Chunk]:
 
 
 def sums_of(
-    held: Sequence[tuple[RangeReader, Sequence[Chunk]]], *, workers: int, progress: Progress = SILENT
+    held: Sequence[tuple[RangeReader, Sequence[Chunk]]], *, workers: int, reporter: Reporter = SILENT
 ) -> list[list[Chunk]]:
     """Return the chunks of each file with the checksums of what it holds there now, in their order."""
     import numpy as np
@@ -74,7 +72,7 @@ def sums_of(
             buffer = np.empty(end - start, np.uint8)
             reader.read_into(start, buffer.data)
             data = buffer.data
-        progress.advance(end - start)
+        reporter.advance(end - start)
         return number, [chunk._replace(sum=checksum(data[chunk.start - start : chunk.end - start])) for chunk in some]
 
     done: list[list[Chunk]] = [[] for _ in held]
@@ -108,12 +106,12 @@ def checksum(data: memoryview | bytes) -> str:
 
 
 def check_chunks(
-    seal: Seal, readers: Mapping[str, RangeReader], *, workers: int, progress: Progress = SILENT
+    seal: Seal, readers: Mapping[str, RangeReader], *, workers: int, reporter: Reporter = SILENT
 ) -> Iterator[Mismatch]:
     """Yield every chunk of a seal that is not what a reader, by shard file name, finds; sizes must be right already."""
     for shard in seal.shards:
         if shard.name in readers and readers[shard.name].size_bytes == shard.size_bytes:
-            (found,) = sums_of([(readers[shard.name], shard.chunks)], workers=workers, progress=progress)
+            (found,) = sums_of([(readers[shard.name], shard.chunks)], workers=workers, reporter=reporter)
             for held, now in zip(shard.chunks, found, strict=True):
                 if held != now and not rereads_correctly(readers[shard.name], held):
                     yield Mismatch(shard.name, held)

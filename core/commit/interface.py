@@ -10,6 +10,7 @@ from edl_ckpt.core.format.model import ShardFile, State, Version
 from edl_ckpt.core.format.names import Layout
 from edl_ckpt.core.state.seal import Seal
 from edl_ckpt.core.storage.interface import Sink
+from edl_ckpt.core.storage.location import Location
 
 Prove = Callable[[Version, bool], Seal]
 """Reads back a version that was written, raises when it is not what it must be, and returns its seal.
@@ -36,7 +37,7 @@ class VersionOutput(Protocol):
     ) -> None: ...
 
 
-def written_version(location: str, directory: str, layout: Layout, number: int, sizes: Sequence[int]) -> Version:
+def written_version(location: Location, directory: str, layout: Layout, number: int, sizes: Sequence[int]) -> Version:
     """Return a version that we wrote, as a listing would show it."""
     shards = tuple(
         ShardFile(i, len(sizes), f"{directory}/{layout.shard_file(i, len(sizes))}", size, 0.0)

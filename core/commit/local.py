@@ -18,12 +18,22 @@ from edl_ckpt.core.errors import LockedError, NotFoundError, RefusedError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import Layout
 from edl_ckpt.core.ids import new_id
-from edl_ckpt.core.state.owner import NO_LOCKS, OWNER_FILE, Signature, format_owner, if_abandoned, owner_in, read_owner
+from edl_ckpt.core.state.owner import (
+    NO_LOCKS,
+    OWNER_FILE,
+    Signature,
+    format_owner,
+    if_abandoned,
+    is_presumed_dead,
+    owner_in,
+    read_owner,
+)
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, PROGRESS, STAGE_DIR, STATE_DIR, seal_file
 from edl_ckpt.core.state.seal import seal_bytes
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import (
     _RENAME_EXCHANGE,
+    NEW,
     Flusher,
     PreallocatedFile,
     _rename,
@@ -31,19 +41,14 @@ from edl_ckpt.core.storage.files import (
     flush_directory,
     make_inside,
     rename_new,
-    write_again,
+    replace_file,
     write_new,
 )
+from edl_ckpt.core.storage.local import LocalStore
 
 JOURNAL_SCHEMA: Final = "edl-ckpt/journal/1"
-
-
 _SEAL: Final = "seal.json"
-
-
 _OLD_SEAL: Final = "old-seal.json"
-
-
 _HOLD_ATTEMPTS: Final = 50
 
 
@@ -180,7 +185,7 @@ class Staging:
             os.rename(path, os.path.join(self.path, _OLD_SEAL))
 
     def _stage_seal(self, seal: bytes) -> None:
-        write_again(os.path.join(self.path, _SEAL), seal)
+        replace_file(os.path.join(self.path, _SEAL), seal)
 
 
 class StageLock:
@@ -352,28 +357,33 @@ def forget_seal(checkpoint_dir: str, version: int) -> None:
         os.unlink(path)
 
 
-def replace_file(staging: Staging, target: str, data: bytes) -> None:
-    """Put a small file of our own state in the place of an older one, or of none: flushed, then one rename."""
-    staged = os.path.join(staging.path, os.path.basename(target))
-    write_new(staged, data)
-    with storage_errors(target):
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        os.replace(staged, target)
-    flush_directory(os.path.dirname(target))
+def sweep_replacements(checkpoint_dir: str) -> None:
+    """Remove the small files that dead processes were about to put in the place of others (`files.replace`)."""
+    folder = os.path.join(checkpoint_dir, META_DIR)
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return
+    for name in names:
+        path = os.path.join(folder, name)
+        owner = owner_in(name) if name.startswith(".") and name.endswith(NEW) else {}
+        with suppress(OSError):
+            if owner and is_presumed_dead(owner, time.time() - os.lstat(path).st_mtime):
+                os.unlink(path)
 
 
 class LocalOutput:
     """A version staged on a local disk."""
 
     def __init__(
-        self, root: str, layout: Layout, number: int, purpose: str, replaces: Version | None, *, keep_old: bool
+        self, store: LocalStore, layout: Layout, number: int, purpose: str, replaces: Version | None, *, keep_old: bool
     ) -> None:
-        self._root = root
+        self._location = store.location
         self._layout = layout
         self._number = number
         self._replaces = replaces
         self._keep_old = keep_old
-        self._staging = Staging(root, purpose)
+        self._staging = Staging(store.root, purpose)
         self._stack = ExitStack()
         self._directory = ""
         self._files: list[PreallocatedFile] = []
@@ -401,7 +411,7 @@ class LocalOutput:
         assert self._flusher is not None  # noqa: S101 - `create` comes first
         self._flusher.all_written()
         sizes = [file.size_bytes for file in self._files]
-        staged = written_version(self._root, self._directory, self._layout, self._number, sizes)
+        staged = written_version(self._location, self._directory, self._layout, self._number, sizes)
         seal = seal_bytes(prove(staged, True))
         self._flusher.wait()
         for file in self._files:

@@ -8,21 +8,22 @@ recover` does only that. What a living process is at work on is never touched.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from edl_ckpt.core.commit.local import remove_stage, settle_stage, sweep_stages
-from edl_ckpt.core.commit.remote import ACTIVE, settle_remote
+from edl_ckpt.core.commit.local import remove_stage, settle_stage, sweep_replacements, sweep_stages
+from edl_ckpt.core.commit.remote import ACTIVE, drop_copy, settle_remote
+from edl_ckpt.core.commit.trash import sweep
 from edl_ckpt.core.errors import RefusedError, UsageError
 from edl_ckpt.core.format.names import parse_shard_file, parse_version_dir
-from edl_ckpt.core.operations.copy import drop_copy
-from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, LocationLock
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, holding, open_lock
 from edl_ckpt.core.state.metadata import read_document
 from edl_ckpt.core.state.owner import if_abandoned, is_abandoned, is_me, is_presumed_dead
-from edl_ckpt.core.state.paths import JOURNAL, PROGRESS, STAGE_DIR, STATE_DIR
-from edl_ckpt.core.storage import is_local, local_path, open_remote
-from edl_ckpt.core.storage.interface import ObjectStore
+from edl_ckpt.core.state.paths import JOURNAL, PROGRESS, STAGE_DIR
+from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
 
 OLD_UPLOAD_SECONDS: Final = 24 * 3600.0
 """An upload that nobody wrote down, of a file named as ours are, is dropped when it is a day old."""
@@ -32,62 +33,86 @@ OLD_UPLOAD_SECONDS: Final = 24 * 3600.0
 class Recovery:
     """What was finished or removed, and what is kept so that it can go on, in words."""
 
-    location: str
+    location: Location
     done: tuple[str, ...]
     kept: tuple[str, ...]
 
 
+@contextmanager
+def location_lock(
+    location: LocationLike,
+    purpose: str,
+    *,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = SILENT,
+) -> Iterator[tuple[str, ...]]:
+    """Hold the lock of a location while the block runs, and settle first what dead commands left half-done there.
+
+    Gives the block what was settled, in words, of which the reporter is warned too. Raises LockedError, which names the
+    holder, when the lock is not free within `wait_seconds`.
+    """
+    with _settled_lock(Location.of(location), purpose, wait_seconds, reporter) as settled:
+        for text in settled:
+            reporter.warn(f"{location}: {text}")
+        yield settled
+
+
+@contextmanager
+def _settled_lock(
+    location: Location, purpose: str, wait_seconds: float, reporter: Reporter
+) -> Iterator[tuple[str, ...]]:
+    store = open_store(location)
+    lock = open_lock(store, purpose, reporter)
+    with holding(lock, location, wait_seconds=wait_seconds):
+        yield tuple(_settle(store, exclusive=lock.is_exclusive))
+
+
 def recover(
-    location: str,
+    location: LocationLike,
     *,
     drop_copies: bool = False,
     wait_seconds: float = LOCK_WAIT_SECONDS,
-    warn: Callable[[str], None] = lambda _text: None,
-    storage_options: Mapping[str, str] | None = None,
+    reporter: Reporter = SILENT,
 ) -> Recovery:
     """Settle all that killed commands left in a location; with `drop_copies` interrupted copies too.
 
     Raises LockedError while another command is at work there.
     """
-    lock = LocationLock(
-        location, "recover", wait_seconds=wait_seconds, warn=warn, storage_options=storage_options, tells=False
-    )
-    with lock:
-        done = list(lock.settled)
-        if is_local(location):
-            kept = _local_copies(local_path(location), done, drop=drop_copies)
+    where = Location.of(location)
+    with _settled_lock(where, "recover", wait_seconds, reporter) as settled:
+        done = list(settled)
+        store = open_store(where)
+        if isinstance(store, LocalStore):
+            kept = _local_copies(store.root, done, drop=drop_copies)
         else:
-            store = open_remote(location, storage_options)
             kept = _remote_copies(store, done, drop=drop_copies)
             done += _old_uploads(store, kept)
-    return Recovery(location, tuple(done), tuple(kept))
+    return Recovery(where, tuple(done), tuple(kept))
 
 
-def settle_first(location: str, **lock: Any) -> None:
+def settle_first(location: Location, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = SILENT) -> None:
     """Settle what a dead command left, before a version is looked for that may be between two places just now.
 
-    Takes the lock, as `LocationLock` with the same settings does, and only where there is a journal.
+    Takes the lock only where there is a journal of a dead command.
     """
-    if is_local(location):
-        top = os.path.join(local_path(location), STAGE_DIR)
-        stages = (os.path.join(top, name) for name in _names(top))
+    store = open_store(location)
+    if isinstance(store, LocalStore):
+        stages = store.names(STAGE_DIR).values()
         if any(os.path.lexists(os.path.join(stage, JOURNAL)) and is_abandoned(stage) for stage in stages):
-            with LocationLock(location, "recover", **lock):
+            with location_lock(location, "recover", wait_seconds=wait_seconds, reporter=reporter):
                 return
 
 
-def settle(location: str, storage_options: Mapping[str, str] | None = None, *, exclusive: bool = True) -> list[str]:
-    """Finish or undo what journals of dead commands say; return what was done. The caller holds the location's lock.
+def _settle(store: LocalStore | ObjectStore, *, exclusive: bool) -> list[str]:
+    """Finish or roll back what journals of dead commands say; return what was done. The caller holds the lock.
 
     `exclusive` says that it really does: on storage without locks only silence tells that a command is dead.
     """
-    if not is_local(location):
-        return _settle_remote(open_remote(location, storage_options), exclusive=exclusive)
-    root = local_path(location)
-    top = os.path.join(root, STAGE_DIR)
+    if not isinstance(store, LocalStore):
+        return _settle_remote(store, exclusive=exclusive)
+    root = store.root
     done: list[str] = []
-    for name in _names(top):
-        stage = os.path.join(top, name)
+    for stage in sorted(store.names(STAGE_DIR).values()):
         if not os.path.lexists(os.path.join(stage, JOURNAL)):
             continue
         with if_abandoned(stage) as dead:
@@ -99,13 +124,9 @@ def settle(location: str, storage_options: Mapping[str, str] | None = None, *, e
                     continue
                 remove_stage(stage)
                 done += [settled] if settled else []
-    for path in sweep_stages(root):
-        done.append(f"removed {os.path.basename(path)}, which a killed command was writing")
-    if os.path.isdir(os.path.join(root, STATE_DIR, "trash-0")):
-        from edl_ckpt.core.commit.trash import sweep
-
-        done += sweep(location)
-    return done
+    done += [f"removed {os.path.basename(path)}, left by a killed command" for path in sweep_stages(root)]
+    sweep_replacements(root)
+    return [*done, *sweep(store)]
 
 
 def _settle_remote(store: ObjectStore, *, exclusive: bool) -> list[str]:

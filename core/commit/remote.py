@@ -24,35 +24,27 @@ from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.state.owner import describe
 from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, seal_file
 from edl_ckpt.core.state.seal import base_name, seal_bytes
-from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, Sink
+from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, Sink, Store
 
 OPEN_PARTS: Final = 5
 """Parts of an object that are open beside those being filled: its ids, and the edges between values and ids."""
-
-
 OUTPUT_MEMORY_BYTES: Final = 512 << 20
 """What open parts may take together when nothing else is said; with more, a version is spooled to the local disk."""
-
-
 _COMPLETIONS: Final = 16
-
-
 ACTIVE: Final[set[str]] = set()
 """The remote stages that this process is at work in: its other journals are of work that failed."""
-
-
 _UPLOAD_BYTES: Final = 8 << 20
 
 
-def open_memory(store: ObjectStore, sizes: Sequence[int], workers: int) -> int:
+def open_memory(store: Store, sizes: Sequence[int], workers: int) -> int:
     """Return the most memory that the open parts of objects of these sizes take; 0 for what is spooled anyway.
 
     Each worker fills a part of its own in each object; besides, some are open at the edges of tables.
     """
-    if not store.part_bytes:
+    if not store.properties.part_bytes:
         return 0
     parts = OPEN_PARTS + workers
-    return sum(min(size, parts * max(store.part_bytes, size // 10_000)) for size in sizes)
+    return sum(min(size, parts * max(store.properties.part_bytes, size // 10_000)) for size in sizes)
 
 
 class RemoteOutput:
@@ -85,7 +77,7 @@ class RemoteOutput:
         if set(names) & set(old):
             raise RefusedError(
                 "on storage without rename a version cannot be replaced by one of as many shards",
-                path=f"{self._store.location}/{self._directory}",
+                path=self._store.path(self._directory),
                 hint="try: --output LOCATION",
             )
         for name, size in zip(names, sizes, strict=True):
@@ -124,7 +116,7 @@ class RemoteOutput:
         for _ in run_parallel(lambda o: o.complete(), self._objects, _COMPLETIONS):
             pass
         sizes = [item.size_bytes for item in self._objects]
-        directory = f"{self._store.location}/{self._directory}"
+        directory = self._store.path(self._directory)
         seal = prove(written_version(self._store.location, directory, self._layout, self._number, sizes), False)
         self._journal["seal"] = json.loads(seal_bytes(seal))
         self._decided = True  # from here on only what the journal on the storage says is done, by us or by `recover`
@@ -150,7 +142,7 @@ class RemoteOutput:
     def _drop(self, item: ObjectWriter) -> None:
         with suppress(EdlCkptError):
             if item.completed:
-                self._store.remove(item.path.removeprefix(f"{self._store.location}/"))
+                self._store.remove(item.path.removeprefix(self._store.path("")))
             else:
                 item.abort()
 
@@ -182,8 +174,8 @@ def settle_remote(store: ObjectStore, stage: str, journal: Mapping[str, Any]) ->
         if found is None or size not in {None, found.size_bytes}:
             raise RefusedError(
                 f"{name} is not as the journal says: nothing was changed",
-                path=f"{store.location}/{directory}",
-                hint=f"look at {store.location}/{stage}/{JOURNAL}",
+                path=store.path(directory),
+                hint=f"look at {store.path(stage)}/{JOURNAL}",
             )
     if journal.get("seal"):
         store.remove_many([f"{directory}/{name}" for name in journal["old"]])
@@ -238,3 +230,27 @@ class _Spooled:
 
     def close(self) -> None:
         self._file.close()
+
+
+def drop_uploads(store: ObjectStore, progress: Mapping[str, Any], *, whole: bool) -> None:
+    """Abort the uploads that an interrupted copy had not finished; with `whole` those of whole shards too."""
+    for name, upload_id in dict(progress.get("open", {})).items():
+        store.abort_upload(f"{progress.get('folder', '')}/{name}", upload_id)
+    for record in dict(progress.get("shards", {})).values() if whole else ():
+        if record.get("upload_id"):
+            store.abort_upload(record.get("path", ""), record["upload_id"])
+
+
+def drop_copy(store: ObjectStore, progress: Mapping[str, Any]) -> None:
+    """Drop all that an interrupted copy left, but a version all of whose shards appeared."""
+    drop_uploads(store, progress, whole=True)
+    records = [record for record in dict(progress.get("shards", {})).values() if record.get("write_id")]
+    visible = [r["path"] for r in records if is_visible(store, r)]
+    if len(visible) < len(records) or progress.get("open"):
+        store.remove_many(visible)
+
+
+def is_visible(store: ObjectStore, record: Mapping[str, Any]) -> bool:
+    """Say whether a shard of an interrupted copy appeared: what is there was written by that copy."""
+    found = store.stat(str(record["path"]))
+    return found is not None and bool(record.get("write_id")) and found.write_id == record["write_id"]

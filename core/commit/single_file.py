@@ -21,8 +21,6 @@ from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter
 from edl_ckpt.core.storage.local import LocalReader
 
 _OLD: Final = ".old"
-
-
 _NAME_PART: Final = 100
 """How much of a target's name is in that of what is staged beside it: a name has 255 bytes at most."""
 

@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,22 +21,17 @@ from typing import Any, Final
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UnsupportedError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.ids import new_id
-from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, LocationLock
-from edl_ckpt.core.state.paths import META_DIR, STATE_DIR, seal_file, version_file
-from edl_ckpt.core.storage import is_local, local_path, open_remote, open_store
+from edl_ckpt.core.progress import Reporter
+from edl_ckpt.core.state.paths import META_DIR, STATE_DIR, TRASH_DIR, seal_file, version_file
+from edl_ckpt.core.storage import LocalStore, LocationLike, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import flush_directory, make_inside, rename_new, write_new
 from edl_ckpt.core.storage.interface import ObjectStore
+from edl_ckpt.core.storage.location import Location
 
 RECORD_SCHEMA: Final = "edl-ckpt/trash/1"
-
-
 _RECORD: Final = "record.json"
-
-
 _META: Final = "meta"
-
-
 _DROP: Final = "drop-"
 
 
@@ -60,11 +55,10 @@ class TrashEntry:
 
 
 def delete_versions(
-    location: str,
+    location: Location,
     versions: Sequence[Version],
     *,
     keep: bool = False,
-    storage_options: Mapping[str, str] | None = None,
 ) -> Removal:
     """Delete versions of a location, or with `keep` leave them in its trash; the caller holds its lock.
 
@@ -73,17 +67,18 @@ def delete_versions(
     """
     if not versions:
         return Removal(())
-    if not is_local(location):
-        if keep:
-            raise UnsupportedError("this storage has no rename, so no trash", path=location)
-        return _remove_in_order(open_remote(location, storage_options), versions)
-    state = os.path.join(local_path(location), STATE_DIR)
+    store = open_store(location)
+    if keep and not store.properties.trash:
+        raise UnsupportedError("this storage has no rename, so no trash", path=location.url)
+    if not isinstance(store, LocalStore):
+        return _remove_in_order(store, versions)
+    root = store.root
+    state = os.path.join(root, STATE_DIR)
     trash = os.path.join(state, "trash-0", new_id())
     make_inside(trash)
     record = {"schema": RECORD_SCHEMA, "time": time.time(), "keep": keep, "versions": [v.version for v in versions]}
     write_new(os.path.join(trash, _RECORD), json.dumps(record).encode())
     flush_directory(trash)
-    root = local_path(location)
     known = [file for v in versions for file in (version_file(v.version), seal_file(v.version))]
     if keep:  # first: once a version is gone, the next prune forgets what was known of it
         _copy_known(root, known, os.path.join(trash, _META))
@@ -98,11 +93,12 @@ def delete_versions(
     return Removal(deleted, tuple(problems))
 
 
-def list_trash(location: str) -> list[TrashEntry]:
+def list_trash(location: LocationLike) -> list[TrashEntry]:
     """Return the deletions in a location's trash, the newest first; a local location's, other storage has none."""
-    if not is_local(location):
+    store = open_store(location)
+    if not isinstance(store, LocalStore):
         return []
-    top = os.path.join(local_path(location), STATE_DIR, "trash-0")
+    top = store.path(TRASH_DIR)
     entries: list[TrashEntry] = []
     for name in _names(top):
         path = os.path.join(top, name)
@@ -118,47 +114,39 @@ def list_trash(location: str) -> list[TrashEntry]:
     return sorted(entries, key=lambda entry: (entry.time, entry.path), reverse=True)
 
 
-def undo(
-    location: str,
-    *,
-    wait_seconds: float = LOCK_WAIT_SECONDS,
-    warn: Callable[[str], None] = lambda _text: None,
-) -> tuple[str, ...]:
-    """Put the versions of the last deletion in the trash back, with what was known of them; return their names.
+def put_back(store: LocalStore, reporter: Reporter) -> tuple[str, ...]:
+    """Put the versions of the last deletion in the trash back, with their metadata; return their names.
 
-    Raises NotFoundError when there is none, RefusedError, before anything moves, when a name is taken by now, and
-    UnsupportedError on storage that has no trash.
+    The caller holds the location's lock. Raises NotFoundError when there is nothing to put back, and RefusedError,
+    before anything moves, when a name is taken by now.
     """
-    if not is_local(location):
-        raise UnsupportedError("this storage has no rename, so no trash", path=location)
-    root = local_path(location)
-    with LocationLock(location, "undo", wait_seconds=wait_seconds, warn=warn):
-        entry = next((e for e in list_trash(location) if _read_record(e.path) and _holds_anything(e.path)), None)
-        if entry is None:
-            raise NotFoundError("nothing to undo", path=location, hint="only `prune --trash` leaves what it deletes")
-        taken = [name for name in entry.names if os.path.lexists(os.path.join(root, name))]
-        if taken:
-            raise RefusedError(
-                f"{taken[0]} exists again; nothing was put back",
-                path=location,
-                hint=f"move it away; the deleted one is in {entry.path}",
-            )
-        for name in entry.names:
-            rename_new(os.path.join(entry.path, name), os.path.join(root, name))
-        meta = os.path.join(entry.path, _META)
-        with storage_errors(root):
-            if entry.names or _names(meta):
-                os.makedirs(os.path.join(root, META_DIR), exist_ok=True)
-            for name in _names(meta):
-                target = os.path.join(root, META_DIR, name)
-                if not os.path.lexists(target):
-                    os.rename(os.path.join(meta, name), target)
-        flush_directory(os.path.join(root, META_DIR))
-        _flush_moves(root, entry.path)
-        problems = _drop(entry.path)
-        _tidy(os.path.join(root, STATE_DIR))
+    root, location = store.root, store.location
+    entry = next((e for e in list_trash(location) if _read_record(e.path) and _holds_anything(e.path)), None)
+    if entry is None:
+        raise NotFoundError("nothing to undo", path=location.url, hint="only `prune --trash` leaves what it deletes")
+    taken = [name for name in entry.names if os.path.lexists(os.path.join(root, name))]
+    if taken:
+        raise RefusedError(
+            f"{taken[0]} exists again; nothing was put back",
+            path=location.url,
+            hint=f"move it away; the deleted one is in {entry.path}",
+        )
+    for name in entry.names:
+        rename_new(os.path.join(entry.path, name), os.path.join(root, name))
+    meta = os.path.join(entry.path, _META)
+    with storage_errors(root):
+        if entry.names or _names(meta):
+            os.makedirs(os.path.join(root, META_DIR), exist_ok=True)
+        for name in _names(meta):
+            target = os.path.join(root, META_DIR, name)
+            if not os.path.lexists(target):
+                os.rename(os.path.join(meta, name), target)
+    flush_directory(os.path.join(root, META_DIR))
+    _flush_moves(root, entry.path)
+    problems = _drop(entry.path)
+    _tidy(os.path.join(root, STATE_DIR))
     for problem in problems:
-        warn(problem)
+        reporter.warn(problem)
     return entry.names
 
 
@@ -170,7 +158,7 @@ class Purge:
     problems: tuple[str, ...] = ()
 
 
-def purge_all(locations: Iterable[str], *, now: float, older_than_seconds: float = 0.0) -> Purge:
+def purge_all(locations: Iterable[LocationLike], *, now: float, older_than_seconds: float = 0.0) -> Purge:
     """Remove for good what is in the trash of locations for so long; the caller holds their locks.
 
     That includes what `reshard --keep-old` left. Locations on storage without rename have no trash.
@@ -182,15 +170,15 @@ def purge_all(locations: Iterable[str], *, now: float, older_than_seconds: float
             if now - entry.time >= older_than_seconds:
                 problems += _drop(entry.path)
                 freed += 0 if os.path.lexists(entry.path) else entry.size_bytes
-        problems += sweep(location)
+        problems += sweep(open_store(location))
     return Purge(freed, tuple(problems))
 
 
-def sweep(location: str) -> tuple[str, ...]:
+def sweep(store: LocalStore | ObjectStore) -> tuple[str, ...]:
     """Finish what killed deletions left: those that were not to stay in the trash. The caller holds the lock."""
-    if not is_local(location):
+    if not isinstance(store, LocalStore) or not os.path.isdir(store.path(TRASH_DIR)):
         return ()
-    state = os.path.join(local_path(location), STATE_DIR)
+    state = store.path(STATE_DIR)
     top = os.path.join(state, "trash-0")
     problems: list[str] = []
     for name in _names(top):
@@ -201,9 +189,9 @@ def sweep(location: str) -> tuple[str, ...]:
     return tuple(problems)
 
 
-def forget_gone(location: str, present: Iterable[int], *, storage_options: Mapping[str, str] | None = None) -> None:
+def forget_gone(location: Location, present: Iterable[int]) -> None:
     """Remove what is known of versions that are gone: a restarted job may use their numbers again. Caller locks."""
-    store = open_store(location, storage_options)
+    store = open_store(location)
     kept = {f"{version}{ending}" for version in present for ending in (".json", ".seal.json")} | {"location.json"}
     for name in store.names(META_DIR):
         number, _, ending = name.partition(".")
@@ -235,9 +223,9 @@ def _move(source: str, target: str) -> bool:
     return True
 
 
-def _flush_moves(location: str, trash: str) -> None:
+def _flush_moves(root: str, trash: str) -> None:
     flush_directory(trash)
-    flush_directory(location)
+    flush_directory(root)
 
 
 def _drop(path: str) -> list[str]:
@@ -318,10 +306,10 @@ def _remove_in_order(store: ObjectStore, versions: Sequence[Version]) -> Removal
         extra = [f"{version.path}/{name}" for name in version.extra]
         try:
             for path in first:
-                store.remove(path.removeprefix(store.location + "/"))
-            store.remove_many([path.removeprefix(store.location + "/") for path in (*rest, *extra)])
+                store.remove(path.removeprefix(store.path("")))
+            store.remove_many([path.removeprefix(store.path("")) for path in (*rest, *extra)])
             store.remove_many([version_file(version.version), seal_file(version.version)])
-            store.remove_directory(version.path.removeprefix(store.location + "/"))
+            store.remove_directory(version.path.removeprefix(store.path("")))
         except EdlCkptError as error:
             problems.append(str(error))
         else:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from edl_ckpt.core.format.names import Layout
+from edl_ckpt.core.storage.location import Location
 
 
 class State(enum.StrEnum):
@@ -42,7 +43,7 @@ class ShardFile:
 class Version:
     """One version as a listing shows it. `ps_num` is None without shard files, or when they disagree."""
 
-    location: str
+    location: Location
     version: int
     path: str
     """The version's directory; the file itself in the single-file layout."""
@@ -93,7 +94,7 @@ class ForeignEntry:
 class Listing:
     """All versions of one location in the order of their numbers, and its other entries."""
 
-    location: str
+    location: Location
     versions: tuple[Version, ...]
     foreign: tuple[ForeignEntry, ...] = ()
     modes: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -112,7 +113,7 @@ class Listing:
 class CheckpointRef:
     """A parsed reference: `version` is a number, 'latest', 'best', 'best:METRIC' or a tag."""
 
-    location: str
+    location: Location
     version: int | str
 
 

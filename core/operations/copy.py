@@ -27,13 +27,15 @@ from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.checkpoint.sealing import batches, checksum, cut, make_seal, rereads_correctly, sums_of
 from edl_ckpt.core.commit.interface import written_version
 from edl_ckpt.core.commit.local import Staging
+from edl_ckpt.core.commit.recovery import location_lock
+from edl_ckpt.core.commit.remote import drop_uploads, is_visible
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.format.model import Listing, State, Version
 from edl_ckpt.core.format.names import SINGLE_FILE
 from edl_ckpt.core.parallel import default_workers, run_parallel
-from edl_ckpt.core.progress import SILENT, Progress
-from edl_ckpt.core.state.annotate import copy_known
-from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, LocationLock
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state.annotate import copy_metadata
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.owner import describe, format_owner, is_me, is_presumed_dead
 from edl_ckpt.core.state.paths import PROGRESS, STAGE_DIR, seal_file
 from edl_ckpt.core.state.seal import (
@@ -46,9 +48,9 @@ from edl_ckpt.core.state.seal import (
     read_seal,
     seal_bytes,
 )
-from edl_ckpt.core.storage import is_local, local_path, open_remote, open_store
+from edl_ckpt.core.storage import LocalStore, Location, LocationLike, open_store
 from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.storage.files import PreallocatedFile, write_again
+from edl_ckpt.core.storage.files import PreallocatedFile, replace_file
 from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, RangeReader, Sink
 
 PROGRESS_SCHEMA: Final = "edl-ckpt/progress/1"
@@ -71,7 +73,7 @@ class CopyEntry:
 class CopyPlan:
     """What is to be copied to a location, and what is there already."""
 
-    target: str
+    target: Location
     entries: tuple[CopyEntry, ...]
     warnings: tuple[str, ...] = ()
 
@@ -106,39 +108,32 @@ class CopyResult:
 
 def plan_copy(
     versions: Sequence[Version],
-    target: str,
-    *,
-    storage_options: Mapping[str, str] | None = None,
+    target: LocationLike,
 ) -> CopyPlan:
     """Return what copying versions to a location means; nothing is read but listings and seals.
 
     A version that is there with the same content is skipped. Raises UsageError for a target that is where they are.
     """
+    where = Location.of(target)
     for version in versions:
-        if _same_place(version.location, target):
-            raise UsageError("a copy goes to another location", path=target)
+        if version.location.is_same_place(where):
+            raise UsageError("a copy goes to another location", path=where.url)
     try:
-        held = list_versions(target, storage_options=storage_options)
+        held = list_versions(where)
     except NotFoundError:
-        if is_local(target) and os.path.lexists(local_path(target)):
-            raise NotFoundError("not a directory", path=target) from None
-        held = Listing(target, ())
-    store = open_store(target, storage_options)
+        if where.local_path is not None and os.path.lexists(where.local_path):
+            raise NotFoundError("not a directory", path=where.url) from None
+        held = Listing(where, ())
+    store = open_store(where)
     warnings = [
         f"{v.ref}: {v.state}, so not copied" for v in versions if v.state is not State.COMPLETE and len(versions) > 1
     ]
     wanted = [v for v in versions if v.state is State.COMPLETE or len(versions) == 1]
-    entries = (_entry(v, target, [h for h in held.versions if h.version == v.version], store) for v in wanted)
-    return CopyPlan(target, tuple(entries), tuple(warnings))
+    entries = (_entry(v, where, [h for h in held.versions if h.version == v.version], store) for v in wanted)
+    return CopyPlan(where, tuple(entries), tuple(warnings))
 
 
-def _same_place(one: str, other: str) -> bool:
-    if is_local(one) and is_local(other):
-        return os.path.realpath(local_path(one)) == os.path.realpath(local_path(other))
-    return one.rstrip("/") == other.rstrip("/")
-
-
-def _entry(version: Version, target: str, there: Sequence[Version], store: Any) -> CopyEntry:
+def _entry(version: Version, target: Location, there: Sequence[Version], store: Any) -> CopyEntry:
     to = f"{target}@{version.version}"
     if version.layout is SINGLE_FILE:
         return CopyEntry(version, to, refused=True, why="one file without shards: reshard it with --output")
@@ -182,10 +177,8 @@ def execute_copy(
     plan: CopyPlan,
     *,
     workers: int | None = None,
-    storage_options: Mapping[str, str] | None = None,
-    progress: Progress = SILENT,
+    reporter: Reporter = SILENT,
     wait_seconds: float = LOCK_WAIT_SECONDS,
-    warn: Callable[[str], None] = lambda _text: None,
 ) -> CopyResult:
     """Copy what a plan copies, each version whole or not at all, and what is known of each.
 
@@ -200,18 +193,16 @@ def execute_copy(
             if entry.refused:
                 raise RefusedError(entry.why, path=entry.to, hint="nothing was changed")
             if entry.skipped:
-                text = entry.version.fingerprint or _fingerprint_there(entry, plan.target, storage_options)
+                text = entry.version.fingerprint or _fingerprint_there(entry, plan.target)
                 done.append(CopiedVersion(entry.version.ref, entry.to, entry.version.size_bytes, text, skipped=True))
             elif entry.there is not None:
-                done.append(_adopt(entry, entry.there, workers, storage_options, progress))
+                done.append(_adopt(entry, entry.there, workers, reporter))
             else:
-                copied = _Copy(entry.version, plan.target, workers, storage_options, progress).run()
+                copied = _Copy(entry.version, plan.target, workers, reporter).run()
                 moved += copied.size_bytes - copied.resumed_bytes
                 done.append(copied)
-            lock = LocationLock(
-                plan.target, "copy", wait_seconds=wait_seconds, warn=warn, storage_options=storage_options
-            )
-            copy_known(entry.version, plan.target, lock, storage_options=storage_options)
+            with location_lock(plan.target, "copy", wait_seconds=wait_seconds, reporter=reporter):
+                copy_metadata(entry.version, plan.target)
         except EdlCkptError as error:
             if len(plan.entries) == 1:
                 raise
@@ -223,29 +214,28 @@ def _adopt(
     entry: CopyEntry,
     there: Version,
     workers: int | None,
-    storage_options: Mapping[str, str] | None,
-    progress: Progress,
+    reporter: Reporter,
 ) -> CopiedVersion:
     """Seal a version that is there already, as a copy that was killed at its end left it, if it is the same."""
     workers = default_workers(remote=True) if workers is None else workers
     with (
-        open_checkpoint(entry.version, storage_options=storage_options) as source,
-        open_checkpoint(there, storage_options=storage_options) as held,
+        open_checkpoint(entry.version) as source,
+        open_checkpoint(there) as held,
     ):
-        one, two = (make_seal(c, "", workers=workers, progress=progress) for c in (source, held))
+        one, two = (make_seal(c, "", workers=workers, reporter=reporter) for c in (source, held))
         if one.shards != two.shards:
             raise RefusedError("exists there already with other content", path=entry.to, hint="nothing was changed")
-        progress.start("proving", there.size_bytes)
-        text = fingerprint_checkpoint(held, workers=workers, progress=progress).text
+        reporter.start("proving", there.size_bytes)
+        text = fingerprint_checkpoint(held, workers=workers, reporter=reporter).text
         seal = replace(two, fingerprint=text, origin=identity(entry.version))
         source.check_unchanged()
         held.check_unchanged()
-    open_store(there.location, storage_options).write_small(seal_file(there.version), seal_bytes(seal))
+    open_store(there.location).write_small(seal_file(there.version), seal_bytes(seal))
     return CopiedVersion(entry.version.ref, entry.to, there.size_bytes, text, skipped=True)
 
 
-def _fingerprint_there(entry: CopyEntry, target: str, storage_options: Mapping[str, str] | None) -> str:
-    seal = read_seal(open_store(target, storage_options), entry.version.version)
+def _fingerprint_there(entry: CopyEntry, target: Location) -> str:
+    seal = read_seal(open_store(target), entry.version.version)
     return seal.fingerprint if seal is not None else ""
 
 
@@ -300,28 +290,26 @@ class _Copy:
     def __init__(
         self,
         version: Version,
-        target: str,
+        target: Location,
         workers: int | None,
-        storage_options: Mapping[str, str] | None,
-        progress: Progress,
+        reporter: Reporter,
     ) -> None:
         self.version = version
         self.target = target
-        self.options = storage_options
-        self.progress = progress
-        remote = not (is_local(version.location) and is_local(target))
+        self.reporter = reporter
+        remote = any(open_store(place).properties.round_trips for place in (version.location, target))
         self.workers = default_workers(remote=remote) if workers is None else workers
-        store = open_store(version.location, storage_options)
+        store = open_store(version.location)
         seal = read_seal(store, version.version) if version.fingerprint else None
         self.seal = seal if seal is not None and not differing_sizes(seal, version) else None
 
     def run(self) -> CopiedVersion:
         """Read, write, prove, publish."""
-        with open_checkpoint(self.version, storage_options=self.options) as source, self._open_target() as target:
+        with open_checkpoint(self.version) as source, self._open_target() as target:
             shards = self._shards(source)
             todo = target.resume(shards)
             waiting = {shard.index for shard in todo}
-            self.progress.start("copying", sum(shard.size_bytes for shard in todo))
+            self.reporter.start("copying", sum(shard.size_bytes for shard in todo))
             for _ in run_parallel(lambda t: self._move(target, *t), list(self._tasks(todo)), self.workers):
                 pass
             for shard in todo:
@@ -340,9 +328,10 @@ class _Copy:
         return CopiedVersion(self.version.ref, to, self.version.size_bytes, made[0].fingerprint, False, resumed)
 
     def _open_target(self) -> _Target:
-        if is_local(self.target):
-            return _LocalTarget(local_path(self.target), self.version)
-        return _RemoteTarget(open_remote(self.target, self.options), self.version, self.options)
+        store = open_store(self.target)
+        if isinstance(store, LocalStore):
+            return _LocalTarget(store, self.version)
+        return _RemoteTarget(store, self.version)
 
     def _shards(self, source: Checkpoint) -> list[_Shard]:
         sealed = {} if self.seal is None else {shard.name: shard for shard in self.seal.shards}
@@ -387,7 +376,7 @@ class _Copy:
                 )
             shard.sums[first + number] = total
         target.sink(shard).write(start, data.data)
-        self.progress.advance(end - start)
+        self.reporter.advance(end - start)
         with shard.lock:
             shard.open_batches -= 1
             last = shard.open_batches == 0
@@ -406,10 +395,10 @@ class _Copy:
             self._compare(sealed, written)
         text = self.seal.fingerprint if self.seal is not None and verified else ""
         if not text:
-            near = written if written is not None and is_local(written.version.path) else None
-            chosen = near or (source if is_local(self.version.location) else written) or source
-            self.progress.start("proving", self.version.size_bytes)
-            text = fingerprint_checkpoint(chosen, workers=self.workers, progress=self.progress).text
+            near = written if written is not None and not _is_far(written) else None
+            chosen = near or (written if _is_far(source) else source) or source
+            self.reporter.start("proving", self.version.size_bytes)
+            text = fingerprint_checkpoint(chosen, workers=self.workers, reporter=self.reporter).text
         if self.seal is not None and text != self.seal.fingerprint:
             raise EdlCkptError(
                 "the fingerprint of what was copied is not that of its seal; nothing was published",
@@ -421,9 +410,9 @@ class _Copy:
     def _compare(self, sealed: Sequence[SealedShard], written: Checkpoint) -> None:
         """Read back what was written; EdlCkptError when it is not what was read."""
         readers = {base_name(shard.file.path): written.reader(shard) for shard in written.shards}
-        self.progress.start("reading back", self.version.size_bytes)
+        self.reporter.start("reading back", self.version.size_bytes)
         for shard in sealed:
-            (now,) = sums_of([(readers[shard.name], shard.chunks)], workers=self.workers, progress=self.progress)
+            (now,) = sums_of([(readers[shard.name], shard.chunks)], workers=self.workers, reporter=self.reporter)
             wrong = next((held for held, found in zip(shard.chunks, now, strict=True) if held != found), None)
             if wrong is not None:
                 raise EdlCkptError(
@@ -434,12 +423,18 @@ class _Copy:
                 )
 
 
+def _is_far(checkpoint: Checkpoint) -> bool:
+    """Say whether reading a checkpoint takes a request for each range."""
+    return open_store(checkpoint.version.location).properties.round_trips
+
+
 class _LocalTarget:
     """A copy that is staged on a local disk; whole shards stay there when it is interrupted."""
 
-    def __init__(self, root: str, version: Version) -> None:
+    def __init__(self, store: LocalStore, version: Version) -> None:
         self._version = version
-        self._staging = Staging(root, "copy", name=_stage_name(version.version))
+        self._location = store.location
+        self._staging = Staging(store.root, "copy", name=_stage_name(version.version))
         self._directory = os.path.join(self._staging.path, version.layout.version_dir(version.version))
         self._progress = os.path.join(self._staging.path, PROGRESS)
         self._done: dict[str, list[str]] = {}
@@ -506,15 +501,15 @@ class _LocalTarget:
         with self._lock:
             self._done[shard.name] = shard.sums
             document = {"schema": PROGRESS_SCHEMA, "source": identity(self._version), "shards": self._done}
-            write_again(self._progress, json.dumps(document).encode())
+            replace_file(self._progress, json.dumps(document).encode())
 
     def publish(self, seal: Callable[[Checkpoint | None, bool], Seal]) -> None:
         """Prove what is staged, then rename."""
         for file in self._files.values():
             file.close()
         sizes = [shard.size_bytes for shard in self._version.shards]
-        root, number = self._staging.checkpoint_dir, self._version.version
-        staged = written_version(root, self._directory, self._version.layout, number, sizes)
+        number = self._version.version
+        staged = written_version(self._location, self._directory, self._version.layout, number, sizes)
         self._doubted = True
         try:
             with open_checkpoint(staged, staged=True) as written:
@@ -536,10 +531,9 @@ class _LocalTarget:
 class _RemoteTarget:
     """A copy to storage without rename; uploads of whole shards stay open when it is interrupted."""
 
-    def __init__(self, store: ObjectStore, version: Version, storage_options: Mapping[str, str] | None) -> None:
+    def __init__(self, store: ObjectStore, version: Version) -> None:
         self._store = store
         self._version = version
-        self._options = storage_options
         self._folder = version.layout.version_dir(version.version)
         self._stage = f"{STAGE_DIR}/{_stage_name(version.version)}"
         self._objects: dict[str, ObjectWriter] = {}
@@ -580,7 +574,7 @@ class _RemoteTarget:
             record = held.get(shard.name)
             relative = f"{self._folder}/{shard.name}"
             if record is not None and len(record.get("sums", ())) == len(shard.chunks):
-                if _is_visible(self._store, {**record, "path": relative}):
+                if is_visible(self._store, {**record, "path": relative}):
                     self._visible.add(shard.name)
                 item = None
                 if shard.name not in self._visible and record.get("upload_id"):
@@ -608,7 +602,7 @@ class _RemoteTarget:
             return {}
         found = self._store.stat(f"{self._stage}/{PROGRESS}") if owner else None
         if found is not None and not is_presumed_dead(owner, found.age_seconds) and not is_me(owner):
-            raise LockedError(f"being copied by {format_owner(owner)}", path=f"{self._store.location}/{self._folder}")
+            raise LockedError(f"being copied by {format_owner(owner)}", path=self._store.path(self._folder))
         drop_uploads(self._store, document, whole=not same)  # of other files, or cut short
         return shards if same else {}
 
@@ -652,36 +646,12 @@ class _RemoteTarget:
         for _ in run_parallel(lambda o: o.complete(), list(self._objects.values()), 16):
             pass
         number, sizes = self._version.version, [shard.size_bytes for shard in self._version.shards]
-        directory = f"{self._store.location}/{self._folder}"
+        directory = self._store.path(self._folder)
         there = written_version(self._store.location, directory, self._version.layout, number, sizes)
         # What appeared before this run was compared by nobody who is here now.
         verified = not self._visible and all(item.verified for item in self._objects.values())
-        with open_checkpoint(there, storage_options=self._options) as written:
+        with open_checkpoint(there) as written:
             made = seal(written, verified)
         self._store.write_small(seal_file(number), seal_bytes(made))
         self._published = True
         self._store.remove(f"{self._stage}/{PROGRESS}")
-
-
-def drop_uploads(store: ObjectStore, progress: Mapping[str, Any], *, whole: bool) -> None:
-    """Abort the uploads that an interrupted copy had not finished; with `whole` those of whole shards too."""
-    for name, upload_id in dict(progress.get("open", {})).items():
-        store.abort_upload(f"{progress.get('folder', '')}/{name}", upload_id)
-    for record in dict(progress.get("shards", {})).values() if whole else ():
-        if record.get("upload_id"):
-            store.abort_upload(record.get("path", ""), record["upload_id"])
-
-
-def drop_copy(store: ObjectStore, progress: Mapping[str, Any]) -> None:
-    """Drop all that an interrupted copy left, but a version all of whose shards appeared."""
-    drop_uploads(store, progress, whole=True)
-    records = [record for record in dict(progress.get("shards", {})).values() if record.get("write_id")]
-    visible = [r["path"] for r in records if _is_visible(store, r)]
-    if len(visible) < len(records) or progress.get("open"):
-        store.remove_many(visible)
-
-
-def _is_visible(store: ObjectStore, record: Mapping[str, Any]) -> bool:
-    """Say whether a shard of an interrupted copy appeared: what is there was written by that copy."""
-    found = store.stat(str(record["path"]))
-    return found is not None and bool(record.get("write_id")) and found.write_id == record["write_id"]

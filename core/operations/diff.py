@@ -23,8 +23,8 @@ from edl_ckpt.core.checkpoint.reader import Checkpoint, as_dtype, open_checkpoin
 from edl_ckpt.core.checkpoint.scan import IdPiece, count_rows, id_pieces
 from edl_ckpt.core.format.model import DenseEntry, ShardIndex, Version
 from edl_ckpt.core.parallel import default_workers
-from edl_ckpt.core.progress import SILENT, Progress
-from edl_ckpt.core.storage import is_local
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.storage import open_store
 
 F64 = npt.NDArray[np.float64]
 
@@ -114,8 +114,7 @@ def diff_versions(
     rows: bool = False,
     workers: int | None = None,
     part_bytes: int = PART_BYTES,
-    storage_options: Mapping[str, str] | None = None,
-    progress: Progress = SILENT,
+    reporter: Reporter = SILENT,
 ) -> DiffResult:
     """Compare two versions by value: elements are equal when they differ by at most `tolerance`, or are both NaN.
 
@@ -123,15 +122,15 @@ def diff_versions(
     differ need temporary files of their size, in the system's directory for them. Raises the errors of reading,
     CorruptError for an id that occurs twice, NoSpaceError when there is no space for the temporary files.
     """
-    remote = not (is_local(a.location) and is_local(b.location))
+    remote = any(open_store(v.location).properties.round_trips for v in (a, b))
     count = default_workers(remote=remote) if workers is None else workers
     with (
-        open_checkpoint(a, storage_options=storage_options) as one,
-        open_checkpoint(b, storage_options=storage_options) as two,
+        open_checkpoint(a) as one,
+        open_checkpoint(b) as two,
     ):
-        progress.start("fingerprints", a.size_bytes + b.size_bytes)
-        first = fingerprint_checkpoint(one, workers=count, progress=progress)
-        second = fingerprint_checkpoint(two, workers=count, progress=progress)
+        reporter.start("fingerprints", a.size_bytes + b.size_bytes)
+        first = fingerprint_checkpoint(one, workers=count, reporter=reporter)
+        second = fingerprint_checkpoint(two, workers=count, reporter=reporter)
         variables = tuple(
             DenseDiff(name, "equal", 0.0, 0.0, 0.0)
             if first.variables.get(name) == second.variables.get(name)
@@ -139,13 +138,13 @@ def diff_versions(
             for name in sorted({*one.variable_names, *two.variable_names})
         )
         names = sorted({*one.table_names, *two.table_names})
-        progress.start("comparing rows", sum(_table_bytes(c, n) for n in names for c in (one, two)))
+        reporter.start("comparing rows", sum(_table_bytes(c, n) for n in names for c in (one, two)))
         options = _Options(tolerance, top, rows, part_bytes)
         sides = (_Side(one), _Side(two))
         tables = tuple(
             _equal_table(one, name)
             if first.tables.get(name) == second.tables.get(name)
-            else _diff_table(*sides, name, options, progress)
+            else _diff_table(*sides, name, options, reporter)
             for name in names
         )
         one.check_unchanged()
@@ -286,7 +285,7 @@ class _Side:
             by_table.setdefault(piece.entry.name, []).append(piece)
         return by_table
 
-    def cut(self, name: str, parts: int, progress: Progress) -> PartitionedTable:
+    def cut(self, name: str, parts: int, reporter: Reporter) -> PartitionedTable:
         """Return a table in parts by a hash of the id."""
         return PartitionedTable(
             self.checkpoint,
@@ -294,11 +293,11 @@ class _Side:
             self.pieces.get(name, ()),
             parts=parts,
             assign=by_hash(parts),
-            progress=progress,
+            reporter=reporter,
         )
 
 
-def _diff_table(first: _Side, second: _Side, name: str, options: _Options, progress: Progress) -> TableDiff:
+def _diff_table(first: _Side, second: _Side, name: str, options: _Options, reporter: Reporter) -> TableDiff:
     one, two = first.checkpoint, second.checkpoint
     if name not in one.table_names:
         return TableDiff(name, "added", added=_row_count(two, name))
@@ -308,7 +307,7 @@ def _diff_table(first: _Side, second: _Side, name: str, options: _Options, progr
     size = max(_table_bytes(one, name), _table_bytes(two, name)) + 16 * _row_count(one, name)
     parts = parts_needed(size, options.part_bytes)
     comparison = _TableComparison(options)
-    with first.cut(name, parts, progress) as left, second.cut(name, parts, progress) as right:
+    with first.cut(name, parts, reporter) as left, second.cut(name, parts, reporter) as right:
         for one_part, other in zip(left.all_parts(), right.all_parts(), strict=True):
             comparison.add(one_part, other)
     return comparison.result(name, ", ".join(changes))

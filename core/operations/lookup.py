@@ -6,7 +6,7 @@ Rows that lie less than a page apart are read at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
@@ -68,7 +68,6 @@ def look_up(
     ids: Sequence[int] | I64,
     *,
     everywhere: bool = False,
-    storage_options: Mapping[str, str] | None = None,
 ) -> Lookup:
     """Return the rows of some ids. Each id is searched in the shard it belongs to; with `everywhere` in all shards.
 
@@ -78,7 +77,7 @@ def look_up(
     wanted = _unique(ids)
     owner = placement.row_owners(wanted, version.ps_num or 1)
     shards = set(range(version.ps_num or 1)) if everywhere else set(owner.tolist()) or {0}
-    with _open_some(version, shards, storage_options) as checkpoint:
+    with _open_some(version, shards) as checkpoint:
         entries = checkpoint.entries(table)
         dtype = checkpoint.table_dtype(table)
         # Only the info of a table without rows claims a dim: no array gets that size.
@@ -114,13 +113,13 @@ def _unique(ids: Sequence[int] | I64) -> I64:
     return asked[np.sort(first)]
 
 
-def _open_some(version: Version, owners: set[int], storage_options: Mapping[str, str] | None) -> Checkpoint:
+def _open_some(version: Version, owners: set[int]) -> Checkpoint:
     """Open only some shards of a version."""
     missing = sorted(owners & set(version.missing))
     if missing:
         raise IncompleteError(f"shard {missing[0]} of {version.ps_num} is missing", path=version.path)
     some = tuple(shard for shard in version.shards if shard.ps_id in owners)
-    checkpoint = open_checkpoint(replace(version, shards=some), partial=True, storage_options=storage_options)
+    checkpoint = open_checkpoint(replace(version, shards=some), partial=True)
     try:
         raise_problems(version, checkpoint.shards)
     except BaseException:
@@ -171,9 +170,7 @@ def _close_together(row: I64, row_bytes: int) -> Iterator[slice]:
     yield from (slice(a, b) for a, b in pairwise([0, *cuts.tolist(), len(row)]) if b > a)
 
 
-def read_variable(
-    version: Version, name: str, *, storage_options: Mapping[str, str] | None = None
-) -> tuple[npt.NDArray[np.generic], DType]:
+def read_variable(version: Version, name: str) -> tuple[npt.NDArray[np.generic], DType]:
     """Return a dense variable and its dtype, from the shard its name belongs to, else from any other shard.
 
     bfloat16, which numpy lacks, becomes float32 with the same values. Raises NotFoundError for an unknown name.
@@ -181,7 +178,7 @@ def read_variable(
     ps_num = version.ps_num or 0
     owner = {placement.variable_owner(name, ps_num)} if ps_num else set()
     for owners in (owner - set(version.missing), set(range(ps_num)) - set(version.missing)):
-        with _open_some(version, owners, storage_options) as checkpoint:
+        with _open_some(version, owners) as checkpoint:
             entries = [v for shard in checkpoint.shards for v in shard.variables if v.name == name]
             if entries:
                 return checkpoint.variable(name), entries[0].dtype
@@ -192,8 +189,6 @@ def find_nearest(
     version: Version,
     lookup: Lookup,
     count: int,
-    *,
-    storage_options: Mapping[str, str] | None = None,
 ) -> tuple[Neighbours, ...]:
     """Return, for each row of a lookup, the `count` other rows of the table most similar to it by cosine.
 
@@ -208,7 +203,7 @@ def find_nearest(
     queries = _unit(lookup.vectors)
     best = np.full((len(queries), 0), -np.inf)
     names = np.zeros((len(queries), 0), np.int64)
-    with open_checkpoint(version, storage_options=storage_options) as checkpoint:
+    with open_checkpoint(version) as checkpoint:
         for batch in checkpoint.table(lookup.table, batch_rows=16_384):
             similar = queries @ _unit(batch.vectors).T
             similar[~np.isfinite(similar)] = -np.inf

@@ -21,6 +21,7 @@ from typing import Any, Final
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.state.metadata import check_metric_name
+from edl_ckpt.core.storage import Location, LocationLike
 from edl_ckpt.core.storage.faults import storage_errors
 
 FORMATS: Final = ("log", "tensorboard", "csv", "jsonl")
@@ -63,7 +64,7 @@ class ImportPlan:
     """The metrics that each version gets from a series, and the steps and versions without a match."""
 
     source: str
-    location: str
+    location: Location
     matches: tuple[MetricMatch, ...]
     steps_without_version: tuple[int, ...]
     versions_without_metrics: tuple[int, ...]
@@ -97,7 +98,9 @@ def read_series(source: str, kind: str | None = None) -> MetricSeries:
     return MetricSeries(source, dict(sorted(steps.items())), tuple(skipped))
 
 
-def match_series(series: MetricSeries, location: str, versions: Iterable[Version], *, nearest: int = 0) -> ImportPlan:
+def match_series(
+    series: MetricSeries, location: LocationLike, versions: Iterable[Version], *, nearest: int = 0
+) -> ImportPlan:
     """Return the metrics of each version: those of its own step, else of the nearest one within `nearest` steps.
 
     Of two steps at the same distance the earlier one counts: no model gets the credit for later training. One step may
@@ -121,7 +124,7 @@ def match_series(series: MetricSeries, location: str, versions: Iterable[Version
     matched = {match.version.path for match in matches}
     return ImportPlan(
         source=series.source,
-        location=location,
+        location=Location.of(location),
         matches=tuple(matches),
         steps_without_version=tuple(s for s in series.steps if s not in used),
         versions_without_metrics=tuple(v.version for v in listed if v.path not in matched),
@@ -129,14 +132,14 @@ def match_series(series: MetricSeries, location: str, versions: Iterable[Version
     )
 
 
-def execute_import(plan: ImportPlan, storage_options: Mapping[str, str] | None = None) -> None:
+def execute_import(plan: ImportPlan) -> None:
     """Record the metrics of a plan; the caller holds the location's lock."""
     from edl_ckpt.core.state.annotate import set_metrics
 
     for match in plan.matches:
         elsewhere = match.step != match.version.version
         steps = dict.fromkeys(match.metrics, match.step) if elsewhere else {}
-        set_metrics(match.version, match.metrics, steps=steps, storage_options=storage_options)
+        set_metrics(match.version, match.metrics, steps=steps)
 
 
 def _same(a: float, b: float) -> bool:

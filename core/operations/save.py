@@ -15,6 +15,8 @@ from edl_ckpt.core.format import bulk, placement
 from edl_ckpt.core.format.model import DTYPES, DType, TableInfo, Version
 from edl_ckpt.core.format.names import writable_layout
 from edl_ckpt.core.format.shard_layout import PlacedTable, PlacedVariable, ShardLayout, lay_out_shard
+from edl_ckpt.core.storage import LocationLike
+from edl_ckpt.core.storage.location import Location
 
 if TYPE_CHECKING:
     from edl_ckpt.core.storage.interface import Sink
@@ -30,14 +32,13 @@ class Table:
 
 
 def save_checkpoint(
-    location: str,
+    location: LocationLike,
     version: int,
     ps_num: int,
     *,
     variables: Mapping[str, npt.NDArray[np.generic]],
     tables: Mapping[str, Table],
     layout: str = "design",
-    storage_options: Mapping[str, str] | None = None,
 ) -> Version:
     """Write a new version from arrays, placed for `ps_num` servers, and return it.
 
@@ -60,15 +61,16 @@ def save_checkpoint(
     held = [_part_of(version, i, ps_num, dense, tables) for i in range(ps_num)]
 
     def seal(written: Version, staged: bool) -> Seal:  # noqa: FBT001 - as `Prove` has it
-        with open_checkpoint(written, staged=staged, storage_options=storage_options) as checkpoint:
+        with open_checkpoint(written, staged=staged) as checkpoint:
             return make_seal(checkpoint, fingerprint_checkpoint(checkpoint).text, workers=1)
 
-    output = open_output(location, chosen, version, purpose="save", storage_options=storage_options)
+    where = Location.of(location)
+    output = open_output(where, chosen, version, purpose="save")
     with output:
         for file, part in zip(output.create([part.layout.size_bytes for part in held]), held, strict=True):
             part.write(file)
         output.publish(seal)
-    return pick(list_versions(location, storage_options=storage_options), version)
+    return pick(list_versions(where), version)
 
 
 def _check_table(name: str, table: Table) -> None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from edl_ckpt.core.checkpoint.reader import Checkpoint, as_dtype
 from edl_ckpt.core.checkpoint.scan import dense_pieces, read_dense
-from edl_ckpt.core.progress import SILENT, Progress
+from edl_ckpt.core.progress import SILENT, Reporter
 
 _BINS: Final = 4096
 
@@ -137,7 +137,7 @@ def tensor_stats(
     *,
     variables: Sequence[str] | None = None,
     tables: Sequence[str] | None = None,
-    progress: Progress = SILENT,
+    reporter: Reporter = SILENT,
 ) -> tuple[TensorStats, ...]:
     """Return statistics of the named variables and tables; None means all of them. Each value is read once.
 
@@ -146,14 +146,14 @@ def tensor_stats(
     names = checkpoint.variable_names if variables is None else list(variables)
     table_names = checkpoint.table_names if tables is None else list(tables)
     wanted = set(names)
-    progress.start("reading values", _total(checkpoint, wanted, set(table_names)))
+    reporter.start("reading values", _total(checkpoint, wanted, set(table_names)))
     moments = {name: _Moments() for name in names}
     for piece in dense_pieces(checkpoint):
         if piece.entry.name in wanted:
             moments[piece.entry.name].add(as_dtype(read_dense(checkpoint, piece), piece.entry.dtype))
-            progress.advance(piece.size)
+            reporter.advance(piece.size)
     results = [moments[name].result(name, "variable") for name in names]
-    results += [_table_stats(checkpoint, name, progress) for name in table_names]
+    results += [_table_stats(checkpoint, name, reporter) for name in table_names]
     return tuple(results)
 
 
@@ -167,9 +167,9 @@ def _sizes(checkpoint: Checkpoint) -> Iterator[tuple[str, int]]:
         yield from ((t.name, t.values.size_bytes) for t in shard.tables)
 
 
-def _table_stats(checkpoint: Checkpoint, name: str, progress: Progress) -> TensorStats:
+def _table_stats(checkpoint: Checkpoint, name: str, reporter: Reporter) -> TensorStats:
     moments = _Moments()
     for batch in checkpoint.table(name, batch_rows=16_384):
         moments.add(batch.vectors)
-        progress.advance(batch.vectors.nbytes)
+        reporter.advance(batch.vectors.nbytes)
     return moments.result(name, "table")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError
@@ -24,8 +23,9 @@ from edl_ckpt.core.state.metadata import (
     read_metadata,
 )
 from edl_ckpt.core.state.paths import LOCATION_FILE, META_DIR, version_file
-from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage import LocationLike, open_store
 from edl_ckpt.core.storage.interface import Store
+from edl_ckpt.core.storage.location import Location
 
 Document = dict[str, Any]
 
@@ -35,7 +35,6 @@ def set_metrics(
     metrics: Mapping[str, float],
     *,
     steps: Mapping[str, int] | None = None,
-    storage_options: Mapping[str, str] | None = None,
 ) -> None:
     """Record metrics of a version, in the place of older values of the same names; NaN is a value too.
 
@@ -49,10 +48,10 @@ def set_metrics(
         kept = {n: s for n, s in document.get("steps", {}).items() if n not in metrics}
         document["steps"] = kept | dict(steps or {})
 
-    _edit_version(version, change, storage_options)
+    _edit_version(version, change)
 
 
-def remove_metrics(version: Version, names: Sequence[str], *, storage_options: Mapping[str, str] | None = None) -> None:
+def remove_metrics(version: Version, names: Sequence[str]) -> None:
     """Forget metrics of a version; NotFoundError when it has none of such a name. The caller holds the lock."""
     absent = [name for name in names if name not in version.metrics]
     if absent:
@@ -62,20 +61,20 @@ def remove_metrics(version: Version, names: Sequence[str], *, storage_options: M
         for key in ("metrics", "steps"):
             document[key] = {n: v for n, v in document.get(key, {}).items() if n not in names}
 
-    _edit_version(version, change, storage_options)
+    _edit_version(version, change)
 
 
-def add_tag(version: Version, tag: str, *, storage_options: Mapping[str, str] | None = None) -> None:
+def add_tag(version: Version, tag: str) -> None:
     """Give a version a tag; one it has already stays once. The caller holds the location's lock."""
     check_tag(tag)
 
     def change(document: Document) -> None:
         document["tags"] = sorted({*document.get("tags", []), tag})
 
-    _edit_version(version, change, storage_options)
+    _edit_version(version, change)
 
 
-def remove_tag(version: Version, tag: str, *, storage_options: Mapping[str, str] | None = None) -> None:
+def remove_tag(version: Version, tag: str) -> None:
     """Take a tag from a version; NotFoundError when it has none of that name. The caller holds the lock."""
     if tag not in version.tags:
         raise NotFoundError(f"no tag {tag!r}", path=version.ref)
@@ -83,51 +82,43 @@ def remove_tag(version: Version, tag: str, *, storage_options: Mapping[str, str]
     def change(document: Document) -> None:
         document["tags"] = [t for t in document.get("tags", []) if t != tag]
 
-    _edit_version(version, change, storage_options)
+    _edit_version(version, change)
 
 
-def set_note(version: Version, text: str, *, storage_options: Mapping[str, str] | None = None) -> None:
+def set_note(version: Version, text: str) -> None:
     """Write a version's note, in the place of an older one; '' removes it. The caller holds the lock."""
-    _edit_version(version, lambda document: document.update(note=text), storage_options)
+    _edit_version(version, lambda document: document.update(note=text))
 
 
-def remember_modes(
-    location: str, modes: Mapping[str, str], *, storage_options: Mapping[str, str] | None = None
-) -> None:
+def remember_modes(location: LocationLike, modes: Mapping[str, str]) -> None:
     """Remember, for a location, which end of each metric is the better one. The caller holds the lock."""
 
     def change(document: Document) -> None:
         document["modes"] = document.get("modes", {}) | {check_metric_name(n): mode for n, mode in modes.items()}
 
-    _edit_location(location, change, storage_options)
+    _edit_location(location, change)
 
 
-def store_policy(
-    location: str, policy: Mapping[str, Any] | None, *, storage_options: Mapping[str, str] | None = None
-) -> None:
+def store_policy(location: LocationLike, policy: Mapping[str, Any] | None) -> None:
     """Keep a retention policy, as `Policy.to_json` makes it, with a location; None forgets it. The caller locks."""
-    _edit_location(location, lambda document: document.update(policy=policy), storage_options)
+    _edit_location(location, lambda document: document.update(policy=policy))
 
 
-def _edit_version(
-    version: Version, change: Callable[[Document], None], storage_options: Mapping[str, str] | None
-) -> None:
+def _edit_version(version: Version, change: Callable[[Document], None]) -> None:
     empty = {"schema": VERSION_SCHEMA, "version": version.version}
-    store = open_store(version.location, storage_options)
+    store = open_store(version.location)
     _edit(store, version.location, version_file(version.version), empty, change, parse_version)
 
 
-def _edit_location(
-    location: str, change: Callable[[Document], None], storage_options: Mapping[str, str] | None
-) -> None:
-    store = open_store(location, storage_options)
+def _edit_location(location: LocationLike, change: Callable[[Document], None]) -> None:
+    store = open_store(location)
     relative = f"{META_DIR}/{LOCATION_FILE}"
-    _edit(store, location, relative, {"schema": LOCATION_SCHEMA}, change, parse_location)
+    _edit(store, store.location, relative, {"schema": LOCATION_SCHEMA}, change, parse_location)
 
 
 def _edit(
     store: Store,
-    location: str,
+    location: Location,
     relative: str,
     empty: Document,
     change: Callable[[Document], None],
@@ -143,6 +134,8 @@ def _edit(
         ) from None
     document = empty | held
     change(document)
+    if document == held:
+        return
     document = {key: value for key, value in document.items() if value not in ({}, [], "", None)}
     if set(document) <= set(empty):
         store.remove(relative)
@@ -151,34 +144,26 @@ def _edit(
     store.write_small(relative, text.encode("utf-8", "surrogatepass"))
 
 
-def copy_known(
-    source: Version, target: str, lock: AbstractContextManager[object], *, storage_options: Mapping[str, str] | None
-) -> None:
-    """Bring what is known of a version to its copy in another location, and the modes of its metrics.
+def copy_metadata(source: Version, target: Location) -> None:
+    """Bring the metadata of a version to its copy in another location, and the modes of its metrics.
 
-    What the copy had of the same names is replaced, the rest stays. The lock of the target is taken only when there is
-    anything to write.
+    Metrics and tags that the copy has under other names stay. The caller holds the target's lock.
     """
-    document = read_document(open_store(source.location, storage_options), version_file(source.version)) or {}
+    document = read_document(open_store(source.location), version_file(source.version)) or {}
     if not document:
         return
-    listed = read_metadata(open_store(source.location, storage_options))
-    store = open_store(target, storage_options)
-    held = read_document(store, version_file(source.version)) or {}
-    if _merged(held, document) == held:
-        return
-    modes = {name: mode for name, mode in listed.modes.items() if name in source.metrics}
-    with lock:
-        empty = {"schema": VERSION_SCHEMA, "version": source.version}
+    modes = {n: mode for n, mode in read_metadata(open_store(source.location)).modes.items() if n in source.metrics}
+    store = open_store(target)
+    empty = {"schema": VERSION_SCHEMA, "version": source.version}
 
-        def change(there: Document) -> None:
-            there.update(_merged(there, document))
+    def change(existing: Document) -> None:
+        existing.update(_merged(existing, document))
 
-        _edit(store, target, version_file(source.version), empty, change, parse_version)
-        known = read_metadata(store).modes
-        new = {name: mode for name, mode in modes.items() if known.get(name) != mode}
-        if new:
-            remember_modes(target, new, storage_options=storage_options)
+    _edit(store, target, version_file(source.version), empty, change, parse_version)
+    known = read_metadata(store).modes
+    new = {name: mode for name, mode in modes.items() if known.get(name) != mode}
+    if new:
+        remember_modes(target, new)
 
 
 def _merged(there: Document, here: Document) -> Document:

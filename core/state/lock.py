@@ -13,14 +13,14 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from types import TracebackType
-from typing import Any, Final, Self
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final, Protocol
 
 from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.format.names import parse_shard_file
 from edl_ckpt.core.ids import new_id
+from edl_ckpt.core.progress import Reporter
 from edl_ckpt.core.state.owner import (
     NO_LOCKS,
     STALE_SECONDS,
@@ -31,83 +31,65 @@ from edl_ckpt.core.state.owner import (
     is_here,
     read_owner,
 )
-from edl_ckpt.core.state.paths import STATE_DIR
-from edl_ckpt.core.storage import is_local, local_path, open_store
+from edl_ckpt.core.state.paths import LOCK_FILE, STATE_DIR
+from edl_ckpt.core.storage import LocalStore, Location, ObjectStore
 from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.storage.interface import ConditionalStore, Store
-
-LOCK_FILE: Final = "lock-0"
-
+from edl_ckpt.core.storage.interface import ConditionalStore
 
 LOCK_WAIT_SECONDS: Final = 10.0
 """How long a command waits for another one before it gives up (`--lock-wait`)."""
-
-
-_LOCK: Final = f"{STATE_DIR}/{LOCK_FILE}"
-
-
 _TOUCH_SECONDS: Final = 60.0
 
 
-class LocationLock:
-    """The lock of one location, held while the block runs; `purpose` is told to whoever waits.
+class Lock(Protocol):
+    """The lock of one location. `poll_seconds` is how long to wait between two attempts to take it."""
 
-    Entering waits up to `wait_seconds` and raises LockedError, naming the holder, when it is still held then; what a
-    dead command left half-done is finished or rolled back (`recovery.py`) before the block begins. `warn` is told of
-    that, when a lock left by a dead process was taken over, and on storage that has no locks.
+    poll_seconds: float
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Return True when nobody else can hold the lock now; storage without locks cannot promise that."""
+        ...
+
+    def take(self) -> bool:
+        """Take the lock if it is free; False when another process holds it."""
+        ...
+
+    def read(self) -> dict[str, Any]:
+        """Return who holds the lock."""
+        ...
+
+    def release(self) -> None:
+        """Give the lock back; nothing happens when it is not held."""
+        ...
+
+
+def open_lock(store: LocalStore | ObjectStore, purpose: str, reporter: Reporter) -> Lock:
+    """Return the lock of the location that a store was opened at; it is not taken yet."""
+    if isinstance(store, LocalStore):
+        return LocalLock(store.root, purpose, reporter.warn)
+    return RemoteLock(store, purpose, reporter.warn)
+
+
+@contextmanager
+def holding(lock: Lock, location: Location, *, wait_seconds: float = LOCK_WAIT_SECONDS) -> Iterator[None]:
+    """Hold a lock while the block runs.
+
+    Waits up to `wait_seconds`, then raises LockedError, which names the holder.
     """
-
-    def __init__(
-        self,
-        location: str,
-        purpose: str,
-        *,
-        wait_seconds: float = LOCK_WAIT_SECONDS,
-        warn: Callable[[str], None] = lambda _text: None,
-        storage_options: Mapping[str, str] | None = None,
-        tells: bool = True,
-    ) -> None:
-        self.location = location
-        self.settled: tuple[str, ...] = ()
-        """What was found half-done and settled; `warn` is told too, unless `tells` is False."""
-        self._tells = tells
-        self._wait_seconds = wait_seconds
-        self._warn = warn
-        self._options = storage_options
-        self._held: LocalLock | RemoteLock = (
-            LocalLock(local_path(location), purpose, warn)
-            if is_local(location)
-            else RemoteLock(open_store(location, storage_options), location, purpose, warn)
-        )
-
-    def __enter__(self) -> Self:
-        deadline = time.monotonic() + self._wait_seconds
-        try:
-            while not self._held.take():
-                self._wait_until(deadline)
-            from edl_ckpt.core.commit.recovery import settle
-
-            self.settled = tuple(settle(self.location, self._options, exclusive=self._held.is_exclusive))
-            for done in self.settled if self._tells else ():
-                self._warn(f"{self.location}: {done}")
-        except BaseException:  # a signal may end us right here
-            self._held.release()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._held.release()
-
-    def _wait_until(self, deadline: float) -> None:
-        if time.monotonic() >= deadline:
-            raise LockedError(
-                f"locked by {format_owner(self._held.read())}",
-                path=self.location,
-                hint="try again when it is done, or wait for it: --lock-wait 10m",
-            )
-        time.sleep(self._held.poll_seconds)
+    deadline = time.monotonic() + wait_seconds
+    try:
+        while not lock.take():
+            if time.monotonic() >= deadline:
+                raise LockedError(
+                    f"locked by {format_owner(lock.read())}",
+                    path=location.url,
+                    hint="try again when it is done, or wait for it: --lock-wait 10m",
+                )
+            time.sleep(lock.poll_seconds)
+        yield
+    finally:  # a signal may end us between taking the lock and the block
+        lock.release()
 
 
 class LocalLock:
@@ -121,7 +103,7 @@ class LocalLock:
         self._purpose = purpose
         self._warn = warn
         self._state = os.path.join(root, STATE_DIR)
-        self.path = os.path.join(self._state, LOCK_FILE)
+        self.path = os.path.join(root, LOCK_FILE)
         self._fd = -1
         self._signature: Signature | None = None
         self._checked = False
@@ -234,9 +216,9 @@ class RemoteLock:
         """Return True when the lock is held, and not only warned of."""
         return bool(self._etag)
 
-    def __init__(self, store: Store, location: str, purpose: str, warn: Callable[[str], None]) -> None:
+    def __init__(self, store: ObjectStore, purpose: str, warn: Callable[[str], None]) -> None:
         self._store = store
-        self._location = location
+        self._location = store.location
         self._purpose = purpose
         self._warn = warn
         self._etag = ""
@@ -253,13 +235,13 @@ class RemoteLock:
             etag = self._etag = self._write()
             if not etag:
                 return False
-            ignored = bool(self._store.write_if(_LOCK, self._data, etag=""))  # a second one must be refused
+            ignored = bool(self._store.write_if(LOCK_FILE, self._data, etag=""))  # a second one must be refused
         except UnsupportedError:
             ignored, etag = True, ""
         if ignored:
             self._etag = ""
             if etag:
-                self._store.remove(_LOCK)
+                self._store.remove(LOCK_FILE)
             self._warn(
                 f"{self._location}: this storage ignores conditional writes, so there is no lock: let no other"
                 " edl-ckpt change it now"
@@ -271,16 +253,16 @@ class RemoteLock:
     def _write(self) -> str:
         """Write our object where there is none, or a stale one; return its ETag, '' when somebody holds the lock."""
         assert isinstance(self._store, ConditionalStore)  # noqa: S101 - told by `take`
-        etag = self._store.write_if(_LOCK, self._data, etag="")
+        etag = self._store.write_if(LOCK_FILE, self._data, etag="")
         if etag:
             return etag
-        held = self._store.stat(_LOCK)
+        held = self._store.stat(LOCK_FILE)
         if held is None:
             return ""
         owner = self.read()
         if held.age_seconds < STALE_SECONDS and not (is_here(owner) and is_dead(owner, held.age_seconds)):
             return ""
-        etag = self._store.write_if(_LOCK, self._data, etag=held.etag)
+        etag = self._store.write_if(LOCK_FILE, self._data, etag=held.etag)
         if etag:
             self._warn(f"{self._location}: took over the lock that was left by {format_owner(owner)}")
         return etag
@@ -290,12 +272,12 @@ class RemoteLock:
         while not self._done.wait(_TOUCH_SECONDS):
             with suppress(EdlCkptError):
                 if isinstance(self._store, ConditionalStore):
-                    self._etag = self._store.write_if(_LOCK, self._data, etag=self._etag) or self._etag
+                    self._etag = self._store.write_if(LOCK_FILE, self._data, etag=self._etag) or self._etag
 
     def read(self) -> dict[str, Any]:
         """Return who holds the lock."""
         try:
-            owner = json.loads(self._store.read_small(_LOCK) or b"{}")
+            owner = json.loads(self._store.read_small(LOCK_FILE) or b"{}")
         except ValueError:
             return {}
         return owner if isinstance(owner, dict) else {}
@@ -306,5 +288,5 @@ class RemoteLock:
         etag, self._etag = self._etag, ""
         if etag:
             with suppress(EdlCkptError):
-                if self._store.read_small(_LOCK) == self._data:
-                    self._store.remove(_LOCK)
+                if self._store.read_small(LOCK_FILE) == self._data:
+                    self._store.remove(LOCK_FILE)

@@ -22,26 +22,12 @@ from edl_ckpt.core.state.paths import LOCATION_FILE, META_DIR
 from edl_ckpt.core.storage.interface import Store
 
 VERSION_SCHEMA: Final = "edl-ckpt/meta/1"
-
-
 LOCATION_SCHEMA: Final = "edl-ckpt/location/1"
-
-
 MODES: Final = ("max", "min")
-
-
 _VERSION_FILE = re.compile(r"(0|[1-9][0-9]{0,17})\.json", re.ASCII)
-
-
 _SEAL_FILE = re.compile(r"(0|[1-9][0-9]{0,17})\.seal\.json", re.ASCII)
-
-
 _AGREED_MODES: Final = {"loss": "min", "mse": "min", "error": "min", "auc": "max", "accuracy": "max"}
-
-
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-
-
 _MAX_NAME: Final = 200
 
 
@@ -112,7 +98,7 @@ def read_documents(store: Store, names: Sequence[str]) -> Iterator[Callable[[], 
             return partial(_raise, error)
         return lambda: document
 
-    yield from run_parallel(read, names, REMOTE_WORKERS if store.is_remote else 1)
+    yield from run_parallel(read, names, REMOTE_WORKERS if store.properties.round_trips else 1)
 
 
 def _raise(error: EdlCkptError) -> NoReturn:

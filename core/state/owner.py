@@ -23,25 +23,13 @@ from edl_ckpt.core.ids import _host_in_id, _kernel
 from edl_ckpt.core.storage.faults import storage_errors
 
 OWNER_FILE: Final = "owner.json"
-
-
 STALE_SECONDS: Final = 600.0
 """How long an owner on another host may be silent before it is taken for dead."""
-
-
 NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 """What a file system without locks answers."""
-
-
 _TOUCH_SECONDS: Final = 60.0
-
-
 _SIGNING_SECONDS: Final = 1.0
-
-
 _SILENT_SECONDS: Final = 24 * 3600.0
-
-
 _ID = re.compile(r"\d{8}T\d{6}-(?P<host>[^-]*)-(?P<pid>\d+)-[0-9a-f]{8}")
 
 

@@ -21,8 +21,6 @@ from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.storage.interface import Store
 
 SEAL_SCHEMA: Final = "edl-ckpt/seal/1"
-
-
 _SUM: Final = "xxh3-128"
 
 

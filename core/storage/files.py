@@ -1,10 +1,6 @@
-"""How anything new becomes visible: staged beside its target, flushed, then put in place by one rename.
+"""Files on the local disk: allocated before they are written, flushed, and put in their place by one rename.
 
-ElasticDL's scan looks at every name in checkpoint_dir; the only place it tolerates is a directory whose children end
-in -0 (`core/README.md`, section State). So everything is staged in `.edl-ckpt-0/stage-0/<id>/`, and what is replaced is
-put there by one rename before its bytes are removed, or moved to the trash. A crash at any instant leaves the old state
-or the new one: what takes several steps is written into a journal first, which `settle_stage` finishes or finds undone,
-here or in whatever command comes next (`recovery.py`).
+Nothing here decides where a file belongs. A failed flush is final: the file must be written again.
 """
 
 from __future__ import annotations
@@ -19,26 +15,20 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
-from edl_ckpt.core.errors import NoSpaceError, RefusedError
+from edl_ckpt.core.errors import NoSpaceError, NotFoundError, RefusedError
+from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.words import size
 
+NEW: Final = ".new"
+"""How the name of a file ends that is about to replace another."""
+_ATTEMPTS: Final = 20
 _RENAME_NOREPLACE: Final = 1
-
-
 _RENAME_EXCHANGE: Final = 2
-
-
 _AT_FDCWD: Final = -100
-
-
 _SPARE_BYTES: Final = 1 << 20
-
-
 _FLUSHERS: Final = 4
-
-
 _FLUSH_BYTES: Final = 64 << 20
 
 
@@ -123,24 +113,39 @@ def write_new(path: str, data: bytes) -> None:
         file.close()
 
 
-def write_again(path: str, data: bytes) -> None:
-    """Put a small file in the place of an older one, or of none, within a directory that is ours."""
-    new = f"{path}.new"
-    with storage_errors(new), suppress(FileNotFoundError):
-        os.unlink(new)
-    write_new(new, data)
-    with storage_errors(path):
-        os.replace(new, path)
+def replace_file(path: str, data: bytes) -> None:
+    """Put a small file in the place of an older one, or of none: staged beside it, flushed, then one rename.
+
+    The staged file has a name that tells its owner, so that one left by a killed process can be known and removed.
+    """
+    folder, name = os.path.split(path)
+    staged = os.path.join(folder, f".{name}.{new_id()}{NEW}")
+    try:
+        for attempt in range(_ATTEMPTS):
+            make_inside(folder, exist_ok=True)
+            try:
+                write_new(staged, data)
+                break
+            except NotFoundError:  # another process removed the directory, which was empty for an instant
+                if attempt == _ATTEMPTS - 1:
+                    raise
+        with storage_errors(path):
+            os.replace(staged, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(staged)
+        raise
+    flush_directory(folder)
 
 
 def make_inside(path: str, *, exist_ok: bool = False) -> None:
     """Make a directory below the state directory, though another process removes the empty ones above it."""
     with storage_errors(path):
-        for attempt in range(20):
+        for attempt in range(_ATTEMPTS):
             try:
                 os.makedirs(path, exist_ok=exist_ok)
             except FileNotFoundError:
-                if attempt == 19:
+                if attempt == _ATTEMPTS - 1:
                     raise
             else:
                 return

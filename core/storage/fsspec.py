@@ -16,13 +16,16 @@ from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError, Refus
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import (
     SMALL_BYTES,
+    Entry,
+    Inside,
     ObjectStat,
     OpenUpload,
+    Properties,
     RangeReader,
     RemoteReader,
-    Scan,
-    scan_of,
+    flat_listing,
 )
+from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.spool import SpoolFile
 
 
@@ -65,70 +68,80 @@ class FsspecReader(RemoteReader):
 class FsspecStore:
     """A location on any filesystem of fsspec."""
 
-    is_remote = True
-    part_bytes = 0
+    properties = Properties(
+        rename=False,
+        exchange=False,
+        trash=False,
+        conditional_write=False,
+        positional_write=False,
+        round_trips=True,
+    )
 
-    def __init__(self, location: str, storage_options: Mapping[str, str]) -> None:
+    def __init__(self, location: Location) -> None:
         import fsspec
 
+        self.location = location
+        self._url = location.url.rstrip("/")
+
         try:
-            with storage_errors(location):
-                self._fs, self.root = fsspec.core.url_to_fs(location, **storage_options)
+            with storage_errors(location.url):
+                self._fs, self._root = fsspec.core.url_to_fs(location.url, **location.options)
         except ImportError as error:
-            raise UnsupportedError(f"{error}", path=location, hint="install what fsspec needs for it") from error
+            raise UnsupportedError(f"{error}", path=location.url, hint="install what fsspec needs for it") from error
         except ValueError as error:
-            raise UnsupportedError(f"no such kind of storage: {error}", path=location) from error
-        self.location = location.rstrip("/")
+            raise UnsupportedError(f"no such kind of storage: {error}", path=location.url) from error
 
     def _inner(self, relative: str) -> str:
-        return f"{self.root.rstrip('/')}/{relative}"
+        return f"{self._root.rstrip('/')}/{relative}"
 
-    def _shown(self, relative: str) -> str:
-        return f"{self.location}/{relative}"
+    def path(self, relative: str) -> str:
+        """Return the full URL of something below the location."""
+        return f"{self._url}/{relative}"
 
-    def scan(self, path: str) -> Scan:
+    def entries(self, inside: Inside) -> list[Entry]:
         """Return what is in the location, found by one listing of everything."""
-        with storage_errors(self.location):
-            found: dict[str, dict[str, Any]] = self._fs.find(path, maxdepth=None, withdirs=True, detail=True)
-            if not found and not self._fs.exists(path):
-                raise NotFoundError("no such location", path=self.location)
-        prefix = path.rstrip("/") + "/"
-        return scan_of(
-            self.location,
+        with storage_errors(self._url):
+            found: dict[str, dict[str, Any]] = self._fs.find(self._root, maxdepth=None, withdirs=True, detail=True)
+            if not found and not self._fs.exists(self._root):
+                raise NotFoundError("no such location", path=self._url)
+        prefix = self._root.rstrip("/") + "/"
+        return flat_listing(
+            self,
             (
                 (full.removeprefix(prefix).rstrip("/"), int(info.get("size") or 0), _modified(info), _is_dir(info))
                 for full, info in found.items()
                 if full.startswith(prefix) and full.removeprefix(prefix).rstrip("/")
             ),
+            inside,
         )
 
     def names(self, relative: str) -> dict[str, str]:
         """Return the files of a directory below the location, their paths by their names; {} when there is none."""
         try:
-            with storage_errors(self._shown(relative)):
+            with storage_errors(self.path(relative)):
                 found: list[str] = self._fs.ls(self._inner(relative).rstrip("/"), detail=False)
         except NotFoundError:
             return {}
         names = (path.rstrip("/").rpartition("/")[2] for path in found)
-        return {name: self._shown(f"{relative}/{name}" if relative else name) for name in names}
+        return {name: self.path(f"{relative}/{name}" if relative else name) for name in names}
 
     def tree(self, relative: str) -> list[str]:
         """Return all files below a directory, as paths below the location."""
-        prefix = self.root.rstrip("/") + "/"
+        prefix = self._root.rstrip("/") + "/"
         try:
-            with storage_errors(self._shown(relative)):
+            with storage_errors(self.path(relative)):
                 return [path.removeprefix(prefix) for path in self._fs.find(self._inner(relative))]
         except NotFoundError:
             return []
 
-    def open(self, path: str) -> RangeReader:
+    def open(self, path: str, *, mapped: bool = False) -> RangeReader:  # noqa: ARG002 - nothing can be mapped
         """Open a file for ranged reads."""
-        return FsspecReader(self._fs, self._inner(path.removeprefix(self.location + "/")), path)
+        return FsspecReader(self._fs, self._inner(path.removeprefix(f"{self._url}/")), path)
 
     def read_small(self, relative: str) -> bytes | None:
         """Return the whole of a small file below the location, None when there is none."""
         try:
-            with storage_errors(self._shown(relative)):
+            with storage_errors(self.path(relative)):
                 data: bytes = self._fs.cat_file(self._inner(relative), start=0, end=SMALL_BYTES)
         except NotFoundError:
             return None
@@ -136,14 +149,14 @@ class FsspecStore:
 
     def write_small(self, relative: str, data: bytes) -> None:
         """Write a small file in one request: its old content or the new is seen, never a mixture."""
-        with storage_errors(self._shown(relative)):
+        with storage_errors(self.path(relative)):
             self._fs.makedirs(os.path.dirname(self._inner(relative)), exist_ok=True)
             self._fs.pipe_file(self._inner(relative), data)
 
     def remove(self, relative: str) -> None:
         """Remove a file; one that is gone already is no error."""
         try:
-            with storage_errors(self._shown(relative)):
+            with storage_errors(self.path(relative)):
                 self._fs.rm_file(self._inner(relative))
         except NotFoundError:
             return
@@ -166,13 +179,13 @@ class FsspecStore:
 
     def remove_directory(self, relative: str) -> None:
         """Remove a directory that is empty now; one that is not stays."""
-        with suppress(EdlCkptError, OSError), storage_errors(self._shown(relative)):
+        with suppress(EdlCkptError, OSError), storage_errors(self.path(relative)):
             self._fs.rmdir(self._inner(relative))
 
     def stat(self, relative: str) -> ObjectStat | None:
         """Return a file's size and age, None when there is none."""
         try:
-            with storage_errors(self._shown(relative)):
+            with storage_errors(self.path(relative)):
                 info = self._fs.info(self._inner(relative))
         except NotFoundError:
             return None
@@ -184,9 +197,9 @@ class FsspecStore:
 
     def put(self, local: str, relative: str, *, replace: bool) -> None:
         """Copy a local file to its place; what a failure leaves of it is removed."""
-        with storage_errors(self._shown(relative)):
+        with storage_errors(self.path(relative)):
             if not replace and self._fs.exists(self._inner(relative)):
-                raise RefusedError("exists already; nothing was changed", path=self._shown(relative))
+                raise RefusedError("exists already; nothing was changed", path=self.path(relative))
             try:
                 self._fs.makedirs(os.path.dirname(self._inner(relative)), exist_ok=True)
                 self._fs.put_file(local, self._inner(relative))
@@ -199,7 +212,7 @@ class Spool:
     """A file to be, held in a local file without a name until it is completed."""
 
     def __init__(self, store: FsspecStore, relative: str, size_bytes: int) -> None:
-        self.path = f"{store.location}/{relative}"
+        self.path = store.path(relative)
         self.size_bytes = size_bytes
         self.bytes_written = 0
         self.completed = False

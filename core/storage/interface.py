@@ -1,31 +1,64 @@
-"""Bytes: listing a location and reading ranges of its files, on the local disk or through fsspec.
+"""What a store is: one listing, ranged reads, small files; and, for storage without rename, objects.
 
-The local disk goes through `os` alone, so that a listing imports nothing and a read is one `pread` (never a
-mapping: a file that somebody truncates kills a process that has it mapped).
+Stores differ in what they can do, and say so in their `Properties`. Code above asks for those, never for a kind of
+store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, Final, Protocol, Self, runtime_checkable
 
-from edl_ckpt.core.state.paths import STATE_DIR
+from edl_ckpt.core.storage.location import Location
 
 SMALL_BYTES: Final = 1 << 26
 """More than any file of our own state holds: what is larger is not one, and never read whole."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One name in a directory; `modified` in seconds since the epoch, 0.0 where the store does not say."""
+class Properties:
+    """What a store can do. Commands choose by these how to write, how to lock and how many requests to make."""
 
-    name: str
+    rename: bool
+    """A file or directory moves in one step, so a version appears or goes in one step."""
+    exchange: bool
+    """Two directories change places in one step, where the kernel has it."""
+    trash: bool
+    """What is deleted can wait to be put back."""
+    conditional_write: bool
+    """An object is written only if it is not there, or is still the one that was seen: locks can be held."""
+    positional_write: bool
+    """A file is written at any offset in place, without memory for its open parts."""
+    round_trips: bool
+    """Each request takes long: more of them are made at a time, and for more bytes each."""
+    part_bytes: int = 0
+    """Memory for each open part of an object; 0 where files go to the local disk first, or are written in place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file or directory in a listing: `relative` is its path below the location.
+
+    `modified` is in seconds since the epoch, 0.0 where the store does not say.
+    """
+
+    relative: str
     path: str
     is_dir: bool
     size_bytes: int
     modified: float
+
+    @property
+    def name(self) -> str:
+        """Return the last part of its path."""
+        return self.relative.rpartition("/")[2]
+
+    @property
+    def parent(self) -> str:
+        """Return the directory it is in, as a path below the location; '' for the location itself."""
+        return self.relative.rpartition("/")[0]
 
 
 class RangeReader(Protocol):
@@ -62,31 +95,30 @@ class RangeReader(Protocol):
     ) -> None: ...
 
 
-class Scan(NamedTuple):
-    """What a location holds: its entries, those of each version directory, and what there is of our own state.
-
-    `state` has the paths below the location, None where the listing did not tell them.
-    """
-
-    top: list[Entry]
-    children: dict[str, list[Entry]]
-    state: tuple[str, ...] | None
+Inside = Callable[[str], bool]
+"""Says of a directory, by its path below the location, whether a listing looks into it."""
 
 
 class Store(Protocol):
-    """A filesystem that holds a location; `root` is the location's path on it."""
+    """A file system or object storage, opened at a location."""
 
-    root: str
-    location: str
-    is_remote: bool
-    """True where a request takes long, and nothing is renamed."""
+    location: Location
+    properties: Properties
 
-    def scan(self, path: str) -> Scan:
-        """Return what is in a directory and in each version directory in it."""
+    def path(self, relative: str) -> str:
+        """Return the full path or URL of something below the location, as messages and `open` have it."""
         ...
 
-    def open(self, path: str) -> RangeReader:
-        """Open a file for ranged reads."""
+    def entries(self, inside: Inside) -> list[Entry]:
+        """Return what is in the location and in each directory below it that `inside` says to look into.
+
+        A directory comes before what is in it. One that goes while it is listed is left out. Raises NotFoundError when
+        there is no such location.
+        """
+        ...
+
+    def open(self, path: str, *, mapped: bool = False) -> RangeReader:
+        """Open a file by its full path; `mapped` is for files that nobody else touches, and allows mappings."""
         ...
 
     def names(self, relative: str) -> dict[str, str]:
@@ -144,9 +176,6 @@ class ObjectWriter(Protocol):
 
 class ObjectStore(Store, Protocol):
     """A store without rename: files appear one by one, each whole."""
-
-    part_bytes: int
-    """Memory that each open stretch of an object takes; 0 where objects are spooled to the local disk."""
 
     def new_object(self, relative: str, size_bytes: int) -> ObjectWriter:
         """Begin a file of a known size below the location."""
@@ -217,22 +246,28 @@ class ConditionalStore(Protocol):
         ...
 
 
-def scan_of(location: str, found: Iterable[tuple[str, int, float, bool]]) -> Scan:
-    """Return a scan from one listing of everything: (path below the location, bytes, modified, is a directory)."""
-    top: dict[str, Entry] = {}
-    children: dict[str, list[Entry]] = {}
-    state: list[str] = []
+def flat_listing(store: Store, found: Iterable[tuple[str, int, float, bool]], inside: Inside) -> list[Entry]:
+    """Return the entries to be listed from a listing of everything: (relative, bytes, modified, is a directory).
+
+    Object storage has no directories of its own: each prefix of a name is one.
+    """
+    entries: dict[str, Entry] = {}
     for relative, size, modified, is_dir in found:
-        first, *rest = relative.split("/")
-        if not rest:
-            top.setdefault(first, Entry(first, f"{location}/{first}", is_dir, size, modified))
-            continue
-        top[first] = Entry(first, f"{location}/{first}", is_dir=True, size_bytes=0, modified=0.0)
-        if first == STATE_DIR:
-            state.append(relative)
-        elif len(rest) == 1 and rest[0]:
-            children.setdefault(first, []).append(Entry(rest[0], f"{location}/{relative}", is_dir, size, modified))
-    return Scan(list(top.values()), children, tuple(state))
+        shown = True
+        for parent in _parents(relative):
+            if parent not in entries and shown:
+                entries[parent] = Entry(parent, store.path(parent), is_dir=True, size_bytes=0, modified=0.0)
+            shown = shown and inside(parent)
+        if shown:
+            entries.setdefault(relative, Entry(relative, store.path(relative), is_dir, size, modified))
+    return list(entries.values())
+
+
+def _parents(relative: str) -> Iterator[str]:
+    at = relative.find("/")
+    while at >= 0:
+        yield relative[:at]
+        at = relative.find("/", at + 1)
 
 
 class RemoteReader:

@@ -9,10 +9,9 @@ from types import TracebackType
 from typing import Self
 
 from edl_ckpt.core.errors import LockedError, NotFoundError
-from edl_ckpt.core.format.names import parse_version_dir
-from edl_ckpt.core.state.paths import STATE_DIR
 from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.storage.interface import SMALL_BYTES, Entry, RangeReader, Scan
+from edl_ckpt.core.storage.interface import SMALL_BYTES, Entry, Inside, Properties, RangeReader
+from edl_ckpt.core.storage.location import Location
 
 
 class LocalReader:
@@ -104,28 +103,46 @@ class MappedReader(LocalReader):
 
 
 class LocalStore:
-    """Directories and files of the local disk."""
+    """Directories and files of the local disk; `root` is the location's path."""
 
-    is_remote = False
+    properties = Properties(
+        rename=True,
+        exchange=True,
+        trash=True,
+        conditional_write=False,
+        positional_write=True,
+        round_trips=False,
+    )
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, location: Location, root: str) -> None:
+        self.location = location
         self.root = root
-        self.location = root
 
-    def scan(self, path: str) -> Scan:
-        """Return what is in a directory and in each version directory in it."""
-        top = self._entries(path)
-        children: dict[str, list[Entry]] = {}
-        for entry in top:
-            if entry.is_dir and parse_version_dir(entry.name):
-                try:
-                    children[entry.name] = self._entries(entry.path)
-                except NotFoundError:
-                    continue  # deleted between the two listings: savers and pruners do that
-        kept = [e for e in top if not (parse_version_dir(e.name) and e.is_dir) or e.name in children]
-        return Scan(kept, children, None)
+    def path(self, relative: str) -> str:
+        """Return the full path of something below the location."""
+        return os.path.join(self.root, relative)
 
-    def _entries(self, path: str) -> list[Entry]:
+    def entries(self, inside: Inside) -> list[Entry]:
+        """Return what is in the location and in each directory that `inside` says to look into."""
+        return self._list("", inside)
+
+    def _list(self, relative: str, inside: Inside) -> list[Entry]:
+        listed: list[Entry] = []
+        for entry in self._scan(relative):
+            if not (entry.is_dir and inside(entry.relative)):
+                listed.append(entry)
+                continue
+            try:
+                below = self._list(entry.relative, inside)
+            except NotFoundError:  # deleted between the two listings: savers and pruners do that
+                continue
+            listed.append(entry)
+            listed += below
+        return listed
+
+    def _scan(self, relative: str) -> list[Entry]:
+        path = self.path(relative) if relative else self.root
+        prefix = f"{relative}/" if relative else ""
         entries: list[Entry] = []
         with storage_errors(path), os.scandir(path) as found:
             for item in found:
@@ -133,23 +150,23 @@ class LocalStore:
                     info = item.stat()
                 except FileNotFoundError:
                     if item.is_symlink():
-                        entries.append(Entry(item.name, item.path, is_dir=False, size_bytes=0, modified=0.0))
+                        entries.append(Entry(prefix + item.name, item.path, is_dir=False, size_bytes=0, modified=0.0))
                     continue
                 except OSError:
-                    entries.append(Entry(item.name, item.path, is_dir=False, size_bytes=0, modified=0.0))
+                    entries.append(Entry(prefix + item.name, item.path, is_dir=False, size_bytes=0, modified=0.0))
                     continue
                 is_dir = stat_module.S_ISDIR(info.st_mode)
                 size = 0 if is_dir else info.st_size
-                entries.append(Entry(item.name, item.path, is_dir, size, info.st_mtime))
+                entries.append(Entry(prefix + item.name, item.path, is_dir, size, info.st_mtime))
         return entries
 
-    def open(self, path: str) -> RangeReader:
+    def open(self, path: str, *, mapped: bool = False) -> RangeReader:
         """Open a file for ranged reads."""
-        return LocalReader(path)
+        return MappedReader(path) if mapped else LocalReader(path)
 
     def names(self, relative: str) -> dict[str, str]:
         """Return the files of a directory below the location, their paths by their names; {} when there is none."""
-        path = os.path.join(self.root, relative)
+        path = self.path(relative)
         try:
             with storage_errors(path):
                 return {name: os.path.join(path, name) for name in os.listdir(path)}
@@ -159,23 +176,22 @@ class LocalStore:
     def read_small(self, relative: str) -> bytes | None:
         """Return the whole of a small file below the location, None when there is none; errors as reading."""
         try:
-            with LocalReader(os.path.join(self.root, relative)) as reader:
+            with LocalReader(self.path(relative)) as reader:
                 return reader.read(0, min(reader.size_bytes, SMALL_BYTES))
         except NotFoundError:
             return None
 
     def write_small(self, relative: str, data: bytes) -> None:
-        """Put a small file in its place: staged, flushed, then one rename."""
-        from edl_ckpt.core.commit.local import Staging, replace_file
+        """Put a small file in its place: staged beside it, flushed, then one rename."""
+        from edl_ckpt.core.storage.files import replace_file
 
-        with Staging(self.root, "metadata") as staging:
-            replace_file(staging, os.path.join(self.root, relative), data)
+        replace_file(self.path(relative), data)
 
     def remove(self, relative: str) -> None:
-        """Remove a file, and the directories of our state that are empty then; one that is gone is no error."""
-        path = os.path.join(self.root, relative)
+        """Remove a file, and the directories above it that are empty then; one that is gone is no error."""
+        path = self.path(relative)
         with storage_errors(path), suppress(FileNotFoundError):
             os.unlink(path)
         with suppress(OSError):  # not empty
-            os.rmdir(os.path.dirname(path))
-            os.rmdir(os.path.join(self.root, STATE_DIR))
+            while relative := os.path.dirname(relative):
+                os.rmdir(self.path(relative))

@@ -70,6 +70,7 @@ from edl_ckpt.core.operations.prune.execute import PruneResult
 from edl_ckpt.core.operations.prune.plan import plan_prune
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.storage import Location
 from places import GOLDEN
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def _check_retention(place: Path, listing: Listing, capsys: pytest.CaptureFixtur
     plan = plan_prune(listing.versions, Policy((Latest(1),)), 2e9)
     done = PruneResult(tuple(e.ref for e in plan.deletions), plan.deleted_bytes, trashed=True)
     for result, purged in ((None, None), (done, None), (replace(done, trashed=False), Purge(5))):
-        human = render_prune.human(plan, [str(place)], result, purged)
+        human = render_prune.human(plan, [Location(str(place))], result, purged)
         check(render_prune.document(plan, result, purged), human, "prune/1", capsys)
 
 
@@ -170,16 +171,16 @@ def _check_version(version: Version, tmp_path: Path, capsys: pytest.CaptureFixtu
     result = execute_reshard(plan)
     check(render_reshard.document(result), render_reshard.human(result), "reshard/1", capsys)
     assert set(render_reshard.document(result)) <= set(render_reshard.plan_document(plan))
-    copy = plan_copy([version], f"{plan.output}-copy")
+    copy = plan_copy([version], plan.output.with_url(f"{plan.output}-copy"))
     check(render_copy.plan_document(copy), render_copy.plan_human(copy), "copy/1", capsys)
     try:
         copied = execute_copy(copy)
     except EdlCkptError:
         return
     failed = replace(copied, failed=((version.ref, EdlCkptError("a [bold]word\x1b[31m", path="there")),))
-    for outcome in (copied, failed, execute_copy(plan_copy([version], f"{plan.output}-copy"))):
+    for outcome in (copied, failed, execute_copy(plan_copy([version], plan.output.with_url(f"{plan.output}-copy")))):
         check(render_copy.document(outcome), render_copy.human(outcome), "copy/1", capsys)
-    shutil.rmtree(plan.output)
+    shutil.rmtree(plan.output.url)
 
 
 def renderers() -> dict[str, Callable[..., Any]]:

@@ -332,7 +332,7 @@ ROWS = (
         prepare_run,
         ("tag", "add", "run@30", "serving"),
         {"run 30.json": _LOSS | {"tags": ["serving"]}},
-        ((RENAME, 1, KILL), (MKDIR, 2, ENOSPC)),
+        ((RENAME, 1, KILL), (MKDIR, 1, ENOSPC)),
     ),
 )
 

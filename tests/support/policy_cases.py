@@ -8,6 +8,7 @@ from typing import Any
 from edl_ckpt.core.format.model import ShardFile, State, Version
 from edl_ckpt.core.format.names import ELASTICDL
 from edl_ckpt.core.operations.prune.plan import Guards
+from edl_ckpt.core.storage import Location
 
 NOW = 2_000_000_000.0
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -28,7 +29,7 @@ def version_of(line: str) -> tuple[Version, str | None]:
     path = f"{location}/version-{number}"
     ps_num = None if state == "mixed" else 1 if state in {"complete", "invalid"} else 2
     version = Version(
-        location,
+        Location(location),
         int(number),
         path,
         ELASTICDL,

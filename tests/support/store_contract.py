@@ -17,13 +17,13 @@ from edl_ckpt.core import (
     resolve,
     verify_version,
 )
+from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError, RefusedError
 from edl_ckpt.core.operations.prune.execute import execute_prune
 from edl_ckpt.core.operations.prune.plan import make_plan
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.state.annotate import add_tag, set_metrics, set_note, store_policy
-from edl_ckpt.core.state.lock import LocationLock
-from edl_ckpt.core.storage import open_remote, open_store
+from edl_ckpt.core.storage import LocalStore, open_store
 from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter
 
 
@@ -93,7 +93,7 @@ class Contract:
             store.write_small(name, data)
             assert store.read_small(name) == data
         (path,) = store.names(".edl-ckpt-0/meta-0").items()
-        assert path == ("77.json", f"{store.location}/{name}")
+        assert path == ("77.json", store.path(name))
         store.remove(name)
         store.remove(name)
         assert store.read_small(name) is None
@@ -128,7 +128,7 @@ class Contract:
             check = verify_version(held, level="deep")
             assert (check.fingerprint, check.sealed, check.findings, held.tags) == (text, True, (), ("good",))
             assert recover(place).done == ()
-        with LocationLock(self.location, "prune"):
+        with location_lock(self.location, "prune"):
             plan = make_plan([self.location], Policy((Latest(1),)), 1e10)
             assert len(execute_prune(plan, 1e10).deleted) == 1
         assert [v.version for v in list_versions(self.location).versions] == [20, 100]
@@ -139,7 +139,8 @@ class RemoteContract(Contract):
 
     def begin(self, size_bytes: int) -> tuple[ObjectStore, ObjectWriter]:
         """Return the store and an object that was begun on it."""
-        store = open_remote(self.location)
+        store = open_store(self.location)
+        assert not isinstance(store, LocalStore)
         item = store.new_object("new/object", size_bytes)
         item.begin()
         return store, item

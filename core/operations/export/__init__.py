@@ -30,17 +30,13 @@ from edl_ckpt.core.operations.export.frameworks import Parquet, TensorFlow, Torc
 from edl_ckpt.core.operations.export.interface import ExportContent, ExportFormat
 from edl_ckpt.core.operations.export.text import Projector, csv_file, json_lines, word2vec
 from edl_ckpt.core.parallel import default_workers
-from edl_ckpt.core.progress import SILENT, Progress
+from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.metadata import json_number
-from edl_ckpt.core.storage import is_local, local_path, open_remote
+from edl_ckpt.core.storage import LocalStore, Location, LocationLike, open_store
 from edl_ckpt.core.storage.files import check_space
 
 __all__ = ["FORMATS", "ExportResult", "ExportedFile", "Selection", "export_version", "guess_format"]
-
-
 CHECKPOINT: Final = "checkpoint"
-
-
 _ENDINGS: Final = {
     ".safetensors": "safetensors",
     ".npz": "npz",
@@ -54,8 +50,6 @@ _ENDINGS: Final = {
     ".pt": "torch",
     ".pth": "torch",
 }
-
-
 _MAKERS: Final[Mapping[str, Callable[[int | None], ExportFormat]]] = {
     "safetensors": lambda _: Safetensors(),
     "npz": lambda _: Npz(),
@@ -68,11 +62,7 @@ _MAKERS: Final[Mapping[str, Callable[[int | None], ExportFormat]]] = {
     "torch": lambda _: Torch(),
     "tensorflow": lambda _: TensorFlow(),
 }
-
-
 FORMATS: Final = (CHECKPOINT, *_MAKERS)
-
-
 _LIMITED: Final = {"csv", "jsonl", "word2vec", "projector"}
 
 
@@ -115,7 +105,7 @@ def guess_format(output: str) -> str:
 
 def export_version(
     version: Version,
-    output: str,
+    output: LocationLike,
     *,
     format_name: str | None = None,
     selection: Selection | None = None,
@@ -123,8 +113,7 @@ def export_version(
     max_shard_bytes: int | None = None,
     force: bool = False,
     part_bytes: int = PART_BYTES,
-    storage_options: Mapping[str, str] | None = None,
-    progress: Progress = SILENT,
+    reporter: Reporter = SILENT,
 ) -> ExportResult:
     """Write a version in another format to a path or URL, which must be free unless `force` is said.
 
@@ -133,13 +122,14 @@ def export_version(
     anything is written; UsageError for a selection that the format cannot hold; and what reading raises.
     """
     begin = time.perf_counter()
-    chosen, wish = format_name or guess_format(output), selection or Selection()
+    goal = Location.of(output)
+    chosen, wish = format_name or guess_format(goal.url), selection or Selection()
     if chosen not in FORMATS:
         raise UsageError(f"no format {chosen!r}; expected one of {', '.join(FORMATS)}")
     if limit is not None and chosen not in _LIMITED:
         raise UsageError(f"--limit is for {', '.join(sorted(_LIMITED))}")
-    if not is_local(output) and (chosen != CHECKPOINT or _is_shard_file(output)):
-        with _RemoteTarget(output, storage_options, force=force) as remote:
+    if goal.local_path is None and (chosen != CHECKPOINT or _is_shard_file(goal.url)):
+        with _RemoteTarget(goal, force=force) as remote:
             result = export_version(
                 version,
                 remote.path,
@@ -148,30 +138,29 @@ def export_version(
                 limit=limit,
                 max_shard_bytes=max_shard_bytes,
                 part_bytes=part_bytes,
-                storage_options=storage_options,
-                progress=progress,
+                reporter=reporter,
             )
-            return replace(result, output=output, files=remote.publish(), seconds=time.perf_counter() - begin)
-    target = os.path.normpath(local_path(output)) if is_local(output) else output.rstrip("/")
+            return replace(result, output=goal.url, files=remote.publish(), seconds=time.perf_counter() - begin)
+    target = goal.url.rstrip("/") if goal.local_path is None else os.path.normpath(goal.local_path)
     if chosen == CHECKPOINT:
-        return _export_checkpoint(
-            version, target, wish, force=force, begin=begin, storage_options=storage_options, progress=progress
-        )
+        return _export_checkpoint(version, goal.with_url(target), wish, force=force, begin=begin, reporter=reporter)
     _check_place(target)
     form: ExportFormat = _MAKERS[chosen](limit)
     if chosen == "safetensors" and max_shard_bytes is not None and version.size_bytes > max_shard_bytes:
         form = ShardedSafetensors(max_shard_bytes)
     with (
-        open_checkpoint(version, storage_options=storage_options) as checkpoint,
+        open_checkpoint(version) as checkpoint,
         StagedOutput(target, is_directory=form.is_directory, force=force) as staged,
     ):
-        progress.start("fingerprint", version.size_bytes)
+        reporter.start("fingerprint", version.size_bytes)
         source = fingerprint_checkpoint(
-            checkpoint, workers=default_workers(remote=not is_local(version.location)), progress=progress
+            checkpoint,
+            workers=default_workers(remote=open_store(version.location).properties.round_trips),
+            reporter=reporter,
         )
         metadata = _metadata(version, source.text)
         folder = os.path.dirname(target) or "."
-        with Exported(checkpoint, wish, metadata, folder, part_bytes, progress) as exported:
+        with Exported(checkpoint, wish, metadata, folder, part_bytes, reporter) as exported:
             content = exported.content()
             check_space(folder, estimated_bytes(content))
             form.write(content, staged.path)
@@ -182,7 +171,7 @@ def export_version(
             staged.publish()
         return ExportResult(
             version.ref,
-            output,
+            goal.url,
             chosen,
             _files(target),
             len(content.tensors) - 2 * len(content.notes) - (len(content.tables) if not content.notes else 0),
@@ -227,10 +216,12 @@ def _check_place(target: str) -> None:
 class _RemoteTarget:
     """A remote file or directory that is written to the local disk first, then uploaded and made visible at once."""
 
-    def __init__(self, url: str, storage_options: Mapping[str, str] | None, *, force: bool) -> None:
-        self._url = url.rstrip("/")
-        folder, _, self._name = self._url.rpartition("/")
-        self._store = open_remote(folder, storage_options)
+    def __init__(self, goal: Location, *, force: bool) -> None:
+        self._url = goal.url.rstrip("/")
+        folder, self._name = goal.split()
+        store = open_store(folder)
+        assert not isinstance(store, LocalStore)  # noqa: S101 - the caller asks only for what is not on the local disk
+        self._store = store
         self._force = force
         self._check()
         self._directory = tempfile.TemporaryDirectory(prefix="edl-ckpt-")
@@ -239,7 +230,7 @@ class _RemoteTarget:
     def _check(self) -> None:
         """Raise RefusedError for a target that exists, or that ElasticDL's scan would meet."""
         beside = self._store.names("")
-        if parse_version_dir(self._store.location.rpartition("/")[2]) or any(map(parse_version_dir, beside)):
+        if parse_version_dir(self._url.split("/")[-2]) or any(map(parse_version_dir, beside)):
             raise RefusedError(
                 "lies among checkpoints: ElasticDL's scan would meet it and fail",
                 path=self._url,
@@ -254,7 +245,7 @@ class _RemoteTarget:
         old = self._store.tree(self._name) if self._force else []
         put_files(self._store, {relative: file.path for relative, file in made.items()}, replace=self._force)
         self._store.remove_many([relative for relative in old if relative not in made])
-        return tuple(ExportedFile(f"{self._store.location}/{n}", f.size_bytes) for n, f in sorted(made.items()))
+        return tuple(ExportedFile(self._store.path(n), f.size_bytes) for n, f in sorted(made.items()))
 
     def __enter__(self) -> Self:
         return self
@@ -278,13 +269,12 @@ def _files(target: str) -> tuple[ExportedFile, ...]:
 
 def _export_checkpoint(
     version: Version,
-    target: str,
+    goal: Location,
     wish: Selection,
     *,
     force: bool,
     begin: float,
-    storage_options: Mapping[str, str] | None,
-    progress: Progress,
+    reporter: Reporter,
 ) -> ExportResult:
     """Write one merged v4 shard: a file of that name, or a checkpoint_dir that ElasticDL finds."""
     from edl_ckpt.core.operations.reshard.execute import execute_reshard
@@ -292,22 +282,19 @@ def _export_checkpoint(
 
     if not wish.is_lossless:
         raise UsageError("a checkpoint is exported whole: no --table, --variable, --dtype or --dense-rows")
+    target = goal.url
     if _is_shard_file(target):
         _check_place(target)
         with StagedOutput(target, is_directory=False, force=force) as staged:
             inner = staged.path + ".d"
             staged.also(inner)
-            plan = plan_reshard(
-                version, 1, output=inner, layout="elasticdl", storage_options=storage_options, progress=progress
-            )
-            result = execute_reshard(plan, progress=progress)
+            plan = plan_reshard(version, 1, output=inner, layout="elasticdl", reporter=reporter)
+            result = execute_reshard(plan, reporter=reporter)
             os.rename(result.shards[0].path, staged.path)
             staged.publish()
     else:
-        plan = plan_reshard(
-            version, 1, output=target, layout="elasticdl", storage_options=storage_options, progress=progress
-        )
-        result = execute_reshard(plan, progress=progress)
+        plan = plan_reshard(version, 1, output=goal, layout="elasticdl", reporter=reporter)
+        result = execute_reshard(plan, reporter=reporter)
     files = (
         _files(target)
         if os.path.isfile(target)

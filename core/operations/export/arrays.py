@@ -17,11 +17,7 @@ from edl_ckpt.core.operations.export.names import check_names, escaped_file_name
 from edl_ckpt.core.storage.faults import storage_errors
 
 INDEX: Final = "index.json"
-
-
 INDEX_SCHEMA: Final = "edl-ckpt/arrays/1"
-
-
 SAFETENSORS_DTYPES: Final = {
     "float64": "F64",
     "float32": "F32",
@@ -37,8 +33,6 @@ SAFETENSORS_DTYPES: Final = {
     "uint8": "U8",
     "bool": "BOOL",
 }
-
-
 _ALIGN: Final = 8
 
 

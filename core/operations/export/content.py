@@ -21,26 +21,14 @@ from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.model import DTYPES, DenseEntry, DType, ShardIndex
 from edl_ckpt.core.operations.export.interface import ExportContent, TableNote, TableRows, Tensor
 from edl_ckpt.core.parallel import default_workers
-from edl_ckpt.core.progress import SILENT, Progress
+from edl_ckpt.core.progress import SILENT, Reporter
 
 CASTS: Final = ("float16", "bfloat16", "float32")
-
-
 _FLOATS: Final = {"float16", "bfloat16", "float32", "float64"}
-
-
 _DENSE_BYTES: Final = 4 << 20
-
-
 _MATRIX_ROWS: Final = 8192
-
-
 _BATCH_ELEMENTS: Final = 1 << 20
-
-
 _INT64: Final = DTYPES["int64"]
-
-
 _INITIALIZERS: Final[Mapping[str, Callable[[np.random.Generator, tuple[int, int]], npt.NDArray[np.float64]]]] = {
     "uniform": lambda random, shape: random.uniform(-0.05, 0.05, shape),
     "normal": lambda random, shape: random.normal(0.0, 0.05, shape),
@@ -83,7 +71,7 @@ class Exported:
     metadata: Mapping[str, str]
     directory: str
     part_bytes: int = PART_BYTES
-    progress: Progress = SILENT
+    reporter: Reporter = SILENT
     overflowed: int = 0
     sketch: ContentSketch = field(default_factory=ContentSketch)
     _pieces: dict[str, list[IdPiece]] = field(default_factory=dict)
@@ -118,7 +106,7 @@ class Exported:
                 tensors += self._ids_and_vectors(name)
                 notes[name] = self._note(name)
         _check_unique([t.name for t in tensors])
-        self.progress.start("exporting", sum(t.size_bytes for t in tensors))
+        self.reporter.start("exporting", sum(t.size_bytes for t in tensors))
         return ExportContent(tensors, [self._rows(name) for name in tables], notes, self.metadata)
 
     def _note(self, name: str) -> TableNote:
@@ -155,7 +143,7 @@ class Exported:
             if len(data):
                 self.checkpoint.reader(shard).read_into(entry.values.start + start, data.data)
             self.sketch.add_dense(entry.name, entry.size_bytes, start, data)
-            self.progress.advance(len(data))
+            self.reporter.advance(len(data))
             yield self._cast(data, entry.dtype)
 
     def _cast(self, data: bulk.U8, dtype: DType | None) -> bulk.U8:
@@ -195,13 +183,13 @@ class Exported:
     def _id_chunks(self, name: str) -> Iterator[bulk.U8]:
         for part in self._open_cut(name).all_parts(values=False):
             yield part.ids.view(np.uint8)
-            self.progress.advance(part.ids.nbytes)
+            self.reporter.advance(part.ids.nbytes)
 
     def _parts(self, name: str) -> Iterator[TablePart]:
         for part in self._open_cut(name).all_parts():
             if len(part.ids):
                 self.sketch.add_rows(name, part.ids, part.values)
-            self.progress.advance(part.values.nbytes)
+            self.reporter.advance(part.values.nbytes)
             yield part
 
     def _vector_chunks(self, name: str) -> Iterator[bulk.U8]:

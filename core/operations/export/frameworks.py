@@ -27,14 +27,8 @@ from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import flush_file
 
 DENSE_FILE: Final = "dense.safetensors"
-
-
 CHECKPOINT_PREFIX: Final = "model"
-
-
 METADATA_FILE: Final = "edl-ckpt.json"
-
-
 _SLICE_BYTES: Final = 64 << 20
 
 

@@ -9,11 +9,7 @@ from urllib.parse import quote, unquote
 from edl_ckpt.core.errors import UnsupportedError
 
 _SAFE: Final = " !#$&'()+,-.;=@[]^_`{}~"
-
-
 _DEVICES: Final = {"CON", "PRN", "AUX", "NUL", *(f"{name}{k}" for name in ("COM", "LPT") for k in range(1, 10))}
-
-
 _MAX_BYTES: Final = 200
 
 

@@ -28,18 +28,15 @@ from edl_ckpt.core.operations.importing.arrays import ArrayData, ArraySource, ch
 from edl_ckpt.core.operations.reshard.execute import ReshardResult
 from edl_ckpt.core.operations.reshard.plan import TargetShard, check_free
 from edl_ckpt.core.parallel import default_workers
-from edl_ckpt.core.progress import SILENT, Progress
+from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.seal import Seal
-from edl_ckpt.core.storage import is_local, local_path
+from edl_ckpt.core.storage import LocationLike, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import Sink
+from edl_ckpt.core.storage.location import Location
 
 _BATCH_BYTES: Final = 1 << 20
-
-
 _IDS_AT_ONCE: Final = 1 << 17
-
-
 _INTEGERS: Final = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"}
 
 
@@ -96,15 +93,14 @@ def read_map(path: str) -> NameMap:
 
 
 def import_arrays(
-    source: str,
-    location: str,
+    source: LocationLike,
+    location: LocationLike,
     version: int,
     ps_num: int,
     *,
     names: NameMap | None = None,
     layout: str = "design",
-    storage_options: Mapping[str, str] | None = None,
-    progress: Progress = SILENT,
+    reporter: Reporter = SILENT,
 ) -> ReshardResult:
     """Write a new version of a location from a safetensors file, an .npz, or a directory of .npy.
 
@@ -119,20 +115,20 @@ def import_arrays(
     if not 0 <= version < 1 << 31:
         raise UsageError(f"a version is a number of 31 bits, got {version}")
     chosen = writable_layout(layout)
-    root = local_path(location) if is_local(location) else location.rstrip("/")
-    final = os.path.join(root, chosen.version_dir(version))
-    check_free(location, version, final, storage_options)
-    with ArraySource(source, storage_options) as arrays:
+    where = Location.of(location)
+    final = open_store(where).path(chosen.version_dir(version))
+    check_free(where, version, final)
+    with ArraySource(Location.of(source)) as arrays:
         variables, tables = assign_names(arrays, names or NameMap())
         for table in tables:
             _check_table(table)
         counts = {table.name: _count(table, ps_num) for table in tables}
         layouts = _lay_out(version, variables, tables, counts, ps_num)
-        output = open_output(location, chosen, version, purpose="import", spool=True, storage_options=storage_options)
+        output = open_output(where, chosen, version, purpose="import", spool=True)
         with output:
             files = output.create([held.size_bytes for held in layouts])
-            progress.start("importing", sum(a.size_bytes for a in arrays.arrays.values()))
-            sketch = _write(layouts, files, variables, tables, progress)
+            reporter.start("importing", sum(a.size_bytes for a in arrays.arrays.values()))
+            sketch = _write(layouts, files, variables, tables, reporter)
             read = sum(array.reader.bytes_read for array in {a.reader.path: a for a in arrays.arrays.values()}.values())
             seals: list[Seal] = []
 
@@ -144,8 +140,7 @@ def import_arrays(
                         sketch,
                         staged=staged,
                         workers=workers,
-                        storage_options=storage_options,
-                        progress=progress,
+                        reporter=reporter,
                     )
                 )
                 return seals[0]
@@ -163,8 +158,8 @@ def import_arrays(
     )
     size = sum(shard.size_bytes for shard in shards)
     return ReshardResult(
-        f"{location}@{version}",
-        location,
+        f"{where}@{version}",
+        where.url,
         None,
         ps_num,
         version,
@@ -285,7 +280,7 @@ def _write(
     files: Sequence[Sink],
     variables: Mapping[str, ArrayData],
     tables: list[ImportedTable],
-    progress: Progress,
+    reporter: Reporter,
 ) -> ContentSketch:
     """Write all shards; return the sketch of what was read."""
     sketch = ContentSketch()
@@ -294,9 +289,9 @@ def _write(
             file.write(offset, data)
     for name, array in variables.items():
         _write_dense(name, array, layouts, files, sketch)
-        progress.advance(array.size_bytes)
+        reporter.advance(array.size_bytes)
     for table in tables:
-        _write_table(table, layouts, files, sketch, progress)
+        _write_table(table, layouts, files, sketch, reporter)
     return sketch
 
 
@@ -316,7 +311,7 @@ def _write_table(
     layouts: Sequence[ShardLayout],
     files: Sequence[Sink],
     sketch: ContentSketch,
-    progress: Progress,
+    reporter: Reporter,
 ) -> None:
     """Write the rows of a table, and their ids as varints, each shard's in the order of the source."""
     ps_num = len(files)
@@ -335,7 +330,7 @@ def _write_table(
             bulk.group_rows(values, owner, rows, grouped)
             write_groups(files, grouped.reshape(-1), rows * table.row_bytes, values_at)
             values_at += rows * table.row_bytes
-        progress.advance(values.nbytes + ids.nbytes)
+        reporter.advance(values.nbytes + ids.nbytes)
 
 
 def as_checkpoint_file(path: str, version: int) -> Version:
@@ -345,4 +340,4 @@ def as_checkpoint_file(path: str, version: int) -> Version:
     with storage_errors(path):
         info = os.stat(path)
     shard = ShardFile(0, 1, path, info.st_size, info.st_mtime)
-    return Version(os.path.dirname(path) or ".", version, path, ELASTICDL, State.COMPLETE, 1, (shard,))
+    return Version(Location(os.path.dirname(path) or "."), version, path, ELASTICDL, State.COMPLETE, 1, (shard,))

@@ -28,21 +28,15 @@ from edl_ckpt.core.operations.export.arrays import INDEX, SAFETENSORS_DTYPES
 from edl_ckpt.core.operations.export.frameworks import CHECKPOINT_PREFIX, DENSE_FILE
 from edl_ckpt.core.operations.export.names import original_name
 from edl_ckpt.core.operations.importing.frameworks import Found, read_parquet, read_tensorflow, read_torch
-from edl_ckpt.core.storage import is_local, open_remote
+from edl_ckpt.core.storage import LocalStore, Location, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.local import LocalReader
 
 _DTYPE_OF: Final = {tag: DTYPES[name] for name, tag in SAFETENSORS_DTYPES.items()}
-
-
 _MAX_HEADER_BYTES: Final = 100_000_000
 """As the safetensors library has it."""
-
-
 _NPY_HEAD_BYTES: Final = 1 << 16
-
-
 _FETCH_BYTES: Final = 8 << 20
 
 
@@ -72,11 +66,11 @@ class ArrayData:
 class ArraySource:
     """All arrays of a file or a directory; a context manager. `notes` say which are tables, where the file says so."""
 
-    def __init__(self, path: str, storage_options: Mapping[str, str] | None = None) -> None:
-        self.path = path
+    def __init__(self, source: Location) -> None:
+        self._source = source
+        self.path = source.url
         self.arrays: dict[str, ArrayData] = {}
         self.notes: dict[str, dict[str, Any]] = {}
-        self._options = storage_options
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -93,11 +87,11 @@ class ArraySource:
         self._stack.close()
 
     def _open(self) -> None:
-        if not is_local(self.path) and not self.path.lower().endswith(".safetensors"):
-            self.path = self._fetch(self.path)
-        if not is_local(self.path):
+        local = self._source.local_path
+        if local is None and self.path.lower().endswith(".safetensors"):
             self._open_safetensors(self.path)
             return
+        self.path = self._fetch() if local is None else local
         prefix = os.path.join(self.path, CHECKPOINT_PREFIX) if os.path.isdir(self.path) else self.path
         if os.path.exists(f"{prefix}.index"):
             self._spool(read_tensorflow(prefix, lambda notes: self._take_notes(notes, self.path)))
@@ -150,24 +144,23 @@ class ArraySource:
             self._add(array)
 
     def _reader(self, path: str) -> RangeReader:
-        if is_local(path):
-            return self._stack.enter_context(LocalReader(path))
-        store = open_remote(path.rpartition("/")[0], self._options)
-        return self._stack.enter_context(store.open(path))
+        folder, _ = self._source.with_url(path).split()
+        return self._stack.enter_context(open_store(folder).open(path))
 
-    def _fetch(self, url: str) -> str:
+    def _fetch(self) -> str:
         """Bring a remote file, or the files of a remote directory, to the local disk; return where it is."""
-        folder, _, name = url.rstrip("/").rpartition("/")
-        store = open_remote(folder, self._options)
+        folder, name = self._source.split()
+        store = open_store(folder)
+        assert not isinstance(store, LocalStore)  # noqa: S101 - `_open` asks only for what is not on the local disk
         below = [relative for relative in store.tree(name) if relative.count("/") == 1]
         if not below and store.stat(name) is None:
-            raise NotFoundError("no such file or directory", path=url)
+            raise NotFoundError("no such file or directory", path=self.path)
         directory = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="edl-ckpt-"))
         for relative in below or [name]:
             target = os.path.join(directory, *relative.split("/"))
             os.makedirs(os.path.dirname(target), exist_ok=True)
             with (
-                store.open(f"{store.location}/{relative}") as reader,
+                store.open(store.path(relative)) as reader,
                 storage_errors(target),
                 open(target, "wb") as file,
             ):

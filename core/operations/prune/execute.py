@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from edl_ckpt.core.checkpoint.catalog import list_versions
+from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.commit.trash import delete_versions, forget_gone, sweep
 from edl_ckpt.core.errors import RefusedError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan, find_unreadable, guard, identify
-from edl_ckpt.core.progress import SILENT, Progress
-from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, LocationLock
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
+from edl_ckpt.core.storage import Location, LocationLike, open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +32,7 @@ def execute_prune(
     now: float,
     *,
     trash: bool = False,
-    storage_options: Mapping[str, str] | None = None,
-    progress: Progress = SILENT,
+    reporter: Reporter = SILENT,
 ) -> PruneResult:
     """Delete what a plan deletes, or with `trash` move it to the trash; the caller holds the locks of all locations.
 
@@ -39,42 +40,38 @@ def execute_prune(
     deletes has changed or is guarded by now, or when one that it keeps is no longer what it was.
     """
     locations = plan.locations
-    listings = {loc: list_versions(loc, storage_options=storage_options).versions for loc in locations}
+    listings = {loc: list_versions(loc).versions for loc in locations}
     found = {v.path: v for versions in listings.values() for v in versions}
-    unreadable = find_unreadable(found.values(), storage_options)
+    unreadable = find_unreadable(found.values())
     held = {p: w for trial in listings.values() for p, w in guard(trial, now, plan.guards, unreadable).items()}
     check_fresh(plan, found, held)
-    progress.start("deleting", plan.deleted_bytes)
+    reporter.start("deleting", plan.deleted_bytes)
     gone: list[Version] = []
     problems: list[str] = []
     for location in locations:
         doomed = [found[e.path] for e in plan.deletions if e.location == location and e.path in found]
-        problems += sweep(location)
-        removal = delete_versions(location, doomed, keep=trash, storage_options=storage_options)
+        problems += sweep(open_store(location))
+        removal = delete_versions(location, doomed, keep=trash)
         left = {v.version for v in listings[location]} - {v.version for v in removal.deleted}
-        forget_gone(location, left, storage_options=storage_options)
+        forget_gone(location, left)
         gone += removal.deleted
         problems += removal.problems
-        progress.advance(sum(v.size_bytes for v in removal.deleted))
+        reporter.advance(sum(v.size_bytes for v in removal.deleted))
     freed = 0 if trash else sum(v.size_bytes for v in gone)
     return PruneResult(tuple(v.ref for v in gone), freed, trash, tuple(problems))
 
 
 @contextmanager
 def locked(
-    locations: Iterable[str],
+    locations: Iterable[LocationLike],
     *,
     wait_seconds: float = LOCK_WAIT_SECONDS,
-    warn: Callable[[str], None] = lambda _text: None,
-    storage_options: Mapping[str, str] | None = None,
+    reporter: Reporter = SILENT,
 ) -> Iterator[None]:
     """StageLock the locks of several locations, taken in the order of their names: two prunes cannot meet halfway."""
     with ExitStack() as stack:
-        for location in sorted(set(locations)):
-            lock = LocationLock(
-                location, "prune", wait_seconds=wait_seconds, warn=warn, storage_options=storage_options
-            )
-            stack.enter_context(lock)
+        for location in sorted(set(map(Location.of, locations)), key=str):
+            stack.enter_context(location_lock(location, "prune", wait_seconds=wait_seconds, reporter=reporter))
         yield
 
 

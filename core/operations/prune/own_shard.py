@@ -8,10 +8,11 @@ from edl_ckpt.core.checkpoint.catalog import list_versions
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError, UsageError
 from edl_ckpt.core.format.model import State
 from edl_ckpt.core.operations.prune.plan import find_unreadable
+from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.storage.faults import storage_errors
 
 
-def remove_own_shard(location: str, ps_id: int, ps_num: int, keep: int) -> tuple[str, ...]:
+def remove_own_shard(location: LocationLike, ps_id: int, ps_num: int, keep: int) -> tuple[str, ...]:
     """Apply keep_checkpoint_max as one parameter server does after saving; return the paths that were removed.
 
     Source: the checkpoint design of ElasticDL. While more than `keep` versions hold this server's shard, it removes its

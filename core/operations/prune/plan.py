@@ -21,7 +21,7 @@ from edl_ckpt.core.errors import AuthError, EdlCkptError, NotFoundError, Refused
 from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.operations.prune.retention import Policy, by_location, evaluate, fit
 from edl_ckpt.core.state.metadata import read_metadata
-from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage import Location, LocationLike, open_store
 from edl_ckpt.core.words import size
 
 _ANEW: Final = "a job that counts anew?"
@@ -43,7 +43,7 @@ class PruneEntry:
     """
 
     ref: str
-    location: str
+    location: Location
     version: int
     path: str
     state: str
@@ -87,7 +87,7 @@ class PrunePlan:
     warnings: tuple[str, ...] = ()
 
     @property
-    def locations(self) -> tuple[str, ...]:
+    def locations(self) -> tuple[Location, ...]:
         """Return the locations of all entries, in their order."""
         return tuple(dict.fromkeys(e.location for e in self.entries))
 
@@ -102,7 +102,7 @@ class PrunePlan:
         return sum(e.size_bytes for e in self.deletions)
 
 
-def find_unreadable(versions: Iterable[Version], storage_options: Mapping[str, str] | None = None) -> dict[str, str]:
+def find_unreadable(versions: Iterable[Version]) -> dict[str, str]:
     """Return, by path, why complete versions cannot be read: from each location's newest down to the first that can.
 
     Reads headers only: a shard that is still being written is shorter than it says, grows while it is looked at, or
@@ -111,19 +111,19 @@ def find_unreadable(versions: Iterable[Version], storage_options: Mapping[str, s
     faults: dict[str, str] = {}
     for trial in by_location(v for v in versions if v.state is State.COMPLETE):
         for version in reversed(trial):
-            fault = _fault(version, storage_options)
+            fault = _fault(version)
             if fault is None:
                 break
             faults[version.path] = fault
     return faults
 
 
-def _fault(version: Version, storage_options: Mapping[str, str] | None) -> str | None:
+def _fault(version: Version) -> str | None:
     """Return why ElasticDL could not restore a version, as far as headers tell; None when nothing speaks against it."""
     from edl_ckpt.core.checkpoint.reader import open_checkpoint
 
     try:
-        with open_checkpoint(version, storage_options=storage_options) as checkpoint:
+        with open_checkpoint(version) as checkpoint:
             for shard in checkpoint.shards:
                 if checkpoint.reader(shard).size_bytes != shard.file.size_bytes:
                     return f"{shard.file.path}: still being written"
@@ -138,24 +138,21 @@ def _fault(version: Version, storage_options: Mapping[str, str] | None) -> str |
 
 
 def make_plan(
-    locations: Sequence[str],
+    locations: Sequence[LocationLike],
     policy: Policy,
     now: float,
     *,
     guards: Guards = NO_EXCEPTIONS,
-    storage_options: Mapping[str, str] | None = None,
 ) -> PrunePlan:
     """List locations, settle the policy, look for unreadable versions, and plan.
 
     An empty policy stands for the one stored with the locations (`edl-ckpt policy set`), when nothing else asks for
     deletion. Raises UsageError when there is none, when theirs differ, or when they disagree on a metric's mode.
     """
-    listings = [
-        list_versions(location, grace_seconds=guards.grace_seconds, now=now, storage_options=storage_options)
-        for location in dict.fromkeys(locations)
-    ]
+    places = list(dict.fromkeys(map(Location.of, locations)))
+    listings = [list_versions(place, grace_seconds=guards.grace_seconds, now=now) for place in places]
     if policy.is_empty and not guards.ask_for_deletion:
-        policy = _stored_policy(locations, storage_options)
+        policy = _stored_policy(places)
     modes: dict[str, str] = {}
     for listing in listings:
         for metric, mode in listing.modes.items():
@@ -164,18 +161,18 @@ def make_plan(
                     f"the locations disagree on the mode of {metric!r}", hint="say --mode max or --mode min"
                 )
     versions = [v for listing in listings for v in listing.versions]
-    unreadable = {} if guards.everything else find_unreadable(versions, storage_options)
+    unreadable = {} if guards.everything else find_unreadable(versions)
     return plan_prune(versions, policy.settle(modes), now, guards=guards, unreadable=unreadable)
 
 
-def stored_policy(location: str, storage_options: Mapping[str, str] | None = None) -> Policy:
+def stored_policy(location: LocationLike) -> Policy:
     """Return the policy that is kept with a location, an empty one when there is none."""
-    document = read_metadata(open_store(location, storage_options)).policy
+    document = read_metadata(open_store(location)).policy
     return Policy() if document is None else Policy.from_json(document)
 
 
-def _stored_policy(locations: Sequence[str], storage_options: Mapping[str, str] | None) -> Policy:
-    policies = {stored_policy(location, storage_options) for location in locations}
+def _stored_policy(locations: Sequence[Location]) -> Policy:
+    policies = {stored_policy(location) for location in locations}
     if len(policies) > 1:
         raise UsageError("the locations have different policies of their own", hint="prune them one by one")
     policy = policies.pop() if policies else Policy()

@@ -17,6 +17,7 @@ from edl_ckpt.core.checkpoint.catalog import ranked
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.state.metadata import mode_of
+from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.words import duration, size
 
 Reasons = dict[str, list[str]]
@@ -142,8 +143,6 @@ class Tagged:
 
 
 Rule = Latest | Best | ExperimentBest | EverySteps | Within | Tagged
-
-
 _RULES: Final[Mapping[str, type[Rule]]] = {
     "latest": Latest,
     "best": Best,
@@ -152,8 +151,6 @@ _RULES: Final[Mapping[str, type[Rule]]] = {
     "within": Within,
     "tagged": Tagged,
 }
-
-
 _NAMES: Final = {kind: name for name, kind in _RULES.items()}
 
 
@@ -265,7 +262,7 @@ def fit(max_size_bytes: int, kept_bytes: int, candidates: Sequence[Version]) -> 
 
 def by_location(versions: Iterable[Version]) -> list[list[Version]]:
     """Return the versions of each location by number, locations in the order in which they come."""
-    trials: dict[str, list[Version]] = {}
+    trials: dict[Location, list[Version]] = {}
     for version in versions:
         trials.setdefault(version.location, []).append(version)
     return [sorted(trial, key=lambda v: (v.version, v.path)) for trial in trials.values()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -23,6 +23,7 @@ from edl_ckpt.core.checkpoint.scan import (
     row_batches,
 )
 from edl_ckpt.core.commit import open_output
+from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import CorruptError, LockedError, UnsupportedError
 from edl_ckpt.core.format import bulk, placement
 from edl_ckpt.core.format.model import Extent, Version
@@ -30,11 +31,11 @@ from edl_ckpt.core.format.names import Layout, writable_layout
 from edl_ckpt.core.format.shard_layout import write_groups
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan, TargetShard, _Route
 from edl_ckpt.core.parallel import run_parallel
-from edl_ckpt.core.progress import SILENT, Progress
-from edl_ckpt.core.state.annotate import copy_known
-from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, LocationLock
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state.annotate import copy_metadata
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.seal import Seal
-from edl_ckpt.core.storage import is_local
+from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import Sink
 
 
@@ -64,9 +65,8 @@ def execute_reshard(
     plan: ReshardPlan,
     *,
     keep_old: bool = False,
-    progress: Progress = SILENT,
+    reporter: Reporter = SILENT,
     wait_seconds: float = LOCK_WAIT_SECONDS,
-    warn: Callable[[str], None] = lambda _text: None,
 ) -> ReshardResult:
     """Write what a plan says, prove it, publish it by one rename, and seal it; on remote storage as `output.py` says.
 
@@ -77,11 +77,10 @@ def execute_reshard(
     holds the lock.
     """
     begin = time.perf_counter()
-    if keep_old and not is_local(plan.output):
-        raise UnsupportedError("this storage has no rename, so no trash for the old shards", path=plan.output)
+    if keep_old and not open_store(plan.output).properties.trash:
+        raise UnsupportedError("this storage has no rename, so no trash for the old shards", path=plan.output.url)
     layout = plan.source.layout if plan.in_place else _layout_named(plan.layout, plan.source.layout)
-    options = plan.storage_options
-    lock = LocationLock(plan.output, "reshard", wait_seconds=wait_seconds, warn=warn, storage_options=options)
+    lock = location_lock(plan.output, "reshard", wait_seconds=wait_seconds, reporter=reporter)
     output = open_output(
         plan.output,
         layout,
@@ -90,12 +89,11 @@ def execute_reshard(
         replaces=plan.source if plan.in_place else None,
         keep_old=keep_old,
         spool=plan.spool,
-        storage_options=options,
     )
     _allow_open_files(plan.to_ps + plan.from_ps)
     with (
         lock if plan.in_place else nullcontext(),
-        open_checkpoint(plan.source, storage_options=options) as checkpoint,
+        open_checkpoint(plan.source) as checkpoint,
         output,
     ):
         _check_unchanged(checkpoint)
@@ -103,7 +101,7 @@ def execute_reshard(
         for file, held in zip(files, plan.layouts, strict=True):
             for offset, data in held.between:
                 file.write(offset, data)
-        read = _stream(plan, checkpoint, files, progress)
+        read = _stream(plan, checkpoint, files, reporter)
         if plan.source.fingerprint not in {"", read.text}:
             raise CorruptError(
                 "what was read is not what was sealed; nothing was published",
@@ -120,8 +118,7 @@ def execute_reshard(
                 workers=plan.workers,
                 batch_bytes=plan.proof_batch_bytes,
                 piece_bytes=min(plan.piece_bytes, PIECE_BYTES),
-                storage_options=options,
-                progress=progress,
+                reporter=reporter,
             )
             _check_unchanged(checkpoint)
             return seal
@@ -130,10 +127,11 @@ def execute_reshard(
         written = sum(file.bytes_written for file in files)
         bytes_read = plan.bytes_read + checkpoint.bytes_read
     if not plan.in_place and plan.version == plan.source.version:
-        copy_known(plan.source, plan.output, lock, storage_options=options)
+        with lock:
+            copy_metadata(plan.source, plan.output)
     return ReshardResult(
         ref=plan.ref,
-        output=plan.output,
+        output=plan.output.url,
         from_ps=plan.from_ps,
         to_ps=plan.to_ps,
         version=plan.version,
@@ -167,17 +165,17 @@ def _allow_open_files(count: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(count + 64, hard), hard))
 
 
-def _stream(plan: ReshardPlan, checkpoint: Checkpoint, files: Sequence[Sink], progress: Progress) -> Fingerprint:
+def _stream(plan: ReshardPlan, checkpoint: Checkpoint, files: Sequence[Sink], reporter: Reporter) -> Fingerprint:
     """Pass two: read every value once, order by owner, write at its offset; return the source's fingerprint."""
     sketch = ContentSketch()
-    progress.start("resharding", sum(v.size_bytes for v in _sources(checkpoint)))
+    reporter.start("resharding", sum(v.size_bytes for v in _sources(checkpoint)))
 
     def move(task: _Route | DensePiece) -> None:
         if isinstance(task, DensePiece):
             _move_dense(plan, checkpoint, task, files, sketch)
-            progress.advance(task.size)
+            reporter.advance(task.size)
         else:
-            _move_rows(plan, checkpoint, task, files, sketch, progress)
+            _move_rows(plan, checkpoint, task, files, sketch, reporter)
 
     def place(piece: DensePiece) -> tuple[int, int]:  # each target from front to back: fewer of its parts are open
         owner = placement.variable_owner(piece.entry.name, plan.to_ps)
@@ -224,7 +222,7 @@ def _move_rows(
     route: _Route,
     files: Sequence[Sink],
     sketch: ContentSketch,
-    progress: Progress,
+    reporter: Reporter,
 ) -> None:
     """Move the rows and ids of one piece to their targets."""
     piece = route.piece
@@ -252,4 +250,4 @@ def _move_rows(
                 bulk.group_rows(values, owner[some], rows, grouped[: len(values)])
                 write_groups(files, grouped.reshape(-1), sizes, at)
             at += sizes
-        progress.advance(values.nbytes)
+        reporter.advance(values.nbytes)

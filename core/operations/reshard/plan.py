@@ -9,7 +9,7 @@ source's shards and rows, so the result does not depend on the number of workers
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -32,20 +32,15 @@ from edl_ckpt.core.format.shard_layout import (
     lay_out_shard,
 )
 from edl_ckpt.core.parallel import default_workers, run_parallel
-from edl_ckpt.core.progress import SILENT, Progress
-from edl_ckpt.core.storage import is_local, local_path, open_remote
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.storage import LocationLike, Store, open_store
+from edl_ckpt.core.storage.location import Location
 
 _BYTES_PER_ID_BYTE: Final = 24
 """Memory for each byte of a piece of ids: the bytes, what they decode to, owners, lengths, and copies by owner."""
-
-
 _MAX_PIECES: Final = 4096
-
-
 REMOTE_BATCH_BYTES: Final = 8 << 20
 """Bytes of values of one request to remote storage: what a round trip costs is spread over them."""
-
-
 _MAPPED_BATCH_BYTES: Final = 16 << 20
 """What the proof maps at a time: it is not copied, and each end of a mapping interrupts all cores."""
 
@@ -78,7 +73,7 @@ class ReshardPlan:
 
     ref: str
     source: Version
-    output: str
+    output: Location
     in_place: bool
     from_ps: int
     to_ps: int
@@ -97,7 +92,6 @@ class ReshardPlan:
     bytes_read: int
     spool: bool
     """True when remote shards are written to the local disk first: their open parts would take too much memory."""
-    storage_options: Mapping[str, str]
     layouts: tuple[ShardLayout, ...]
     routes: tuple[_Route, ...]
 
@@ -111,13 +105,12 @@ def plan_reshard(
     version: Version,
     ps_num: int,
     *,
-    output: str | None = None,
+    output: LocationLike | None = None,
     layout: str | None = None,
     number: int | None = None,
     workers: int | None = None,
     max_memory_bytes: int | None = None,
-    storage_options: Mapping[str, str] | None = None,
-    progress: Progress = SILENT,
+    reporter: Reporter = SILENT,
 ) -> ReshardPlan:
     """Read headers and ids of a version and return what writing it for `ps_num` servers means; nothing is written.
 
@@ -129,23 +122,25 @@ def plan_reshard(
     if not 1 <= ps_num <= placement.MAX_PS_NUM:
         raise UsageError(f"the number of parameter servers must be 1 to {placement.MAX_PS_NUM}, got {ps_num}")
     chosen = _target_layout(version, layout, output)
-    where = version.location if output is None else output
-    directory = _target_directory(version, chosen, where, number, storage_options, in_place=output is None)
-    with open_checkpoint(version, storage_options=storage_options) as checkpoint:
-        remote = not is_local(version.location)
-        workers = default_workers(remote=remote or not is_local(where)) if workers is None else workers
-        for_batches = max_memory_bytes if is_local(where) or max_memory_bytes is None else max_memory_bytes // 2
+    where = version.location if output is None else Location.of(output)
+    store = open_store(where)
+    directory = _target_directory(version, chosen, where, number, in_place=output is None)
+    with open_checkpoint(version) as checkpoint:
+        far = open_store(version.location).properties.round_trips
+        workers = default_workers(remote=far or store.properties.round_trips) if workers is None else workers
+        in_memory = not store.properties.positional_write  # then half of the limit is for open parts
+        for_batches = max_memory_bytes // 2 if in_memory and max_memory_bytes is not None else max_memory_bytes
         piece_bytes, batch_bytes, workers = _memory_shares(
-            checkpoint, for_batches, workers, REMOTE_BATCH_BYTES if remote else VALUE_BATCH_BYTES
+            checkpoint, for_batches, workers, REMOTE_BATCH_BYTES if far else VALUE_BATCH_BYTES
         )
         pieces = list(id_pieces(checkpoint, piece_bytes))
-        progress.start("reading ids", sum(p.end - p.start for p in pieces))
-        routes = _route(checkpoint, pieces, ps_num, workers, progress)
+        reporter.start("reading ids", sum(p.end - p.start for p in pieces))
+        routes = _route(checkpoint, pieces, ps_num, workers, reporter)
         layouts, routes = _lay_out(checkpoint, routes, ps_num, number)
         bytes_read = checkpoint.bytes_read
         targets = _targets(layouts, routes, ps_num, chosen, directory)
         warnings = list(_warnings(checkpoint, targets, ps_num))
-    workers, spool = _remote_workers(where, [t.size_bytes for t in targets], workers, max_memory_bytes, storage_options)
+    workers, spool = _remote_workers(store, [t.size_bytes for t in targets], workers, max_memory_bytes)
     if spool:
         warnings.append(
             f"the open parts of {ps_num} uploads would take {spool} bytes of memory: the shards are spooled to the"
@@ -174,13 +169,12 @@ def plan_reshard(
             else max(batch_bytes, min(_MAPPED_BATCH_BYTES, max_memory_bytes // (2 * workers)))
         ),
         bytes_read=bytes_read,
-        storage_options=dict(storage_options or {}),
         layouts=layouts,
         routes=tuple(routes),
     )
 
 
-def _target_layout(version: Version, layout: str | None, output: str | None) -> Layout:
+def _target_layout(version: Version, layout: str | None, output: object | None) -> Layout:
     """Return the layout to write: the one asked for, else the version's own where it can hold shards."""
     if layout is not None:
         chosen = writable_layout(layout)
@@ -205,15 +199,14 @@ def _target_layout(version: Version, layout: str | None, output: str | None) -> 
 def _target_directory(
     version: Version,
     layout: Layout,
-    output: str,
+    output: Location,
     number: int | None,
-    storage_options: Mapping[str, str] | None,
     *,
     in_place: bool,
 ) -> str:
     """Return the directory the new shards will be in, having looked that nothing is in the way."""
     wanted = version.version if number is None else number
-    directory = os.path.join(local_path(output) if is_local(output) else output.rstrip("/"), layout.version_dir(wanted))
+    directory = open_store(output).path(layout.version_dir(wanted))
     if in_place:
         if version.extra:
             raise RefusedError(
@@ -222,30 +215,27 @@ def _target_directory(
                 hint="move it away, or try: --output LOCATION",
             )
         return version.path
-    check_free(output, wanted, directory, storage_options)
+    check_free(output, wanted, directory)
     return directory
 
 
-def check_free(location: str, number: int, directory: str, storage_options: Mapping[str, str] | None = None) -> None:
+def check_free(location: Location, number: int, directory: str) -> None:
     """Raise RefusedError when a location has a version of this number already, or anything where it is to be."""
-    local = is_local(location)
+    path = location.local_path
     try:
-        taken = any(v.version == number for v in list_versions(location, storage_options=storage_options).versions)
+        taken = any(v.version == number for v in list_versions(location).versions)
     except NotFoundError:
-        if local and os.path.lexists(local_path(location)):
-            raise NotFoundError("not a directory", path=location) from None
+        if path is not None and os.path.lexists(path):
+            raise NotFoundError("not a directory", path=location.url) from None
         taken = False
-    if taken or (local and os.path.lexists(directory)):
-        raise RefusedError(f"version {number} exists there already", path=location, hint="nothing was changed")
+    if taken or (path is not None and os.path.lexists(directory)):
+        raise RefusedError(f"version {number} exists there already", path=location.url, hint="nothing was changed")
 
 
-def _remote_workers(
-    location: str, sizes: Sequence[int], workers: int, limit: int | None, storage_options: Mapping[str, str] | None
-) -> tuple[int, int]:
+def _remote_workers(store: Store, sizes: Sequence[int], workers: int, limit: int | None) -> tuple[int, int]:
     """Return (workers whose open parts keep within the limit, 0), or (workers, what parts would take) to be spooled."""
-    if is_local(location):
+    if store.properties.positional_write:
         return workers, 0
-    store = open_remote(location, storage_options)
     budget = OUTPUT_MEMORY_BYTES if limit is None else limit // 2
     fewest = next((n for n in range(workers, 0, -1) if open_memory(store, sizes, n) <= budget), 0)
     return (fewest, 0) if fewest else (workers, open_memory(store, sizes, 1))
@@ -278,14 +268,14 @@ def _memory_shares(checkpoint: Checkpoint, limit: int | None, workers: int, want
 
 
 def _route(
-    checkpoint: Checkpoint, pieces: list[IdPiece], ps_num: int, workers: int, progress: Progress
+    checkpoint: Checkpoint, pieces: list[IdPiece], ps_num: int, workers: int, reporter: Reporter
 ) -> list[_Route]:
     """Pass one: decode the ids of each piece and count what goes where."""
 
     def count(piece: IdPiece) -> tuple[int, bulk.I64, bulk.I64]:
         block = read_piece(checkpoint, piece)
         rows, id_bytes = bulk.tally(bulk.owners(block.ids, ps_num), block.lengths, ps_num)
-        progress.advance(piece.end - piece.start)
+        reporter.advance(piece.end - piece.start)
         return len(block.ids), rows, id_bytes
 
     counted = list(run_parallel(count, pieces, workers))

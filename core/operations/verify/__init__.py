@@ -22,15 +22,13 @@ from edl_ckpt.core.operations.verify.findings import LEVELS, VerifyResult, _Repo
 from edl_ckpt.core.operations.verify.headers import _check_headers, _check_listing, _open_what_can_be
 from edl_ckpt.core.operations.verify.ids import _Scan
 from edl_ckpt.core.parallel import default_workers
-from edl_ckpt.core.progress import SILENT, Progress
+from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.state.seal import Seal, base_name, differing_sizes, read_seal, seal_bytes
-from edl_ckpt.core.storage import is_local, open_store
+from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader
 
 _ATTEMPTS: Final = 10
-
-
 _PAUSE_SECONDS: Final = 0.1
 
 
@@ -39,8 +37,7 @@ def verify_version(
     *,
     level: str = "default",
     workers: int | None = None,
-    storage_options: Mapping[str, str] | None = None,
-    progress: Progress = SILENT,
+    reporter: Reporter = SILENT,
     use_seal: bool = True,
 ) -> VerifyResult:
     """Check a version at one of LEVELS and return all findings, errors before warnings.
@@ -51,15 +48,17 @@ def verify_version(
     """
     if level not in LEVELS:
         raise UsageError(f"no level {level!r}; expected {', '.join(LEVELS)}")
-    workers = default_workers(remote=not is_local(version.location)) if workers is None else workers
+    workers = (
+        default_workers(remote=open_store(version.location).properties.round_trips) if workers is None else workers
+    )
     for attempt in range(_ATTEMPTS):
         try:
-            return _verify(version, level, workers, storage_options, progress, use_seal=use_seal)
+            return _verify(version, level, workers, reporter, use_seal=use_seal)
         except LockedError:  # a job is saving it just now: look at what is there then
             if attempt == _ATTEMPTS - 1:
                 raise
             time.sleep(_PAUSE_SECONDS)
-            there = list_versions(version.location, storage_options=storage_options).versions
+            there = list_versions(version.location).versions
             version = next((v for v in there if v.path == version.path), version)
     raise AssertionError  # the loop always ends by a return or a raise
 
@@ -68,8 +67,7 @@ def _verify(
     version: Version,
     level: str,
     workers: int,
-    storage_options: Mapping[str, str] | None,
-    progress: Progress,
+    reporter: Reporter,
     *,
     use_seal: bool,
 ) -> VerifyResult:
@@ -77,14 +75,14 @@ def _verify(
     _check_listing(version, report)
     with ExitStack() as stack:
         readers: dict[str, RangeReader] = {}
-        checkpoint, whole = _open_what_can_be(version, storage_options, report, stack, readers)
+        checkpoint, whole = _open_what_can_be(version, report, stack, readers)
         _check_headers(version, checkpoint, report)
         fingerprint = None
-        seal = _find_seal(version, storage_options, report) if use_seal else None
+        seal = _find_seal(version, report) if use_seal else None
         if seal is not None and level == "deep":
-            _check_chunks(seal, version, readers, report, workers, progress)
+            _check_chunks(seal, version, readers, report, workers, reporter)
         if level != "quick":
-            scan = _Scan(checkpoint, version, report, workers, progress)
+            scan = _Scan(checkpoint, version, report, workers, reporter)
             sound = scan.check_ids()
             if level == "deep":
                 contradicted = any(f.severity == "error" and f.code in BLOCKING for f in report.findings)
@@ -112,27 +110,28 @@ def seal_version(
     fingerprint: str,
     *,
     workers: int | None = None,
-    storage_options: Mapping[str, str] | None = None,
-    progress: Progress = SILENT,
+    reporter: Reporter = SILENT,
 ) -> None:
     """Record what the bytes of a version are, in the place of an older record; the caller has verified it and locks.
 
     `fingerprint` is what that found. Raises LockedError when a shard has changed since then.
     """
-    with open_checkpoint(version, storage_options=storage_options) as checkpoint:
-        workers = default_workers(remote=not is_local(version.location)) if workers is None else workers
-        seal = make_seal(checkpoint, fingerprint, workers=workers, progress=progress)
+    with open_checkpoint(version) as checkpoint:
+        workers = (
+            default_workers(remote=open_store(version.location).properties.round_trips) if workers is None else workers
+        )
+        seal = make_seal(checkpoint, fingerprint, workers=workers, reporter=reporter)
         checkpoint.check_unchanged()
-    now = list_versions(version.location, storage_options=storage_options).versions
+    now = list_versions(version.location).versions
     if all(v.path != version.path or v.shards != version.shards for v in now):
         raise LockedError("the version changed while it was sealed; somebody is writing it", path=version.path)
-    open_store(version.location, storage_options).write_small(seal_file(version.version), seal_bytes(seal))
+    open_store(version.location).write_small(seal_file(version.version), seal_bytes(seal))
 
 
-def _find_seal(version: Version, storage_options: Mapping[str, str] | None, report: _Report) -> Seal | None:
+def _find_seal(version: Version, report: _Report) -> Seal | None:
     """Return the version's seal, with a finding for each shard that is not of the size that was sealed."""
     try:
-        seal = read_seal(open_store(version.location, storage_options), version.version)
+        seal = read_seal(open_store(version.location), version.version)
     except UsageError as error:
         report.add("checksum-mismatch", f"its seal cannot be read: {error.message}", path=version.path)
         return None
@@ -147,12 +146,12 @@ def _check_chunks(
     readers: Mapping[str, RangeReader],
     report: _Report,
     workers: int,
-    progress: Progress,
+    reporter: Reporter,
 ) -> None:
     """Compare every byte with what was sealed; a finding names shard, chunk, offset and what it lies in."""
     shards = {base_name(shard.path): shard for shard in version.shards}
-    progress.start("comparing with the seal", version.size_bytes)
-    for name, chunk in check_chunks(seal, readers, workers=workers, progress=progress):
+    reporter.start("comparing with the seal", version.size_bytes)
+    for name, chunk in check_chunks(seal, readers, workers=workers, reporter=reporter):
         what = f"{chunk.kind} {chunk.name!r}" if chunk.kind else "the header"
         report.add(
             "checksum-mismatch",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 
 from edl_ckpt.core.checkpoint.reader import Checkpoint
@@ -44,7 +44,6 @@ def _check_listing(version: Version, report: _Report) -> None:
 
 def _open_what_can_be(
     version: Version,
-    storage_options: Mapping[str, str] | None,
     report: _Report,
     stack: ExitStack,
     opened: dict[str, RangeReader],
@@ -53,7 +52,7 @@ def _open_what_can_be(
 
     `opened` gets every reader that could be opened, by file name, with or without an index.
     """
-    store = open_store(version.location, storage_options)
+    store = open_store(version.location)
     readers: dict[int, RangeReader] = {}
     drafts: list[Draft] = []
     for file in _one_set(version):

@@ -29,7 +29,7 @@ from edl_ckpt.core.format.model import DenseEntry, ShardIndex, TableEntry, Versi
 from edl_ckpt.core.operations.verify.findings import _Report
 from edl_ckpt.core.operations.verify.values import HUGE_EXPONENT, odd_values
 from edl_ckpt.core.parallel import run_parallel
-from edl_ckpt.core.progress import Progress
+from edl_ckpt.core.progress import Reporter
 from edl_ckpt.core.words import counted
 
 _SORTED_AT_ONCE: Final = 8 << 20
@@ -54,13 +54,13 @@ class _Scan:
     """The checks that read ids and values, over all shards with several workers."""
 
     def __init__(
-        self, checkpoint: Checkpoint, version: Version, report: _Report, workers: int, progress: Progress
+        self, checkpoint: Checkpoint, version: Version, report: _Report, workers: int, reporter: Reporter
     ) -> None:
         self.checkpoint = checkpoint
         self.version = version
         self.report = report
         self.workers = workers
-        self.progress = progress
+        self.reporter = reporter
         self.pieces: list[IdPiece] = []
 
     def check_ids(self) -> bool:
@@ -68,7 +68,7 @@ class _Scan:
         sound = True
         pieces: list[IdPiece] = []
         entries_of_all = [t for s in self.checkpoint.shards for t in s.tables]
-        self.progress.start("checking ids", sum(run.end - run.start for t in entries_of_all for run in t.ids))
+        self.reporter.start("checking ids", sum(run.end - run.start for t in entries_of_all for run in t.ids))
         for entries in self._units():
             try:
                 pieces += self._check_unit(entries)
@@ -102,7 +102,7 @@ class _Scan:
         def look(piece: IdPiece) -> tuple[int, bulk.I64 | None, bool]:
             ids = read_piece(view, piece).ids
             self._count(shard, counts, ids)
-            self.progress.advance(piece.end - piece.start)
+            self.reporter.advance(piece.end - piece.start)
             ascending = len(ids) < 2 or bool((ids[1:] > ids[:-1]).all())
             return len(ids), ids if keep else ids[[0, -1]] if len(ids) else ids, ascending
 
@@ -173,7 +173,7 @@ class _Scan:
         odd: dict[tuple[int, str, str], npt.NDArray[np.int64]] = {}
         sizes = [v.size_bytes for s in checkpoint.shards for v in s.variables]
         sizes += [t.values.size_bytes for s in checkpoint.shards for t in s.tables]
-        self.progress.start("checking values", sum(sizes))
+        self.reporter.start("checking values", sum(sizes))
 
         def look(piece: IdPiece | DensePiece) -> None:
             key = (
@@ -187,14 +187,14 @@ class _Scan:
                 if certain:
                     sketch.add_dense(piece.entry.name, piece.entry.size_bytes, piece.start, data)
                 counts += odd_values(data, piece.entry.dtype)
-                self.progress.advance(piece.size)
+                self.reporter.advance(piece.size)
             else:
                 ids = read_piece(checkpoint, piece).ids
                 for some, rows in row_batches(checkpoint, piece, len(ids), VALUE_BATCH_BYTES):
                     if certain:
                         sketch.add_rows(piece.entry.name, ids[some], rows)
                     counts += odd_values(rows.reshape(-1), piece.entry.dtype)
-                    self.progress.advance(rows.nbytes)
+                    self.reporter.advance(rows.nbytes)
             if counts.any():
                 with self.report.lock:
                     odd[key] = odd.get(key, np.zeros(3, np.int64)) + counts

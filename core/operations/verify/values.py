@@ -12,8 +12,6 @@ from edl_ckpt.core.format.model import DType
 
 HUGE_EXPONENT: Final = 100
 """A float of 2**100 or more in magnitude is 'huge': no trained weight is, a flipped exponent bit is."""
-
-
 _FLOATS: Final = {  # name: (unsigned view, mask of the magnitude, least huge, infinity)
     "float16": ("<u2", 0x7FFF, 0x7C00, 0x7C00),
     "bfloat16": ("<u2", 0x7FFF, (127 + HUGE_EXPONENT) << 7, 0x7F80),

@@ -16,8 +16,8 @@ import hashlib
 import logging
 import os
 import random
-import time
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from edl_ckpt.core.errors import (
@@ -30,44 +30,28 @@ from edl_ckpt.core.errors import (
     UnsupportedError,
     UsageError,
 )
-from edl_ckpt.core.parallel import on_stop
+from edl_ckpt.core.parallel import pause, stop_requested
 
 LOG: Final = logging.getLogger("edl_ckpt")
-
-
 ATTEMPTS: Final = 5
 """How often a request is tried before it fails."""
-
-
 CONNECTIONS: Final = 16
-
-
+_LOOK_SECONDS: Final = 0.25
+"""How often a waiting request looks whether the command was interrupted."""
 _TEXT_OPTIONS: Final = ("endpoint_url", "key", "secret", "token")
-
-
 _SECONDS_OPTIONS: Final = {"connect_timeout": 10.0, "read_timeout": 60.0}
-
-
 _AUTH: Final = {
     "AccessDenied", "AllAccessDisabled", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch",
     "RequestTimeTooSkewed", "403", "401", "NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError",
     "UnauthorizedSSOTokenError", "ProfileNotFound", "CredentialRetrievalError",
 }  # fmt: skip
-
-
 _AGAIN: Final = {
     "SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable", "Throttling", "ThrottlingException",
     "BadDigest", "RequestLimitExceeded", "503", "500", "502", "504", "XAmzContentSHA256Mismatch", "OperationAborted",
     "ConditionalRequestConflict", "408", "429",
 }  # fmt: skip
-
-
 _FULL: Final = {"EntityTooLarge", "QuotaExceeded", "XMinioStorageFull", "InsufficientCapacity", "ServiceQuotaExceeded"}
-
-
 _AUTH_HINT: Final = "look at the credentials, the profile and the region"
-
-
 _MEANINGS: Final[Mapping[str, tuple[type[EdlCkptError], str]]] = {
     **dict.fromkeys(_AUTH, (AuthError, "")),
     **dict.fromkeys(_FULL, (NoSpaceError, "")),
@@ -86,26 +70,16 @@ class _DamagedError(Exception):
 class Connection:
     """A client of one S3 service, shared by all that use the same options; safe in several threads."""
 
-    def __init__(self, options: Mapping[str, str], location: str) -> None:
+    def __init__(self, options: Mapping[str, str], shown: str) -> None:
         try:
             import s3fs
         except ImportError as error:
             raise UnsupportedError(
-                str(error), path=location, hint="for s3:// install the extra: pip install 'edl-ckpt[s3]'"
+                str(error), path=shown, hint="for s3:// install the extra: pip install 'edl-ckpt[s3]'"
             ) from error
-        settings = _settings(options, location)
+        settings = _settings(options, shown)
         self._fs = s3fs.S3FileSystem(use_listings_cache=False, skip_instance_cache=True, **settings)
         self._loop: asyncio.AbstractEventLoop = self._fs.loop
-        self._pending: set[concurrent.futures.Future[Any]] = set()
-        self._stopped = False
-        on_stop(self.stop)
-
-    def stop(self, stopped: bool) -> None:  # noqa: FBT001 - a switch
-        """Give up what is under way, and refuse new requests until told that they may go on."""
-        self._stopped = stopped
-        if stopped:
-            for future in list(self._pending):
-                future.cancel()
 
     def request(self, method: str, path: str, **parameters: Any) -> dict[str, Any]:
         """Do one operation of S3's interface and return its answer, the body read; `path` is for errors.
@@ -158,33 +132,30 @@ class Connection:
                 if attempt == ATTEMPTS or not isinstance(meaning, UnavailableError):
                     raise meaning from error
                 LOG.info("retry %d of %d: %s: %s", attempt, ATTEMPTS - 1, what, meaning.message)
-                time.sleep(0.1 * 2**attempt * (0.5 + random.random()))  # noqa: S311 - spreads retries, hides nothing
+                pause(0.1 * 2**attempt * (0.5 + random.random()))  # noqa: S311 - spreads retries, hides nothing
         raise AssertionError  # the loop always ends by a return or a raise
 
     def _wait(self, work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
-        if self._stopped:
-            work.close()
-            raise LockedError("stopped")
+        """Return the result of a request; give it up when the user interrupts the command that waits for it."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        self._pending.add(future)
         try:
-            return future.result()
-        except concurrent.futures.CancelledError:
-            raise LockedError("stopped") from None
+            while not stop_requested():
+                with suppress(concurrent.futures.TimeoutError):
+                    return future.result(_LOOK_SECONDS)
         except BaseException:
             future.cancel()
             raise
-        finally:
-            self._pending.discard(future)
+        future.cancel()
+        raise LockedError("stopped")
 
 
-def _settings(options: Mapping[str, str], location: str) -> dict[str, Any]:
+def _settings(options: Mapping[str, str], shown: str) -> dict[str, Any]:
     """Return what s3fs takes of `--storage-option`s; UsageError for another, whose value is not shown."""
     known = {*_TEXT_OPTIONS, *_SECONDS_OPTIONS, "profile", "region", "anon"}
     unknown = sorted(set(options) - known)
     if unknown:
         raise UsageError(
-            f"no storage option {unknown[0]!r} for S3", path=location, hint=f"there are: {', '.join(sorted(known))}"
+            f"no storage option {unknown[0]!r} for S3", path=shown, hint=f"there are: {', '.join(sorted(known))}"
         )
     settings: dict[str, Any] = {name: options[name] for name in _TEXT_OPTIONS if name in options}
     if "profile" in options:
@@ -196,7 +167,7 @@ def _settings(options: Mapping[str, str], location: str) -> dict[str, Any]:
     try:
         seconds = {name: float(options.get(name, default)) for name, default in _SECONDS_OPTIONS.items()}
     except ValueError:
-        raise UsageError("connect_timeout and read_timeout are seconds", path=location) from None
+        raise UsageError("connect_timeout and read_timeout are seconds", path=shown) from None
     # Our retries, not botocore's silent ones; and MD5, which every S3 knows, not the newer trailing checksums.
     settings["config_kwargs"] = {
         **seconds,

@@ -11,22 +11,21 @@ from edl_ckpt.core.errors import AuthError, EdlCkptError, LockedError, NotFoundE
 from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.storage.interface import (
     SMALL_BYTES,
+    Entry,
+    Inside,
     ObjectStat,
     OpenUpload,
+    Properties,
     RangeReader,
     RemoteReader,
-    Scan,
-    scan_of,
+    flat_listing,
 )
+from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.s3.client import Connection, connect
 from edl_ckpt.core.storage.s3.upload import _WRITE_ID, MIN_PART_BYTES, Upload, _abort
 
 _FIRST_READ_BYTES: Final = 64 << 10
-
-
 _SMALL_READ_BYTES: Final = 32 << 10
-
-
 _DELETE_AT_ONCE: Final = 1000
 
 
@@ -102,25 +101,33 @@ class S3Reader(RemoteReader):
 class S3Store:
     """A location on S3: `s3://bucket/prefix`."""
 
-    is_remote = True
-    part_bytes = MIN_PART_BYTES
+    properties = Properties(
+        rename=False,
+        exchange=False,
+        trash=False,
+        conditional_write=True,
+        positional_write=False,
+        round_trips=True,
+        part_bytes=MIN_PART_BYTES,
+    )
 
-    def __init__(self, location: str, storage_options: Mapping[str, str]) -> None:
-        self.location = location.rstrip("/")
-        self.root = location.partition("://")[2].strip("/")
-        self._bucket, _, prefix = self.root.partition("/")
+    def __init__(self, location: Location) -> None:
+        self.location = location
+        self._url = location.url.rstrip("/")
+        self._bucket, _, prefix = location.url.partition("://")[2].strip("/").partition("/")
         self._prefix = f"{prefix}/" if prefix else ""
         if not self._bucket:
-            raise UsageError("names no bucket", path=location)
-        self._connection = connect(storage_options)
+            raise UsageError("names no bucket", path=location.url)
+        self._connection = connect(location.options)
 
     def _key(self, relative: str) -> str:
         return self._prefix + relative
 
-    def _shown(self, relative: str) -> str:
-        return f"{self.location}/{relative}"
+    def path(self, relative: str) -> str:
+        """Return the full URL of something below the location."""
+        return f"{self._url}/{relative}"
 
-    def _list(self, prefix: str) -> Iterator[dict[str, Any]]:
+    def _objects(self, prefix: str) -> Iterator[dict[str, Any]]:
         """Yield every object below a prefix, a thousand a request."""
         for answer in self._pages(Prefix=prefix):
             yield from answer.get("Contents", ())
@@ -133,23 +140,22 @@ class S3Store:
 
     def _pages(self, **parameters: str) -> Iterator[dict[str, Any]]:
         while True:
-            answer = self._connection.request("list_objects_v2", self.location, Bucket=self._bucket, **parameters)
+            answer = self._connection.request("list_objects_v2", self._url, Bucket=self._bucket, **parameters)
             yield answer
             if not answer.get("IsTruncated"):
                 return
             parameters["ContinuationToken"] = answer["NextContinuationToken"]
 
-    def scan(self, path: str) -> Scan:
+    def entries(self, inside: Inside) -> list[Entry]:
         """Return what is in the location, with one request per thousand objects."""
-        prefix = path.partition("/")[2]
-        prefix = f"{prefix}/" if prefix else ""
-        found = {item["Key"].removeprefix(prefix): item for item in self._list(prefix)}
+        found = {item["Key"].removeprefix(self._prefix): item for item in self._objects(self._prefix)}
         found.pop("", None)
-        if not found and prefix:
-            raise NotFoundError("no such location", path=self.location)
-        return scan_of(
-            self.location,
+        if not found and self._prefix:
+            raise NotFoundError("no such location", path=self._url)
+        return flat_listing(
+            self,
             ((name, int(item["Size"]), item["LastModified"].timestamp(), False) for name, item in found.items()),
+            inside,
         )
 
     def names(self, relative: str) -> dict[str, str]:
@@ -157,24 +163,24 @@ class S3Store:
         inside = f"{relative}/" if relative else ""
         prefix = self._key(inside)
         names = (found.removeprefix(prefix).rstrip("/") for found in self._list_directory(prefix))
-        return {name: self._shown(inside + name) for name in names if name}
+        return {name: self.path(inside + name) for name in names if name}
 
     def tree(self, relative: str) -> list[str]:
         """Return all objects below a directory, as paths below the location."""
-        return [item["Key"].removeprefix(self._prefix) for item in self._list(self._key(relative) + "/")]
+        return [item["Key"].removeprefix(self._prefix) for item in self._objects(self._key(relative) + "/")]
 
-    def open(self, path: str) -> RangeReader:
+    def open(self, path: str, *, mapped: bool = False) -> RangeReader:  # noqa: ARG002 - nothing can be mapped
         """Open an object for ranged reads."""
         return S3Reader(self._connection, self._bucket, self._key(self._relative(path)), path)
 
     def _relative(self, path: str) -> str:
-        return path.removeprefix(self.location + "/")
+        return path.removeprefix(f"{self._url}/")
 
     def read_small(self, relative: str) -> bytes | None:
         """Return the whole of a small object below the location, None when there is none."""
         try:
             answer = self._connection.request(
-                "get_object", self._shown(relative), Bucket=self._bucket, Key=self._key(relative)
+                "get_object", self.path(relative), Bucket=self._bucket, Key=self._key(relative)
             )
         except NotFoundError:
             return None
@@ -183,23 +189,21 @@ class S3Store:
 
     def write_small(self, relative: str, data: bytes) -> None:
         """Write a small object: its old content or the new is seen, never a mixture."""
-        self._connection.upload("put_object", self._shown(relative), data, Bucket=self._bucket, Key=self._key(relative))
+        self._connection.upload("put_object", self.path(relative), data, Bucket=self._bucket, Key=self._key(relative))
 
     def remove(self, relative: str) -> None:
         """Remove an object; one that is gone already is no error."""
         with suppress(NotFoundError):
-            self._connection.request(
-                "delete_object", self._shown(relative), Bucket=self._bucket, Key=self._key(relative)
-            )
+            self._connection.request("delete_object", self.path(relative), Bucket=self._bucket, Key=self._key(relative))
 
     def remove_many(self, relatives: Sequence[str]) -> None:
         """Remove objects, a thousand a request; EdlCkptError names the first that stays."""
         for start in range(0, len(relatives), _DELETE_AT_ONCE):
             keys = [{"Key": self._key(r)} for r in relatives[start : start + _DELETE_AT_ONCE]]
             body = {"Objects": keys, "Quiet": True}
-            answer = self._connection.request("delete_objects", self.location, Bucket=self._bucket, Delete=body)
+            answer = self._connection.request("delete_objects", self._url, Bucket=self._bucket, Delete=body)
             for failed in answer.get("Errors", ()):
-                shown = self._shown(failed["Key"].removeprefix(self._prefix))
+                shown = self.path(failed["Key"].removeprefix(self._prefix))
                 kind = AuthError if failed.get("Code") == "AccessDenied" else EdlCkptError
                 raise kind(f"cannot be removed: S3 answers {failed.get('Code')}", path=shown)
 
@@ -210,7 +214,7 @@ class S3Store:
         """Return an object's size, ETag and age, None when there is none."""
         try:
             answer = self._connection.request(
-                "head_object", self._shown(relative), Bucket=self._bucket, Key=self._key(relative)
+                "head_object", self.path(relative), Bucket=self._bucket, Key=self._key(relative)
             )
         except NotFoundError:
             return None
@@ -228,7 +232,7 @@ class S3Store:
         try:
             answer = self._connection.upload(
                 "put_object",
-                self._shown(relative),
+                self.path(relative),
                 data,
                 Bucket=self._bucket,
                 Key=self._key(relative),
@@ -243,14 +247,14 @@ class S3Store:
 
     def new_object(self, relative: str, size_bytes: int) -> Upload:
         """Begin an object of a known size; nothing is visible until it is completed."""
-        return Upload(self._connection, self._bucket, self._key(relative), self._shown(relative), size_bytes)
+        return Upload(self._connection, self._bucket, self._key(relative), self.path(relative), size_bytes)
 
     def open_uploads(self) -> Iterator[OpenUpload]:
         """Yield the uploads below the location that were begun and neither completed nor aborted."""
         more: dict[str, str] = {}
         while True:
             answer = self._connection.request(
-                "list_multipart_uploads", self.location, Bucket=self._bucket, Prefix=self._prefix, **more
+                "list_multipart_uploads", self._url, Bucket=self._bucket, Prefix=self._prefix, **more
             )
             now = _served_at(answer)
             for item in answer.get("Uploads", ()):
@@ -262,7 +266,7 @@ class S3Store:
 
     def abort_upload(self, relative: str, upload_id: str) -> None:
         """Drop an upload and its parts; one that is gone already is no error."""
-        _abort(self._connection, self._bucket, self._key(relative), self._shown(relative), upload_id)
+        _abort(self._connection, self._bucket, self._key(relative), self.path(relative), upload_id)
 
     def resume_object(self, relative: str, size_bytes: int, record: Mapping[str, Any]) -> Upload | None:
         """Return an upload that was begun before and has all its parts, None when it is gone or lacks some.

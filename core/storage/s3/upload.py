@@ -15,11 +15,7 @@ from edl_ckpt.core.storage.s3.client import Connection
 
 MIN_PART_BYTES: Final = 5 << 20
 """What S3 asks of every part of an upload but the last."""
-
-
 MAX_PARTS: Final = 10_000
-
-
 _WRITE_ID: Final = "edl-ckpt-write-id"
 
 

@@ -23,8 +23,8 @@ from edl_ckpt.core import (
 )
 from edl_ckpt.core.commit import local as publish
 from edl_ckpt.core.commit.local import Staging
+from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import EdlCkptError, RefusedError
-from edl_ckpt.core.state.lock import LocationLock
 from edl_ckpt.core.storage import files
 from edl_ckpt.core.storage.s3.upload import Upload
 from forked import run_forked
@@ -121,7 +121,7 @@ def test_damaged_state(tmp_path: Path) -> None:
     trash.mkdir(parents=True)
     (trash.parent / "record.json").write_text('{"time": [], "keep": true}')
     recover(str(tmp_path))
-    with LocationLock(str(tmp_path), "x"):
+    with location_lock(str(tmp_path), "x"):
         pass
     assert verify_version(only(tmp_path), level="deep").findings == ()
     assert not (tmp_path / ".edl-ckpt-0/stage-0").exists()

@@ -217,7 +217,7 @@ def test_there_and_back(s3: Bucket, large: Path, tmp_path: Path) -> None:
 
 def test_goes_on_in_s3(s3: Bucket, large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Uploads of whole shards stay open when a copy fails, and the next one completes them; or they are dropped."""
-    monkeypatch.setattr("edl_ckpt.core.storage.s3.client.time.sleep", lambda _seconds: None)
+    monkeypatch.setattr("edl_ckpt.core.storage.s3.client.pause", lambda _seconds: None)
 
     def interrupt(operation: Any) -> None:
         s3.proxy.fail(Fault(status(403, "AccessDenied"), operation=operation, key="1-of-2", nth=2, times=None))

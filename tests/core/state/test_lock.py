@@ -12,10 +12,11 @@ import pytest
 
 import elasticdl_rules
 from checkpoints import save_small
+from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import LockedError
 from edl_ckpt.core.state import lock as lock_module
-from edl_ckpt.core.state.lock import LocationLock
 from edl_ckpt.core.state.owner import describe
+from reporters import Recorder
 from s3_fixtures import Bucket
 from s3_proxy import Fault, ignore_conditions, lose_reply, status
 
@@ -33,16 +34,17 @@ def _locked(s3: Bucket) -> bool:
 
 def test_lock_on_s3(multi: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """One holder at a time; a lock that nobody touched for ten minutes is taken over, and that is said."""
-    told: list[str] = []
-    other = LocationLock(multi.url, "b", wait_seconds=0)
-    with LocationLock(multi.url, "first"), pytest.raises(LockedError, match=f"process {os.getpid()}"), other:
+    recorder = Recorder()
+    told = recorder.warnings
+    other = location_lock(multi.url, "b", wait_seconds=0)
+    with location_lock(multi.url, "first"), pytest.raises(LockedError, match=f"process {os.getpid()}"), other:
         pass
     assert not _locked(multi)
     multi.put("run/.edl-ckpt-0/lock-0", json.dumps({"pid": 7, "host": "elsewhere", "since": "then"}).encode())
-    with pytest.raises(LockedError, match="elsewhere"), LocationLock(multi.url, "c", wait_seconds=0):
+    with pytest.raises(LockedError, match="elsewhere"), location_lock(multi.url, "c", wait_seconds=0):
         pass
     monkeypatch.setattr("edl_ckpt.core.state.lock.STALE_SECONDS", -10.0)
-    with LocationLock(multi.url, "d", warn=told.append):
+    with location_lock(multi.url, "d", reporter=recorder):
         pass
     assert "took over" in told[0]
     assert not _locked(multi)
@@ -52,7 +54,7 @@ def test_lock_on_s3(multi: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_lock_with_a_lost_reply(multi: Bucket, operation: Any) -> None:
     """A lock that was taken or given back though the reply was lost is known for ours."""
     armed = multi.proxy.fail(Fault(lose_reply, operation=operation, key="lock-0"))
-    with LocationLock(multi.url, "mine", wait_seconds=0):
+    with location_lock(multi.url, "mine", wait_seconds=0):
         pass
     assert armed.hits == 1
     assert not _locked(multi)
@@ -61,9 +63,10 @@ def test_lock_with_a_lost_reply(multi: Bucket, operation: Any) -> None:
 @pytest.mark.parametrize("kind", [ignore_conditions, status(501, "NotImplemented")])
 def test_storage_without_conditions(multi: Bucket, kind: Any) -> None:
     """Storage that ignores conditional writes, or has none, is found out: there is a warning instead of a lock."""
-    told: list[str] = []
+    recorder = Recorder()
+    told = recorder.warnings
     multi.proxy.fail(Fault(kind, operation="put", key="lock-0", times=None))
-    with LocationLock(multi.url, "mine", warn=told.append):
+    with location_lock(multi.url, "mine", reporter=recorder):
         pass
     assert "ignores conditional writes" in told[0]
     assert not _locked(multi)
@@ -71,14 +74,14 @@ def test_storage_without_conditions(multi: Bucket, kind: Any) -> None:
 
 def test_lock(run: Path) -> None:
     """One of our commands at a time: the second waits, then gives up with who holds the lock; a free one is taken."""
-    with LocationLock(str(run), "first"):
+    with location_lock(str(run), "first"):
         owner = json.loads((run / ".edl-ckpt-0/lock-0").read_text())
         assert (owner["pid"], owner["purpose"]) == (os.getpid(), "first")
         assert elasticdl_rules.latest_valid(run) == "version-5"
-        with pytest.raises(LockedError, match=f"process {os.getpid()}"), LocationLock(str(run), "b", wait_seconds=0.1):
+        with pytest.raises(LockedError, match=f"process {os.getpid()}"), location_lock(str(run), "b", wait_seconds=0.1):
             pass
     assert not (run / ".edl-ckpt-0/lock-0").exists()
-    with LocationLock(str(run), "second", wait_seconds=0):
+    with location_lock(str(run), "second", wait_seconds=0):
         pass
 
 
@@ -89,8 +92,9 @@ def test_stale_lock(run: Path, host: str | None, age: float, taken: bool) -> Non
     owner = {**describe("prune"), "pid": 1}
     path.write_text(json.dumps({**owner, "host": host or owner["host"]}))
     os.utime(path, (time.time() - age, time.time() - age))
-    told: list[str] = []
-    lock = LocationLock(str(run), "mine", wait_seconds=0.1, warn=told.append)
+    recorder = Recorder()
+    told = recorder.warnings
+    lock = location_lock(str(run), "mine", wait_seconds=0.1, reporter=recorder)
     if taken:
         with lock:
             pass
@@ -107,10 +111,10 @@ def test_who_waits_does_not_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def interrupted(_self: object, _fd: int) -> bool:
         raise KeyboardInterrupt
 
-    with LocationLock(str(tmp_path), "holder"):
+    with location_lock(str(tmp_path), "holder"):
         with monkeypatch.context() as patched:
             patched.setattr(lock_module.LocalLock, "_lock", interrupted)
-            with pytest.raises(KeyboardInterrupt), LocationLock(str(tmp_path), "waiting"):
+            with pytest.raises(KeyboardInterrupt), location_lock(str(tmp_path), "waiting"):
                 pass
-        with pytest.raises(LockedError, match="holder"), LocationLock(str(tmp_path), "third", wait_seconds=0):
+        with pytest.raises(LockedError, match="holder"), location_lock(str(tmp_path), "third", wait_seconds=0):
             pass

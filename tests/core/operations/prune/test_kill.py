@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from checkpoints import numbers
-from edl_ckpt.core.commit.trash import list_trash, undo
+from edl_ckpt.core.commit.trash import list_trash
 from edl_ckpt.core.errors import NotFoundError
+from edl_ckpt.core.operations.undo import undo
 from edl_ckpt.core.storage import files
 from forked import run_forked
 from pruning import check_whole, prune

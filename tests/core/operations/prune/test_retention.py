@@ -25,6 +25,7 @@ from edl_ckpt.core.operations.prune.retention import (
     determined,
     evaluate,
 )
+from edl_ckpt.core.storage import Location
 from places import DATA
 from policy_cases import NOW, guards_of, versions_of
 
@@ -149,7 +150,7 @@ def random_versions(random: Random) -> list[Version]:
             value = random.choice([None, math.nan, 0.0, 0.25, 0.5, math.inf])
             versions.append(
                 Version(
-                    location,
+                    Location(location),
                     number,
                     path,
                     ELASTICDL,

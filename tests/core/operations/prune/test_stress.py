@@ -13,12 +13,12 @@ import pytest
 import elasticdl_rules
 from crowd import EVERY, KEEP, PS_NUM, prune_often, read_often, save_shards, work
 from edl_ckpt.core import list_versions, verify_version
+from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.format.model import State
 from edl_ckpt.core.operations.prune.execute import execute_prune, locked
 from edl_ckpt.core.operations.prune.plan import make_plan
 from edl_ckpt.core.operations.prune.retention import EverySteps, Latest, Policy
 from edl_ckpt.core.state.annotate import add_tag
-from edl_ckpt.core.state.lock import LocationLock
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_savers_pruners_readers(tmp_path: Path, seconds: float) -> None:
     barrier.wait(60)
     tagged, until = 0, time.time() + seconds
     while not tagged and time.time() < until:
-        with LocationLock(location, "tag", wait_seconds=30):
+        with location_lock(location, "tag", wait_seconds=30):
             complete = [v for v in list_versions(location).versions if v.state is State.COMPLETE and v.version % EVERY]
             if complete:
                 add_tag(complete[-1], "keep")

@@ -10,9 +10,10 @@ import pytest
 
 import elasticdl_rules
 from checkpoints import numbers, save_small
-from edl_ckpt.core.commit.trash import list_trash, purge_all, undo
+from edl_ckpt.core.commit.trash import list_trash, purge_all
 from edl_ckpt.core.errors import NotFoundError, RefusedError
 from edl_ckpt.core.operations.prune.execute import locked
+from edl_ckpt.core.operations.undo import undo
 from places import GOLDEN
 from pruning import check_whole, prune
 

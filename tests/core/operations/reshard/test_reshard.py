@@ -17,9 +17,9 @@ import elasticdl_rules
 from builders import LAYOUTS, models, write_checkpoint
 from checkpoints import files_but_seals, only, save_mixed
 from edl_ckpt.core import execute_reshard, open_checkpoint, parse_ref, plan_reshard, resolve, verify_version
-from edl_ckpt.core import storage as store
 from edl_ckpt.core.checkpoint import reader, scan
 from edl_ckpt.core.commit import local as publish
+from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import (
     CorruptError,
     EdlCkptError,
@@ -32,7 +32,6 @@ from edl_ckpt.core.errors import (
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.model import TableEntry
 from edl_ckpt.core.operations.reshard import plan as reshard
-from edl_ckpt.core.state.lock import LocationLock
 from edl_ckpt.core.storage import files
 from edl_ckpt.core.storage.interface import RangeReader
 from oracle import Model, combined, read_model
@@ -127,7 +126,7 @@ def test_locked(tmp_path: Path) -> None:
     """In place a location is locked: another command that holds the lock makes it give up, with nothing changed."""
     version = save_mixed(tmp_path / "a")
     before = files_but_seals(tmp_path / "a")
-    with LocationLock(str(tmp_path / "a"), "test"), pytest.raises(LockedError, match="test"):
+    with location_lock(str(tmp_path / "a"), "test"), pytest.raises(LockedError, match="test"):
         execute_reshard(plan_reshard(version, 3), wait_seconds=0.1)
     assert files_but_seals(tmp_path / "a") == before
     execute_reshard(plan_reshard(version, 3), wait_seconds=0.1)
@@ -260,4 +259,4 @@ def test_plan_is_of_its_source(tmp_path: Path) -> None:
     execute_reshard(replace(plan, workers=1))
     for target in plan.targets:
         assert os.path.getsize(target.path) == target.size_bytes
-    assert store.is_local(plan.output)
+    assert plan.output.local_path == str(tmp_path / "b")

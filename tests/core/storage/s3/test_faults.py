@@ -14,6 +14,7 @@ from checkpoints import at
 from edl_ckpt.core import execute_reshard, list_versions, plan_reshard, verify_version
 from edl_ckpt.core.errors import EdlCkptError, UnavailableError
 from edl_ckpt.core.operations.copy import execute_copy, plan_copy
+from edl_ckpt.core.storage import Location
 from s3_fixtures import Bucket
 from s3_proxy import Fault, corrupt_reply, corrupt_request, lose_reply, reset, stall, status, truncate
 
@@ -41,7 +42,7 @@ def test_faults_that_pass(
     """A request that fails once is tried again, and told: a reshard from S3 to S3 gives the same as without."""
     if name == "truncated" and operation not in {"get", "list"}:
         pytest.skip("has no body")
-    monkeypatch.setattr("edl_ckpt.core.storage.s3.client.time.sleep", lambda _seconds: None)
+    monkeypatch.setattr("edl_ckpt.core.storage.s3.client.pause", lambda _seconds: None)
     s3.upload(large)
     armed = s3.proxy.fail(Fault(kind, operation=operation))
     caplog.set_level("INFO", "edl_ckpt")
@@ -105,7 +106,7 @@ def test_a_flipped_bit_on_the_way_down(s3: Bucket, large: Path, tmp_path: Path) 
 @pytest.mark.parametrize("operation", ["upload_part", "complete", "create_upload", "put"])
 def test_faults_that_stay(s3: Bucket, large: Path, monkeypatch: pytest.MonkeyPatch, operation: Any) -> None:
     """Storage that does not answer is error 13 after five attempts; nothing is visible, and no upload is open."""
-    monkeypatch.setattr("edl_ckpt.core.storage.s3.client.time.sleep", lambda _seconds: None)
+    monkeypatch.setattr("edl_ckpt.core.storage.s3.client.pause", lambda _seconds: None)
     plan = plan_reshard(at(large), 1, output=s3.url)
     s3.proxy.fail(Fault(status(503, "SlowDown"), operation=operation, times=None))
     with pytest.raises(UnavailableError):
@@ -118,6 +119,6 @@ def test_stalls(multi: Bucket) -> None:
     """A reply that does not come is waited for as long as is said, then asked for again."""
     armed = multi.proxy.fail(Fault(stall(5), operation="list"))
     begin = time.monotonic()
-    assert len(list_versions(multi.url, storage_options={"read_timeout": "0.5"}).versions) == 3
+    assert len(list_versions(Location(multi.url, {"read_timeout": "0.5"})).versions) == 3
     assert armed.hits == 1
     assert time.monotonic() - begin < 4

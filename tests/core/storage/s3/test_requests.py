@@ -12,7 +12,7 @@ from checkpoints import at
 from edl_ckpt.core import execute_reshard, list_versions, open_checkpoint, plan_reshard, verify_version
 from edl_ckpt.core.commit.remote import open_memory
 from edl_ckpt.core.errors import EdlCkptError, LockedError
-from edl_ckpt.core.storage import open_remote
+from edl_ckpt.core.storage import open_store
 from s3_fixtures import Bucket
 from s3_proxy import Fault, hook
 
@@ -78,7 +78,7 @@ def test_memory_is_the_open_parts(s3: Bucket, large: Path) -> None:
         assert not plan.spool
         result = execute_reshard(plan)
         assert peaks[0] <= 2 * module.MIN_PART_BYTES < result.size_bytes
-        assert peaks[0] <= open_memory(open_remote(s3.url), [result.size_bytes], 1)
+        assert peaks[0] <= open_memory(open_store(s3.url), [result.size_bytes], 1)
         assert s3.proxy.count("upload_part") == -(-result.size_bytes // module.MIN_PART_BYTES)
         small = plan_reshard(at(large), 2, output=f"s3://{s3.name}/b", max_memory_bytes=8 << 20)
         assert small.spool

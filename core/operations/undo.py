@@ -1,0 +1,29 @@
+"""Putting back what the last prune moved to the trash."""
+
+from __future__ import annotations
+
+from edl_ckpt.core.commit.recovery import location_lock
+from edl_ckpt.core.commit.trash import put_back
+from edl_ckpt.core.errors import UnsupportedError
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
+from edl_ckpt.core.storage import LocalStore, Location, LocationLike, open_store
+
+
+def undo(
+    location: LocationLike,
+    *,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = SILENT,
+) -> tuple[str, ...]:
+    """Put the versions of the last deletion in the trash back, with their metadata; return their names.
+
+    Raises NotFoundError when there is none, RefusedError, before anything moves, when a name is taken by now, and
+    UnsupportedError on storage that has no trash.
+    """
+    where = Location.of(location)
+    store = open_store(where)
+    if not isinstance(store, LocalStore):
+        raise UnsupportedError("this storage has no rename, so no trash", path=where.url)
+    with location_lock(where, "undo", wait_seconds=wait_seconds, reporter=reporter):
+        return put_back(store, reporter)

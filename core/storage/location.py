@@ -1,0 +1,92 @@
+"""A location as a value: a path or URL, and the options of its storage.
+
+It is made once, by the command line or by the caller of the library, and travels with listings, versions and plans.
+Options may hold credentials, so they never appear in `repr`, in a message or in a plan.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+_LOCAL_SCHEMES = frozenset({"", "file", "local"})
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A checkpoint_dir, or another place on storage: `url` is a path or any fsspec URL.
+
+    `options` go to S3 or fsspec and mean nothing on a local path.
+
+    >>> Location("s3://bucket/run", {"secret": "hidden"})
+    Location(url='s3://bucket/run')
+    """
+
+    url: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+
+    @staticmethod
+    def of(place: Location | str | os.PathLike[str]) -> Location:
+        """Return a path, a URL or a location as a location.
+
+        >>> Location.of("runs/a")
+        Location(url='runs/a')
+        """
+        return place if isinstance(place, Location) else Location(os.fspath(place))
+
+    def __str__(self) -> str:
+        return self.url
+
+    @property
+    def scheme(self) -> str:
+        """Return what stands before '://', '' for a plain path."""
+        return self.url.partition("://")[0] if "://" in self.url else ""
+
+    @property
+    def local_path(self) -> str | None:
+        """Return the path on this machine's file system, None on other storage.
+
+        >>> Location("file:///data/run").local_path, Location("s3://bucket/run").local_path
+        ('/data/run', None)
+        """
+        if self.scheme not in _LOCAL_SCHEMES:
+            return None
+        return self.url.partition("://")[2] if self.scheme else self.url
+
+    @property
+    def absolute(self) -> str:
+        """Return the path as an absolute one, or the URL: the same from whichever directory it is read."""
+        path = self.local_path
+        return self.url if path is None else os.path.abspath(path)
+
+    def with_url(self, url: str) -> Location:
+        """Return another place on the same storage, with the same options."""
+        return Location(url)
+
+    def split(self) -> tuple[Location, str]:
+        """Return the directory that this lies in, and the name it has there.
+
+        >>> Location("s3://bucket/model.npz").split()
+        (Location(url='s3://bucket'), 'model.npz')
+        >>> Location("model.npz").split()
+        (Location(url='.'), 'model.npz')
+        """
+        path = self.local_path
+        if path is not None:
+            folder, name = os.path.split(os.path.normpath(path))
+            return self.with_url(folder or "."), name
+        folder, _, name = self.url.rstrip("/").rpartition("/")
+        return self.with_url(folder), name
+
+    def is_same_place(self, other: Location) -> bool:
+        """Say whether two locations are one place, as far as their names tell."""
+        mine, theirs = self.local_path, other.local_path
+        if mine is not None and theirs is not None:
+            return os.path.realpath(mine) == os.path.realpath(theirs)
+        return self.url.rstrip("/") == other.url.rstrip("/")
+
+
+LocationLike: TypeAlias = Location | str | os.PathLike[str]
+"""What the public functions take for a location: a location, or a path or URL without storage options."""
