@@ -20,6 +20,7 @@ from edl_ckpt.core.format.model import (
     Version,
 )
 from edl_ckpt.core.format.names import DESIGN
+from edl_ckpt.core.storage import Location
 
 F32, F64 = DTYPES["float32"], DTYPES["float64"]
 INFO = TableInfo("t", 4, "uniform", 10)
@@ -91,6 +92,6 @@ CONTRADICTIONS: dict[str, tuple[list[ShardIndex], dict[str, str]]] = {
 @pytest.mark.parametrize(("shards", "problems"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
 def test_contradiction_is_named(shards: list[ShardIndex], problems: dict[str, str]) -> None:
     """Each problem has its shard, its subject and its place, and gives the figures of both sides."""
-    version = Version("run", 7, "run/version_7", DESIGN, State.COMPLETE, 2, tuple(s.file for s in shards))
+    version = Version(Location("run"), 7, "run/version_7", DESIGN, State.COMPLETE, 2, tuple(s.file for s in shards))
     found = cross_check(version, shards)
     assert [(f"{s.file.ps_id} {p.code} {p.subject} {p.offset}", p.message) for s, p in found] == list(problems.items())
