@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @examples(
     "copy run@100 s3://models/run",
-    "copy run /backup/run --all",
+    "copy run backup --all",
 )
 def copy_command(
     out: Output,

@@ -17,7 +17,7 @@ _VERSIONS = (100, 200, 300, 400)
 
 @examples(
     "demo",
-    "demo /tmp/checkpoints",
+    "demo my-checkpoints",
 )
 def demo_command(
     out: Output,

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 @examples(
-    "import model.safetensors run@100 --ps 4",
-    "import arrays.npz run@100 --ps 4 --map names.toml",
+    "import model.safetensors run@500 --ps 4",
+    "import arrays.npz run@500 --ps 4 --map names.toml",
 )
 def import_command(
     out: Output,

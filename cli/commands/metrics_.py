@@ -67,7 +67,7 @@ def metrics_show_command(out: Output, ref: o.Ref = None, csv: o.Csv = False) -> 
 
 @examples(
     "metrics import master.log run",
-    "metrics import tensorboard run --nearest 50 --dry-run",
+    "metrics import metrics.csv run --nearest 50 --dry-run",
 )
 def metrics_import_command(
     out: Output,

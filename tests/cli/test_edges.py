@@ -156,6 +156,36 @@ def test_options_have_their_command_line_name_everywhere(tmp_path: Path) -> None
     assert by_file.stdout == by_environment.stdout
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("verify run --force", "--force can only be used with --seal"),
+        ("verify run --quick --seal", "--quick cannot be used with --deep or --seal"),
+        ("verify run@9 --all", "run@9: --all needs a location without a version"),
+        ("diff run run --rows", "--rows can only be used with --json or --csv"),
+        ("get run", "expected --table NAME with --id or --ids-file, or --variable NAME alone"),
+        ("get run --table t", "no ids were given (expected --id or --ids-file)"),
+        ("copy run@9 out@9", "expected [REF] LOCATION; the copy has the same version number"),
+        ("copy run@9 out --all", "run@9: --all and --since need a location without a version"),
+        ("import x.npz run --ps 2", "'run': expected LOCATION@VERSION, where VERSION is a number"),
+        ("prune run --keep-best 1", "rules for the best versions need --metric NAME"),
+        ("prune run --policy orbax", "unknown policy 'orbax' (expected determined)"),
+        ("prune run --keep-within soon", "'soon' is not a duration (expected one such as 90m, 36h or 7d)"),
+        ("prune run --keep 1 --max-size big", "'big' is not a size (expected one such as 512MiB or 10GB)"),
+        ("prune run --keep 1 --apply f", "--apply takes locations and rules from its plan; do not give others"),
+        ("metrics set run@9 auc", "'auc': expected NAME=VALUE"),
+        ("metrics set run@9 auc=high", "'auc=high': the value is not a number"),
+        ("note run@9", "expected [REF] TEXT; put a text of several words in quotes"),
+        ("list run --storage-option x", "--storage-option expects KEY=VALUE"),
+    ],
+)
+def test_usage_messages(line: str, message: str, tmp_path: Path) -> None:
+    """A wrong use of a command is code 2; its message says what the command expects."""
+    shutil.copytree(GOLDEN / "multi", tmp_path / "run")
+    done = edl(*line.split(), cwd=tmp_path)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, f"error: {message}")
+
+
 def test_usage_error_document() -> None:
     """A usage error that typer finds ends as every failure, with its sentence, also when the environment asks."""
     for done in (

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
 
-from edl_ckpt.cli.app import COMMANDS, GROUPS, SECTIONS, build
+from edl_ckpt.cli.app import COMMANDS, GROUPS, SECTIONS, build, run
+from edl_ckpt.cli.commands.demo_ import make_checkpoints
 from edl_ckpt.cli.help import example_lines, first_line
+from places import GOLDEN
 from program import edl
 
 HELP = [*COMMANDS, *GROUPS, ""]
@@ -114,6 +118,45 @@ def test_examples_are_accepted(command: str, program: Any, monkeypatch: pytest.M
         words = shlex.split(line)[1:]
         name = max((c for c in COMMANDS if words[: len(c.split())] == c.split()), key=len)
         parser_of(program, name).make_context(name, words[len(name.split()) :])
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory with everything that the examples name."""
+    place = tmp_path_factory.mktemp("workshop")
+    make_checkpoints(str(place / "run"))
+    (place / "names.toml").write_text('[rename]\n"dense/bias:0" = "dense/offset:0"\n')
+    (place / "metrics.csv").write_text("step,auc\n100,0.71\n230,0.78\n")
+    shutil.copy(GOLDEN / "logs/master-head.log", place / "master.log")
+    for line in (
+        *(f"metrics set run@{version} auc=0.7{version} loss=0.3 --mode max" for version in (100, 200, 300)),
+        "export run@100 model.safetensors",
+        "export run@100 arrays.npz",
+        "tag add run@100 serving",
+        "policy set run --keep 9",
+        "import model.safetensors run@50 --ps 2",
+        "prune run --delete 50 --trash",
+    ):
+        done = edl(*line.split(), cwd=place)
+        assert done.returncode == 0, done.stderr
+    for name in ("a", "b"):
+        shutil.copytree(place / "run", place / "runs" / name)
+    return place
+
+
+LINES = [line for command in COMMANDS for line in example_lines(function_of(command))]
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if "s3://" not in line])
+def test_examples_work(line: str, workshop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each example that stays on the disk does what it says: it ends with 0, or with 3 for findings."""
+    shutil.copytree(workshop, tmp_path / "work")
+    monkeypatch.chdir(tmp_path / "work")
+    if " export " in line:
+        Path("model.safetensors").unlink()
+    with pytest.raises(SystemExit) as end:
+        run(shlex.split(line)[1:])
+    assert end.value.code in ({0, 3} if line.split()[1] in {"diff", "get", "verify"} else {0, None})
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,8 @@ def test_get_forms(tmp_path: Path) -> None:
     assert [int(row[0]) for row in rows[1:]] == [row["id"] for row in held["rows"]]
     kernel = document("get", PLACE, "--variable", "conv/kernel:0", "--npy", tmp_path / "kernel.npy")
     assert np.array(kernel["values"]).shape == (2, 3, 4, 5) == np.load(tmp_path / "kernel.npy").shape
+    line = edl("get", PLACE, "--table", name, "--id", str(held["rows"][0]["id"])).stdout.splitlines()[0]
+    assert line.endswith(f"{name}  1 row of {held['dim']} {held['dtype']}")
     assert "float32 2x3x4x5" in edl("get", PLACE, "--variable", "conv/kernel:0").stdout
 
 
