@@ -27,9 +27,9 @@ VERSION_KEYS = {
 
 def test_list_document() -> None:
     """`list --json` has the promised keys, versions by number, and the state that the names show."""
-    held = document("list", GOLDEN / "multi", GOLDEN / "bad/mixed-n")
-    assert held["schema"] == "edl-ckpt/list/1"
-    first, second = held["locations"]
+    result = document("list", GOLDEN / "multi", GOLDEN / "bad/mixed-n")
+    assert result["schema"] == "edl-ckpt/list/1"
+    first, second = result["locations"]
     assert first["layout"] == "elasticdl"
     assert [(v["version"], v["state"], v["ps_num"], v["missing"]) for v in first["versions"][:2]] == [
         (9, "complete", 2, []),
@@ -62,16 +62,16 @@ def test_list_rows_and_table(tmp_path: Path) -> None:
 
 def test_inspect_document() -> None:
     """`inspect --json` has the promised keys and the content that ElasticDL wrote."""
-    held = document("inspect", GOLDEN / "current/ps3")
+    result = document("inspect", GOLDEN / "current/ps3")
     names = "schema ref version ps_num generation layout size_bytes parameters shards variables tables"
     keys = names.split(" ")
-    assert list(held) == keys
-    assert (held["version"], held["ps_num"], held["generation"], held["layout"]) == (120, 3, "v4", "elasticdl")
-    assert set(held["shards"][0]) == {"ps_id", "path", "size_bytes", "variables", "rows"}
-    table = next(t for t in held["tables"] if t["name"] == "emb_a/embeddings:0")
+    assert list(result) == keys
+    assert (result["version"], result["ps_num"], result["generation"], result["layout"]) == (120, 3, "v4", "elasticdl")
+    assert set(result["shards"][0]) == {"ps_id", "path", "size_bytes", "variables", "rows"}
+    table = next(t for t in result["tables"] if t["name"] == "emb_a/embeddings:0")
     assert table["dim"] == 4
     assert table["rows"] == sum(table["rows_per_shard"]) == 11
-    kernel = next(v for v in held["variables"] if v["name"] == "conv/kernel:0")
+    kernel = next(v for v in result["variables"] if v["name"] == "conv/kernel:0")
     assert kernel["shape"] == [2, 3, 4, 5]
     assert kernel["dtype"] == "float32"
     one = document("inspect", GOLDEN / "current/ps3", "--table", "emb_neg")
@@ -81,11 +81,11 @@ def test_inspect_document() -> None:
 
 def test_inspect_stats() -> None:
     """`--stats` reads values; NaN and infinities are counted and never printed as bare NaN."""
-    held = document("inspect", GOLDEN / "current/ps2", "--stats")
-    special = next(s for s in held["stats"] if s["name"] == "special/f32:0")
+    result = document("inspect", GOLDEN / "current/ps2", "--stats")
+    special = next(s for s in result["stats"] if s["name"] == "special/f32:0")
     assert (special["nan"], special["inf"], special["elements"]) == (2, 2, 6)
     assert sum(special["histogram"]) == 2
-    empty = next(s for s in held["stats"] if s["name"] == "empty/f32:0")
+    empty = next(s for s in result["stats"] if s["name"] == "empty/f32:0")
     assert empty["minimum"] is None
 
 
@@ -104,7 +104,7 @@ def test_inspect_incomplete() -> None:
     [("zero-byte", 5), ("truncated", 5), ("mixed-n", 5), ("bitflip", 0), ("unknown-field-1000", 0)],
 )
 def test_inspect_bad(case: str, code: int) -> None:
-    """What cannot be read ends with 5 and names file and byte; what can is shown."""
+    """A version that cannot be read ends with 5, and the error names file and byte; a readable one is shown."""
     done = edl("inspect", GOLDEN / "bad" / f"{case}@7")
     assert done.returncode == code
     assert "Traceback" not in done.stderr
@@ -115,12 +115,12 @@ def test_inspect_bad(case: str, code: int) -> None:
 
 def test_verify_document() -> None:
     """`verify --json` has the promised keys; findings end with 3, and warnings do only with --strict."""
-    held = document("verify", GOLDEN / "bad/swapped-shards", code=3)
-    assert list(held) == ["schema", "ref", "ok", "level", "findings", "fingerprint", "bytes_read", "sealed"]
-    assert held["ok"] is False
+    result = document("verify", GOLDEN / "bad/swapped-shards", code=3)
+    assert list(result) == ["schema", "ref", "ok", "level", "findings", "fingerprint", "bytes_read", "sealed"]
+    assert result["ok"] is False
     keys = ["severity", "code", "shard", "path", "subject", "offset", "message", "hint"]
-    assert list(held["findings"][0]) == keys
-    assert {f["code"] for f in held["findings"]} == {"misplaced-row", "misplaced-variable"}
+    assert list(result["findings"][0]) == keys
+    assert {f["code"] for f in result["findings"]} == {"misplaced-row", "misplaced-variable"}
     assert document("verify", GOLDEN / "bad/unknown-field-1000")["ok"] is True
     document("verify", GOLDEN / "bad/unknown-field-1000", "--strict", code=3)
     deep = document("verify", GOLDEN / "legacy/v4a", "--deep")
@@ -158,18 +158,18 @@ def test_junit(tmp_path: Path) -> None:
 
 
 def test_reshard_document(tmp_path: Path) -> None:
-    """A dry run writes nothing; the real run writes what the plan said, and verify finds nothing wrong with it."""
+    """A dry run writes nothing; the real run writes what is planned, and verify finds nothing wrong with it."""
     shutil.copytree(GOLDEN / "multi", tmp_path / "run")
     before = elasticdl_rules.answer(tmp_path / "run")
     planned = document("reshard", tmp_path / "run@20", "--ps", "3", "--dry-run")
     assert min(p.name for p in (tmp_path / "run" / "version-20").iterdir()) == "variables-0-of-2.ckpt"
-    held = document("reshard", tmp_path / "run@20", "--ps", "3")
+    result = document("reshard", tmp_path / "run@20", "--ps", "3")
     names = "schema ref output from_ps to_ps version size_bytes bytes_read bytes_written rows seconds"
     keys = f"{names} peak_memory_bytes fingerprint shards".split(" ")
-    assert list(held)[: len(keys)] == keys
-    assert held["shards"] == planned["shards"]
-    assert held["size_bytes"] == planned["size_bytes"] == sum(s["size_bytes"] for s in held["shards"])
-    assert document("verify", tmp_path / "run@20", "--deep")["fingerprint"] == held["fingerprint"]
+    assert list(result)[: len(keys)] == keys
+    assert result["shards"] == planned["shards"]
+    assert result["size_bytes"] == planned["size_bytes"] == sum(s["size_bytes"] for s in result["shards"])
+    assert document("verify", tmp_path / "run@20", "--deep")["fingerprint"] == result["fingerprint"]
     assert elasticdl_rules.answer(tmp_path / "run") == before
     assert elasticdl_rules.leftovers(tmp_path / "run") == []
 
@@ -203,9 +203,9 @@ def test_failures(arguments: list[str], code: int, tmp_path: Path) -> None:
     assert done.returncode == code, done.stderr
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
-    told = edl(*arguments, "--json", cwd=tmp_path)
-    assert told.returncode == code
-    error = json.loads(told.stderr.splitlines()[-1])
+    as_json = edl(*arguments, "--json", cwd=tmp_path)
+    assert as_json.returncode == code
+    error = json.loads(as_json.stderr.splitlines()[-1])
     assert error["schema"] == "edl-ckpt/error/1"
     assert error["code"] == code
 
@@ -227,8 +227,8 @@ def test_hostile_names(tmp_path: Path) -> None:
         for stream in (done.stdout, done.stderr):
             assert not {"\x1b", "\x07", "\r", "\u202e"} & set(stream)
     assert "\\x1b[31mred\\x07[bold]x[/bold]\\u202eevil" in edl("inspect", tmp_path).stdout
-    held = document("inspect", tmp_path)
-    assert held["variables"][0]["name"] == name
+    result = document("inspect", tmp_path)
+    assert result["variables"][0]["name"] == name
 
 
 def test_environment_and_config(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def end_by_signal(location: Path, number: signal.Signals) -> int:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    """SIGINT and SIGTERM in the midst of a reshard end it with their codes and leave nothing half-done."""
+    """SIGINT and SIGTERM during a reshard end it with their codes and leave nothing half-done."""
     import numpy as np
 
     from edl_ckpt.core import save_checkpoint

@@ -26,7 +26,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_documents(run: Path, tmp_path: Path) -> None:
-    """A dry run tells what would be copied and writes nothing; the run, and a second one, tell what was done."""
+    """A dry run shows its plan and writes nothing; the run, and a second one, show their results."""
     out = tmp_path / "out"
     planned = document("copy", run, out, "--all", "--dry-run")
     assert [(c["ref"], c["to"], c["skipped"]) for c in planned["copied"]] == [
@@ -65,7 +65,7 @@ def test_documents(run: Path, tmp_path: Path) -> None:
     ],
 )
 def test_failures(run: Path, tmp_path: Path, arguments: list[str], code: int) -> None:
-    """Every wrong copy ends with its code and a plain sentence; what was there stays as it was."""
+    """Every wrong copy ends with its code and a plain sentence; existing files stay as they were."""
     (tmp_path / "file").write_text("x")
     shutil.copytree(run / "version-9", tmp_path / "taken/version-20")  # of equal values, and yet another version
     before = sorted(p.name for p in (tmp_path / "taken").rglob("*"))
@@ -88,19 +88,19 @@ def kill_in_place(location: Path, call: str) -> None:
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 def test_recover(run: Path) -> None:
-    """After a kill in the midst of a swap `list` says so, and `recover` ends it and says what it did."""
+    """After a kill during a swap, `list` warns of it, and `recover` finishes the swap and reports that."""
     before = elasticdl_rules.answer(run)
     kill_in_place(run, "renameat2")
     if not elasticdl_rules.leftovers(run):
         pytest.skip("processes cannot be traced here")
     assert "edl-ckpt recover" in edl("list", run).stderr
-    held = document("recover", run)
-    assert held["schema"] == "edl-ckpt/recover/1"
-    assert any("version 20 is the" in text and "whole" in text for text in held["done"])
+    result = document("recover", run)
+    assert result["schema"] == "edl-ckpt/recover/1"
+    assert any("version 20 is the" in text and "whole" in text for text in result["done"])
     assert elasticdl_rules.leftovers(run) == []
     assert elasticdl_rules.answer(run) == before
     assert verify_version(list_versions(str(run)).versions[1], level="deep").ok
-    assert document("recover", run) == {**held, "done": [], "kept": []}
+    assert document("recover", run) == {**result, "done": [], "kept": []}
     assert edl("recover", run).stdout == f"{run}: nothing to recover\n"
     assert edl("recover", f"{run}-not").returncode == 10
 

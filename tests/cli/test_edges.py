@@ -46,7 +46,7 @@ def test_closed_streams(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["--help", "list --help", "demo made"])
 def test_reader_that_goes_away(command: str, tmp_path: Path) -> None:
-    """Help and the walk of `demo` end with 141, as every command does, when nobody reads on."""
+    """Help and the walk of `demo` end with 141, as every command does, when their reader goes away."""
     done = shell(f"{{ sleep 0.2; edl {command}; echo $? >&2; }} | true", tmp_path)
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1] == "141"
@@ -62,7 +62,7 @@ def test_ascii_stdout() -> None:
 
 
 def test_json_is_ascii(tmp_path: Path) -> None:
-    """A JSON document steers no terminal: what is not ASCII is escaped."""
+    """A JSON document cannot control a terminal: all but ASCII is escaped."""
     (tmp_path / "run\u202e\x9b31m").mkdir()
     done = edl("list", tmp_path / "run\u202e\x9b31m", "--json")
     assert done.stdout.isascii()
@@ -116,11 +116,11 @@ def test_bar_is_taken_away() -> None:
     bar.advance(10)
     assert "\x1b[?25l" in stream.getvalue()
     bar.stop()
-    told = stream.getvalue()
-    assert told.count("\x1b[?25h") == 1
+    shown = stream.getvalue()
+    assert shown.count("\x1b[?25h") == 1
     bar.advance(10)
     bar.stop()
-    assert stream.getvalue() == told
+    assert stream.getvalue() == shown
 
 
 @pytest.mark.parametrize(
@@ -214,13 +214,13 @@ def test_verify_all_goes_on(tmp_path: Path) -> None:
     victim.unlink()
     victim.symlink_to(victim.name)
     done = edl("verify", run, "--all", "--json", "--junit", tmp_path / "report.xml")
-    held = json.loads(done.stdout)
-    if not held["failed"]:  # verify has a finding for it
+    result = json.loads(done.stdout)
+    if not result["failed"]:  # verify has a finding for it
         assert done.returncode == 3
         return
-    assert done.returncode == held["failed"][0]["code"]
-    assert held["ok"] is False
-    assert [r["ref"].rpartition("@")[2] for r in held["results"]] == ["20", "100"]
+    assert done.returncode == result["failed"][0]["code"]
+    assert result["ok"] is False
+    assert [r["ref"].rpartition("@")[2] for r in result["results"]] == ["20", "100"]
     assert ET.parse(tmp_path / "report.xml").getroot()[-1].get("errors") == "1"
 
 

@@ -18,15 +18,15 @@ PLACE = GOLDEN / "current/ps3"
 
 
 def test_document(tmp_path: Path) -> None:
-    """The document has what scripts rely on; `@best:METRIC` can be exported; words say what was written and proved."""
-    held = document("export", f"{PLACE}@120", tmp_path / "m.safetensors")
+    """The document has what scripts rely on; `@best:METRIC` can be exported; the text names the format and the proof."""
+    result = document("export", f"{PLACE}@120", tmp_path / "m.safetensors")
     keys = ["schema", "ref", "output", "format", "files", "variables", "tables", "rows", "fingerprint", "seconds"]
-    assert list(held)[: len(keys)] == keys
-    assert held["schema"] == "edl-ckpt/export/1"
+    assert list(result)[: len(keys)] == keys
+    assert result["schema"] == "edl-ckpt/export/1"
     inspected = document("inspect", PLACE)
-    assert held["variables"] == len(inspected["variables"])
-    assert held["tables"] == len(inspected["tables"])
-    assert held["rows"] == sum(t["rows"] for t in inspected["tables"])
+    assert result["variables"] == len(inspected["variables"])
+    assert result["tables"] == len(inspected["tables"])
+    assert result["rows"] == sum(t["rows"] for t in inspected["tables"])
     words = edl("export", PLACE, tmp_path / "arrays", "--format", "npy").stdout
     assert "proved" in words
     done = edl("export", tmp_path / "m.csv", "--table", "emb_a*", EDL_CKPT_DIR=str(PLACE))
@@ -62,7 +62,7 @@ def test_failures(tmp_path: Path, arguments: list[str], code: int) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    """A signal in the midst of an export ends it with its code and leaves nothing."""
+    """A signal during an export ends it with its code and leaves nothing."""
     ids = np.arange(400_000, dtype=np.int64)
     table = Table(ids, np.zeros((len(ids), 64), np.float32))
     save_checkpoint(str(tmp_path / "run"), 1, 2, variables={}, tables={"t": table})

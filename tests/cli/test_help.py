@@ -169,7 +169,7 @@ def test_examples_work(line: str, workshop: Path, tmp_path: Path, monkeypatch: p
     ],
 )
 def test_an_example_can_be_refused(line: str, message: str, program: Any) -> None:
-    """The parser that judges the examples refuses what is wrong."""
+    """The parser that checks the examples refuses a wrong one."""
     name, *words = line.split()
     with pytest.raises(Exception) as refusal:  # noqa: PT011 - its class has no public name in typer 0.28
         parser_of(program, name).make_context(name, words)

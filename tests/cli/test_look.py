@@ -19,13 +19,15 @@ def test_get_document(tmp_path: Path) -> None:
     """Rows come with their ids in the order asked for; missing ids are named, with exit code 3."""
     ids = tmp_path / "ids.txt"
     ids.write_text("2\n\n 1\n")
-    held = document("get", PLACE, "--table", "emb_a/embeddings:0", "--ids-file", ids, "--id", "99999", code=3)
-    assert held["schema"] == "edl-ckpt/get/1"
-    assert held["missing"] == [99999]
-    assert all(len(row["vector"]) == held["dim"] == 4 for row in held["rows"])
+    result = document("get", PLACE, "--table", "emb_a/embeddings:0", "--ids-file", ids, "--id", "99999", code=3)
+    assert result["schema"] == "edl-ckpt/get/1"
+    assert result["missing"] == [99999]
+    assert all(len(row["vector"]) == result["dim"] == 4 for row in result["rows"])
     done = edl("get", PLACE, "--table", "emb_a/embeddings:0", "--id", "99999")
     assert (done.returncode, "99999: not in the table" in done.stderr) == (3, True)
-    near = document("get", PLACE, "--table", "emb_a/embeddings:0", "--id", str(held["rows"][0]["id"]), "--nearest", "2")
+    near = document(
+        "get", PLACE, "--table", "emb_a/embeddings:0", "--id", str(result["rows"][0]["id"]), "--nearest", "2"
+    )
     assert len(near["nearest"][0]["neighbours"]) == 2
 
 
@@ -35,14 +37,14 @@ def test_get_forms(tmp_path: Path) -> None:
     name = next(t["name"] for t in inspected["tables"] if t["rows"])
     np.save(tmp_path / "ids.npy", np.arange(-50, 50))
     asked = ("get", PLACE, "--table", name, "--ids-file", tmp_path / "ids.npy")
-    held = document(*asked, "--npy", tmp_path / "rows.npy", code=3)
-    assert np.load(tmp_path / "rows.npy").tolist() == [row["vector"] for row in held["rows"]]
+    result = document(*asked, "--npy", tmp_path / "rows.npy", code=3)
+    assert np.load(tmp_path / "rows.npy").tolist() == [row["vector"] for row in result["rows"]]
     rows = list(csv.reader(io.StringIO(edl(*asked, "--csv").stdout)))
-    assert [int(row[0]) for row in rows[1:]] == [row["id"] for row in held["rows"]]
+    assert [int(row[0]) for row in rows[1:]] == [row["id"] for row in result["rows"]]
     kernel = document("get", PLACE, "--variable", "conv/kernel:0", "--npy", tmp_path / "kernel.npy")
     assert np.array(kernel["values"]).shape == (2, 3, 4, 5) == np.load(tmp_path / "kernel.npy").shape
-    line = edl("get", PLACE, "--table", name, "--id", str(held["rows"][0]["id"])).stdout.splitlines()[0]
-    assert line.endswith(f"{name}  1 row of {held['dim']} {held['dtype']}")
+    line = edl("get", PLACE, "--table", name, "--id", str(result["rows"][0]["id"])).stdout.splitlines()[0]
+    assert line.endswith(f"{name}  1 row of {result['dim']} {result['dtype']}")
     assert "float32 2x3x4x5" in edl("get", PLACE, "--variable", "conv/kernel:0").stdout
 
 
@@ -72,8 +74,8 @@ def test_diff_document() -> None:
     """Equal is 0, different 3; the document has what scripts rely on, in words there is a bar for each tensor."""
     same = document("diff", GOLDEN / "current/ps1", GOLDEN / "current/ps4")
     assert (same["schema"], same["equal"]) == ("edl-ckpt/diff/1", True)
-    held = document("diff", f"{GOLDEN}/multi@9", f"{GOLDEN}/multi@20", "--top", "1", code=0)
-    assert held["equal"] in {True, False}
+    result = document("diff", f"{GOLDEN}/multi@9", f"{GOLDEN}/multi@20", "--top", "1", code=0)
+    assert result["equal"] in {True, False}
     other = document("diff", GOLDEN / "current/ps1", GOLDEN / "bad/dir-version-differs", "--rows", code=3)
     assert {"name", "status", "max_abs", "l2", "relative", "cosine"} <= set(other["variables"][0])
     assert {"name", "status", "added", "removed", "changed", "unchanged", "top", "rows"} <= set(other["tables"][0])

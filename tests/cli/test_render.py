@@ -159,7 +159,7 @@ def _check_version(version: Version, tmp_path: Path, capsys: pytest.CaptureFixtu
             summary = summarize(version, checkpoint.shards)
             stats = tensor_stats(checkpoint, variables=None, tables=None)
     except EdlCkptError:
-        return  # verify above has told what is wrong
+        return  # verify has found it above
     check(render_inspect.document(summary, stats), render_inspect.human(summary, stats), "inspect/1", capsys)
     if version.state is not State.COMPLETE:
         return

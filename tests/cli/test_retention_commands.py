@@ -140,7 +140,7 @@ def test_trash_undo_purge(run: Path) -> None:
 
 
 def test_plan_file(run: Path) -> None:
-    """A plan can be looked at, kept and applied later; a stale one is refused, and so is what is no plan."""
+    """A plan can be read, stored and applied later; a stale plan is refused, and so is a file that is not a plan."""
     plan = run.parent / "plan.json"
     document("prune", run, "--keep", "1", "--dry-run", "--plan-out", str(plan))
     assert numbers(run) == [9, 15, 20, 100]
@@ -219,8 +219,8 @@ def test_metrics_default_location(run: Path) -> None:
     assert document("list", run)["locations"][0]["versions"][2]["metrics"] == {"auc": 0.5}
     assert edl("note", "good", EDL_CKPT_DIR=str(run)).returncode == 0
     assert edl("tag", "add", "prod", EDL_CKPT_DIR=str(run)).returncode == 0
-    held = document("list", run)["locations"][0]["versions"][2]
-    assert (held["note"], held["tags"]) == ("good", ["prod"])
+    result = document("list", run)["locations"][0]["versions"][2]
+    assert (result["note"], result["tags"]) == ("good", ["prod"])
 
 
 def test_metrics_import(run: Path) -> None:
@@ -233,8 +233,8 @@ def test_metrics_import(run: Path) -> None:
     assert not (run / ".edl-ckpt-0").exists()
     done = document("metrics", "import", log, run, "--nearest", "1")
     assert [(m["version"], m["step"]) for m in done["matched"]] == [(9, 10), (20, 20)]
-    held = document("list", run)["locations"][0]["versions"]
-    assert held[0]["metrics"]["mse"] == 0.012500002
+    result = document("list", run)["locations"][0]["versions"]
+    assert result[0]["metrics"]["mse"] == 0.012500002
     words = edl("metrics", "import", log, run).stdout
     assert "steps without a version: 10" in words
     assert edl("metrics", "import", run.parent / "none.log", run).returncode == 10

@@ -21,8 +21,8 @@ def test_every_command(s3: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture
     def edl(*arguments: str | Path, code: int = 0) -> Any:
         return inside(capsys, *arguments, code=code)
 
-    held = edl("list", run)["locations"][0]["versions"]
-    assert [(v["version"], v["shards"]) for v in held] == [(9, 2), (20, 2), (100, 1)]
+    result = edl("list", run)["locations"][0]["versions"]
+    assert [(v["version"], v["shards"]) for v in result] == [(9, 2), (20, 2), (100, 1)]
     assert edl("inspect", f"{run}@20", "--stats")["ps_num"] == 2
     text = edl("verify", f"{run}@20", "--seal")["fingerprint"]
     assert edl("verify", f"{run}@20", "--deep")["sealed"] is True
@@ -80,10 +80,10 @@ def test_secrets_are_never_told(s3: Bucket, capfd: pytest.CaptureFixture[str]) -
         for more in ([], ["--json"], ["-v"]):
             with pytest.raises(SystemExit):
                 app.run([*arguments, *flags, *more])
-    said = "".join(capfd.readouterr())
-    assert "nosuch" in said
+    printed = "".join(capfd.readouterr())
+    assert "nosuch" in printed
     for option in options:
-        assert option.partition("=")[2] not in said
+        assert option.partition("=")[2] not in printed
     s3.proxy.fail(Fault(status(403, "InvalidAccessKeyId"), operation="list"))
     with pytest.raises(SystemExit) as end:
         app.run(["list", s3.url, *flags])

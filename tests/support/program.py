@@ -31,8 +31,8 @@ def document(*arguments: str | Path, code: int = 0) -> dict[str, Any]:
     """Run with --json and return the one document on stdout."""
     done = edl(*arguments, "--json")
     assert done.returncode == code, done.stderr
-    held: dict[str, Any] = json.loads(done.stdout)
-    return held
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
 def inside(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 0) -> Any:
@@ -45,7 +45,7 @@ def inside(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int
     capsys.readouterr()
     with pytest.raises(SystemExit) as end:
         app.run([*map(str, arguments), "--json"])
-    said = capsys.readouterr()
-    assert (end.value.code or 0) == code, said
-    assert "Traceback" not in said.err
-    return json.loads(said.out) if said.out else json.loads(said.err.splitlines()[-1])
+    printed = capsys.readouterr()
+    assert (end.value.code or 0) == code, printed
+    assert "Traceback" not in printed.err
+    return json.loads(printed.out) if printed.out else json.loads(printed.err.splitlines()[-1])
