@@ -18,7 +18,7 @@ PLACE = GOLDEN / "current/ps3"
 
 
 def test_document(tmp_path: Path) -> None:
-    """The document has what scripts rely on; `@best:METRIC` can be exported; the text names the format and the proof."""
+    """The document has what scripts rely on; `@best:METRIC` can be exported; the text shows the proof."""
     result = document("export", f"{PLACE}@120", tmp_path / "m.safetensors")
     keys = ["schema", "ref", "output", "format", "files", "variables", "tables", "rows", "fingerprint", "seconds"]
     assert list(result)[: len(keys)] == keys
