@@ -130,7 +130,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
         signal.signal(signal.SIGINT, _interrupt)
     try:
         run(arguments)
-    except KeyboardInterrupt:  # no command has begun; in a command, `with_output` catches it
+    except KeyboardInterrupt:  # no command has begun; in a command, `reported_errors` catches it
         raise SystemExit(130) from None
 
 

@@ -17,14 +17,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edl_ckpt.cli.help import COMMON_OPTIONS
-from edl_ckpt.cli.output import Output, default_location
+from edl_ckpt.cli.output import Output, default_location, reported_errors
 from edl_ckpt.cli.text import parse_duration, parse_size
-from edl_ckpt.core.errors import EdlCkptError, UsageError
+from edl_ckpt.core.errors import UsageError
 
 if TYPE_CHECKING:
     from edl_ckpt.core.format.model import CheckpointRef, Version
     from edl_ckpt.core.operations.prune.retention import Policy, Rule
     from edl_ckpt.core.storage.location import Location
+
+
+_KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 
 
 class CommandLineOnly:
@@ -161,7 +164,7 @@ def resolve_ref(ref: str | None, out: Output, *, to_change: bool = False) -> Ver
 
 
 def parsed_ref(ref: str | None, out: Output) -> CheckpointRef:
-    """Return what a reference on the command line says, with the storage options of the command."""
+    """Return a reference on the command line in its parts, with the storage options of the command."""
     from edl_ckpt.core.checkpoint.catalog import parse_ref
 
     return parse_ref(ref or "", default_location=default_location(), options=out.storage_options)
@@ -189,8 +192,7 @@ def check_mode(mode: str) -> str:
 def with_output(function: Callable[..., None]) -> Callable[..., None]:
     """Give a command the common options, and make its first parameter an Output with their values.
 
-    A parameter whose type is a dataclass of options (`RuleOptions`) becomes those options. Only here does an error
-    become an exit code.
+    A parameter whose type is a dataclass of options (`RuleOptions`) becomes those options.
     """
     hints = typing.get_type_hints(function, include_extras=True)
     own = list(inspect.signature(function).parameters.values())[1:]
@@ -199,40 +201,33 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(function)
     def command(**values: Any) -> None:
         out = Output()
-        try:
-            common = {name: values.pop(name) for name in _COMMON}
-            out.json, out.quiet, out.verbose = common["json"], common["quiet"], common["verbose"]
-            out.no_color, out.csv = common["no_color"], values.pop("csv", False)
-            out.storage_options = parse_pairs(common["storage_option"] or [])
-            out.start_log()
+        with reported_errors(out):
+            _configure(out, values)
             for name, bundle in bundles.items():
                 values[name] = bundle(**{field.name: values.pop(field.name) for field in fields(bundle)})
             function(out, **values)
-        except EdlCkptError as error:
-            out.fail(error)
-        except KeyboardInterrupt:
-            raise SystemExit(130) from None
-        except BrokenPipeError:  # the reader of stderr has gone; for stdout, see Output.write
-            raise SystemExit(141) from None
-        except Exception:  # noqa: BLE001 - any other exception is a bug of ours
-            out.bug()
-        finally:
-            out.end_progress()
 
     parameters: list[inspect.Parameter] = []
     for p in own:
         parameters += _spread(hints[p.name]) if p.name in bundles else [p.replace(annotation=hints[p.name])]
-    parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in parameters]
     for name, annotation in _COMMON.items():
         default = None if name == "storage_option" else False
-        parameters.append(
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-        )
+        parameters.append(inspect.Parameter(name, _KEYWORD_ONLY, default=default, annotation=annotation))
+    parameters = [p.replace(kind=_KEYWORD_ONLY) for p in parameters]
     for parameter in parameters:
         _name_variable(parameter)
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
+
+
+def _configure(out: Output, values: dict[str, Any]) -> None:
+    """Take the common options out of the values of a command, and apply them."""
+    common = {name: values.pop(name) for name in _COMMON}
+    out.json, out.quiet, out.verbose = common["json"], common["quiet"], common["verbose"]
+    out.no_color, out.csv = common["no_color"], values.pop("csv", False)
+    out.storage_options = parse_pairs(common["storage_option"] or [])
+    out.start_log()
 
 
 def _name_variable(parameter: inspect.Parameter) -> None:
@@ -252,8 +247,7 @@ def _spread(bundle: type) -> list[inspect.Parameter]:
     """Return the fields of a dataclass of options as parameters."""
     hints = typing.get_type_hints(bundle, include_extras=True)
     return [
-        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
-        for f in fields(bundle)
+        inspect.Parameter(f.name, _KEYWORD_ONLY, default=f.default, annotation=hints[f.name]) for f in fields(bundle)
     ]
 
 

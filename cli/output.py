@@ -6,7 +6,8 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
@@ -163,13 +164,13 @@ class Output:
         log.setLevel(logging.INFO if self.verbose else logging.WARNING)
 
     def location(self, text: str | None) -> Location:
-        """Return a location with the command's storage options: the one that is named, else the default one."""
+        """Return a location with the storage options of the command: the one named, or the default."""
         from edl_ckpt.core.storage.location import Location
 
         return Location(text or default_location(), self.storage_options)
 
     def reporter(self) -> Reporter:
-        """Return a reporter for an operation: its warnings go to stderr, its progress to a bar on a terminal."""
+        """Return a reporter for an operation: warnings go to stderr, progress to a bar on a terminal."""
         return _CommandReporter(self)
 
     def bar(self) -> Bar | None:
@@ -226,7 +227,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class _CommandReporter:
-    """What operations report to: the output of their command."""
+    """Reports the warnings and the progress of an operation through the output of its command."""
 
     out: Output
 
@@ -250,6 +251,23 @@ class _CommandReporter:
 def default_location() -> str:
     """Return the location that a command uses when none is given."""
     return os.environ.get("EDL_CKPT_DIR") or "."
+
+
+@contextmanager
+def reported_errors(out: Output) -> Iterator[None]:
+    """Turn what ends a command into an exit code: an error of ours is reported, any other exception is a bug."""
+    try:
+        yield
+    except EdlCkptError as error:
+        out.fail(error)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except BrokenPipeError:  # the reader of stderr has gone; for stdout, see Output.write
+        raise SystemExit(141) from None
+    except Exception:  # noqa: BLE001 - a bug of ours, which must not end with the code of an error
+        out.bug()
+    finally:
+        out.end_progress()
 
 
 def _finite(value: Any) -> Any:

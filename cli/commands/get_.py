@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from edl_ckpt.core.format.model import Version
+
 
 @examples(
     "get run@100 --table user_embedding --id 42",
@@ -45,19 +47,13 @@ def get_command(
     The command opens only the shards that the ids belong to. Exit code 3 means that an id is not in the table.
     """
     from edl_ckpt.cli import render_get
-    from edl_ckpt.core.operations.lookup import find_nearest, look_up, read_variable
+    from edl_ckpt.core.operations.lookup import find_nearest, look_up
 
     if (table is None) == (variable is None) or (variable and (ids or ids_file or nearest)):
         raise UsageError("expected --table NAME with --id or --ids-file, or --variable NAME alone")
     version = resolve_ref(ref, out)
     if variable is not None:
-        values, dtype = read_variable(version, variable)
-        _write_npy(npy, values)
-        out.show(
-            lambda: render_get.variable_document(version.ref, variable, values, dtype.name),
-            lambda: render_get.variable_human(version.ref, variable, values, dtype.name),
-            lambda: render_get.variable_rows(values),
-        )
+        _show_variable(out, version, variable, npy)
         return
     wanted = [*(ids or ()), *(read_ids(ids_file) if ids_file else ())]
     if not wanted:
@@ -75,6 +71,19 @@ def get_command(
         out.warn(warning)
     if found.missing:
         raise SystemExit(3)
+
+
+def _show_variable(out: Output, version: Version, name: str, npy: str | None) -> None:
+    from edl_ckpt.cli import render_get
+    from edl_ckpt.core.operations.lookup import read_variable
+
+    values, dtype = read_variable(version, name)
+    _write_npy(npy, values)
+    out.show(
+        lambda: render_get.variable_document(version.ref, name, values, dtype.name),
+        lambda: render_get.variable_human(version.ref, name, values, dtype.name),
+        lambda: render_get.variable_rows(values),
+    )
 
 
 def read_ids(path: str) -> list[int]:
