@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import console
+import edl_ckpt.core
 import picture
 from edl_ckpt.core.format.consistency import BLOCKING, WARNINGS
 from edl_ckpt.core.operations.verify.findings import _HINTS as HINTS
@@ -118,3 +119,12 @@ def test_findings_are_described() -> None:
     described = set(re.findall(r"`([\w-]+)`", "\n".join(re.findall(r"^\| (`.*`) \|", page, re.MULTILINE))))
     assert len(described) > 30
     assert {*WARNINGS, *HINTS, *BLOCKING} - {"lost-info"} <= described
+
+
+def test_public_names_are_described() -> None:
+    """The page on the library names everything that the engine exports, and nothing else."""
+    page = (MANUAL / "library.md").read_text(encoding="utf-8")
+    table = page.partition("## All public names")[2]
+    rows = re.findall(r"^\| [\w ]+ \| (`.*) \|$", table, re.MULTILINE)
+    named = re.findall(r"`(\w+)`", " ".join(rows))
+    assert sorted(named) == sorted(edl_ckpt.core.__all__)
