@@ -12,8 +12,8 @@ from contextlib import suppress
 
 
 @functools.cache
-def _kernel() -> str:
-    """Return what tells one boot and one space of process numbers from another: containers may share a host's name."""
+def kernel_id() -> str:
+    """Return a digest of this boot and this process namespace; containers may share a host's name."""
     parts: list[str] = []
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         parts.append(file.read().strip())
@@ -23,10 +23,11 @@ def _kernel() -> str:
 
 
 def new_id() -> str:
-    """Return a name for something of ours: when, which host and process, and chance."""
+    """Return a unique name: time, host, process and a random part."""
     moment = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-    return f"{moment}-{_host_in_id()}-{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{moment}-{host_name()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
-def _host_in_id() -> str:
-    return re.sub(r"[^A-Za-z0-9]", "_", os.uname().nodename)[:64] + "_" + _kernel()
+def host_name() -> str:
+    """Return this host and its `kernel_id` in letters, digits and underscores, as names contain it."""
+    return re.sub(r"[^A-Za-z0-9]", "_", os.uname().nodename)[:64] + "_" + kernel_id()

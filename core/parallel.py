@@ -1,4 +1,4 @@
-"""Tasks on a few threads, results in the order of the tasks: the heavy work releases the GIL, so threads scale."""
+"""Tasks on a few threads, with results in the order of the tasks. Heavy work releases the GIL, so threads scale."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ Result = TypeVar("Result")
 
 
 REMOTE_WORKERS: Final = 8
-"""Threads at work on storage that is far away: they wait more than they work."""
+"""Threads for remote storage, where each waits more than it works."""
 _stop: ContextVar[Event | None] = ContextVar("edl_ckpt_stop", default=None)
-"""In a worker: set when its pool is ending because of a signal."""
+"""In a worker thread: set when a signal ends the work of its pool."""
 
 
 def default_workers(*, remote: bool = False) -> int:
-    """Return the number of cores this process may use, at most 16; more where each waits for a network."""
+    """Return the number of cores this process may use, at most 16; more for remote storage."""
     return max(min(len(os.sched_getaffinity(0)), 16), REMOTE_WORKERS if remote else 1)
 
 
 def stop_requested() -> bool:
-    """Say, in a worker of `run_parallel`, whether a signal is ending the work.
+    """Return True, in a worker of `run_parallel`, when a signal is ending the work.
 
-    Whatever waits for a network asks this, so that a user who interrupts waits two seconds at most.
+    Everything that waits for a network checks this, so that Ctrl-C takes two seconds at most.
     """
     stop = _stop.get()
     return stop is not None and stop.is_set()
 
 
 def pause(seconds: float) -> None:
-    """Sleep, in a worker no longer than until a signal ends the work."""
+    """Sleep; in a worker, wake up early when a signal ends the work."""
     stop = _stop.get()
     if stop is None:
         time.sleep(seconds)
@@ -49,11 +49,11 @@ def pause(seconds: float) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Ask the C library to keep what is freed for the next batch, for the whole process.
+    """Ask the C library to keep freed memory for the next batch, in the whole process.
 
-    glibc gives large buffers back to the kernel at once, which then clears every page of the next one: a tenth of
-    a reshard. A library must not decide this for its program, so only the command line calls it. Does nothing
-    where the C library has no `mallopt`.
+    glibc returns large buffers to the kernel at once, and the kernel then clears every page of the next one. That is a
+    tenth of the time of a reshard. A library must not decide this for its program, so only the command line calls it.
+    Does nothing where the C library has no `mallopt`.
     """
     import ctypes
 
@@ -66,9 +66,9 @@ def keep_freed_memory() -> None:
 
 
 def run_parallel(function: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Iterator[Result]:
-    """Yield `function(task)` for each task, in their order; at most three tasks a worker are under way.
+    """Yield `function(task)` for each task, in order, with at most three tasks per worker under way.
 
-    The first error stops everything: tasks not yet begun never begin, and those under way are waited for.
+    The first error stops everything: no further task begins, and the call waits for those under way.
     """
     if workers <= 1:
         yield from map(function, tasks)

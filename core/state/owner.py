@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from edl_ckpt.core.ids import _host_in_id, _kernel
+from edl_ckpt.core.ids import host_name, kernel_id
 from edl_ckpt.core.storage.faults import storage_errors
 
 OWNER_FILE: Final = "owner.json"
@@ -61,7 +61,7 @@ def describe(purpose: str) -> dict[str, Any]:
     return {
         "pid": os.getpid(),
         "host": os.uname().nodename,
-        "kernel": _kernel(),
+        "kernel": kernel_id(),
         "since": datetime.now(UTC).isoformat(timespec="seconds"),
         "purpose": purpose,
     }
@@ -86,7 +86,7 @@ def read_owner(path: str) -> dict[str, Any]:
 
 def is_here(owner: Mapping[str, Any]) -> bool:
     """Say whether an owner is, or was, a process that we would see: of this host, since it started."""
-    return owner.get("host") == os.uname().nodename and owner.get("kernel") == _kernel()
+    return owner.get("host") == os.uname().nodename and owner.get("kernel") == kernel_id()
 
 
 def is_me(owner: Mapping[str, Any]) -> bool:
@@ -111,7 +111,7 @@ def owner_in(name: str) -> dict[str, Any]:
     match = _ID.search(name)
     if match is None:
         return {}
-    here = {"host": os.uname().nodename, "kernel": _kernel()} if match["host"] == _host_in_id() else {}
+    here = {"host": os.uname().nodename, "kernel": kernel_id()} if match["host"] == host_name() else {}
     return {"pid": int(match["pid"]), "host": match["host"], **here}
 
 

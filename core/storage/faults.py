@@ -1,4 +1,4 @@
-"""What operating systems and stores raise, turned into our own error tree."""
+"""Errors of the operating system and of storage clients, translated into our own error tree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edl_ckpt.core.errors import AuthError, EdlCkptError, LockedError, NoSpaceEr
 
 @contextmanager
 def storage_errors(path: str) -> Iterator[None]:  # noqa: C901 - one branch for each kind of failure
-    """Turn what an operating system or a store raises into our errors, naming the path."""
+    """Translate errors of the block into ours; each names the path."""
     try:
         yield
     except EdlCkptError:
@@ -22,7 +22,7 @@ def storage_errors(path: str) -> Iterator[None]:  # noqa: C901 - one branch for 
     except NotADirectoryError as error:
         raise NotFoundError("not a directory", path=path) from error
     except IsADirectoryError as error:
-        raise NotFoundError("a directory, where a file was expected", path=path) from error
+        raise NotFoundError("expected a file, but this is a directory", path=path) from error
     except PermissionError as error:
         raise AuthError("permission denied", path=path) from error
     except (ConnectionError, TimeoutError) as error:
@@ -31,7 +31,7 @@ def storage_errors(path: str) -> Iterator[None]:  # noqa: C901 - one branch for 
         if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
             raise NoSpaceError(os.strerror(error.errno), path=path) from error
         if error.errno == errno.ELOOP:
-            raise NotFoundError("symbolic links that go round in a circle", path=path) from error
+            raise NotFoundError("the symbolic links form a circle", path=path) from error
         if error.errno == errno.ESTALE:
-            raise LockedError("the file was replaced on the file server while being read", path=path) from error
+            raise LockedError("the file was replaced on the file server while it was being read", path=path) from error
         raise EdlCkptError(f"input/output error: {error.strerror or error}", path=path) from error

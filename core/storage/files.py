@@ -1,4 +1,4 @@
-"""Files on the local disk: allocated before they are written, flushed, and put in their place by one rename.
+"""Files on the local disk: allocated before they are written, flushed, then renamed to their place.
 
 Nothing here decides where a file belongs. A failed flush is final: the file must be written again.
 """
@@ -22,7 +22,7 @@ from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.words import size
 
 NEW: Final = ".new"
-"""How the name of a file ends that is about to replace another."""
+"""The ending of a staged file that is about to replace another one."""
 _ATTEMPTS: Final = 20
 _RENAME_NOREPLACE: Final = 1
 _RENAME_EXCHANGE: Final = 2
@@ -33,7 +33,7 @@ _FLUSH_BYTES: Final = 64 << 20
 
 
 class PreallocatedFile:
-    """A file of known size that is written at any offset, from several threads."""
+    """A file of known size; several threads write to it, at any offset."""
 
     def __init__(self, path: str, size_bytes: int) -> None:
         self.path = path
@@ -50,7 +50,7 @@ class PreallocatedFile:
                 raise
 
     def _allocate(self, size_bytes: int) -> None:
-        """Take the space now, so that a full disk fails here and not after an hour of writing."""
+        """Allocate the space now, so that a full disk fails here and not after an hour of writing."""
         try:
             os.posix_fallocate(self._fd, 0, size_bytes)
         except OSError as error:
@@ -69,12 +69,12 @@ class PreallocatedFile:
             self.bytes_written += done
 
     def flush(self) -> None:
-        """Bring the file to the disk; an error here is final, the file must be written again."""
+        """Flush the file to the disk. An error here is final: the file must be written again."""
         with storage_errors(self.path):
             os.fsync(self._fd)
 
     def close(self) -> None:
-        """Close the file; an error here means that the bytes are not safe."""
+        """Close the file. An error here means that its bytes are not safe."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             with storage_errors(self.path):
@@ -82,7 +82,7 @@ class PreallocatedFile:
 
 
 def check_space(path: str, size_bytes: int, *, shown: str | None = None) -> None:
-    """Raise NoSpaceError when the filesystem of a directory has no room for this many bytes more."""
+    """Raise NoSpaceError when the file system of a directory lacks room for this many more bytes, plus a reserve."""
     with storage_errors(shown or path):
         stat = os.statvfs(path)
     free = stat.f_bavail * stat.f_frsize
@@ -95,16 +95,16 @@ def check_space(path: str, size_bytes: int, *, shown: str | None = None) -> None
 
 
 def rename_new(old: str, new: str) -> None:
-    """Rename to a name that must be free; RefusedError when it is taken."""
+    """Rename to a name that must be free; raise RefusedError when it is taken."""
     with storage_errors(new):
         try:
             _rename(old, new, _RENAME_NOREPLACE)
         except FileExistsError:
-            raise RefusedError("exists already; nothing was changed", path=new) from None
+            raise RefusedError("already exists; nothing was changed", path=new) from None
 
 
 def write_new(path: str, data: bytes) -> None:
-    """Write a new small file and bring it to the disk."""
+    """Write a new small file and flush it to the disk."""
     file = PreallocatedFile(path, len(data))
     try:
         file.write(0, data)
@@ -114,9 +114,9 @@ def write_new(path: str, data: bytes) -> None:
 
 
 def replace_file(path: str, data: bytes) -> None:
-    """Put a small file in the place of an older one, or of none: staged beside it, flushed, then one rename.
+    """Write a small file, new or in place of an older one: staged beside its place, flushed, then renamed.
 
-    The staged file has a name that tells its owner, so that one left by a killed process can be known and removed.
+    The name of the staged file identifies its owner, so that recovery can remove one left by a killed process.
     """
     folder, name = os.path.split(path)
     staged = os.path.join(folder, f".{name}.{new_id()}{NEW}")
@@ -126,7 +126,7 @@ def replace_file(path: str, data: bytes) -> None:
             try:
                 write_new(staged, data)
                 break
-            except NotFoundError:  # another process removed the directory, which was empty for an instant
+            except NotFoundError:  # another process removed the directory while it was empty
                 if attempt == _ATTEMPTS - 1:
                     raise
         with storage_errors(path):
@@ -139,7 +139,7 @@ def replace_file(path: str, data: bytes) -> None:
 
 
 def make_inside(path: str, *, exist_ok: bool = False) -> None:
-    """Make a directory below the state directory, though another process removes the empty ones above it."""
+    """Make a directory below the state directory, even while another process removes empty ones above it."""
     with storage_errors(path):
         for attempt in range(_ATTEMPTS):
             try:
@@ -152,7 +152,7 @@ def make_inside(path: str, *, exist_ok: bool = False) -> None:
 
 
 def flush_file(path: str) -> None:
-    """Bring a file that another library wrote to the disk."""
+    """Flush a file that another library wrote."""
     with storage_errors(path):
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -162,7 +162,7 @@ def flush_file(path: str) -> None:
 
 
 def flush_directory(path: str) -> None:
-    """Bring the names in a directory to the disk."""
+    """Flush the names in a directory to the disk."""
     with storage_errors(path):
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -173,7 +173,7 @@ def flush_directory(path: str) -> None:
 
 @functools.cache
 def _renameat2() -> Callable[[bytes, bytes, int], int] | None:
-    """Return the C library's renameat2, which Python's os does not offer, or None."""
+    """Return the C library's renameat2, which Python's os module lacks; None without one."""
     try:
         function = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):
@@ -187,7 +187,7 @@ def _renameat2() -> Callable[[bytes, bytes, int], int] | None:
 
 
 def _rename(old: str, new: str, flags: int) -> None:
-    """Rename with flags; without the system call, NOREPLACE is checked by hand and EXCHANGE raises ENOSYS."""
+    """Rename with flags. Without the system call, NOREPLACE is checked by hand and EXCHANGE raises ENOSYS."""
     call = _renameat2()
     if call is not None:
         if call(os.fsencode(old), os.fsencode(new), flags) == 0:
@@ -203,13 +203,13 @@ def _rename(old: str, new: str, flags: int) -> None:
 
 
 def flush_all(files: Sequence[PreallocatedFile]) -> None:
-    """Flush several files at a time: a disk takes them together."""
+    """Flush several files at a time, which a disk does faster."""
     for _ in run_parallel(PreallocatedFile.flush, files, _FLUSHERS):
         pass
 
 
 class Flusher:
-    """Brings files to the disk in the background while they are written and read back, so that the disk never rests.
+    """Flushes files in the background while they are written and read back, so that the disk is always busy.
 
     Leaving the block waits until every byte is there; an error of the disk is raised then.
     """
@@ -219,7 +219,7 @@ class Flusher:
         self._written = threading.Event()
         self._stop = threading.Event()
         self._error: BaseException | None = None
-        # A daemon: a signal may end the block before it has begun, and then nobody tells the thread to stop.
+        # A daemon, because a signal may end the block before it begins, and then nothing stops the thread.
         self._thread = threading.Thread(target=self._work, name="edl-ckpt-flush", daemon=True)
 
     def _work(self) -> None:
@@ -242,11 +242,11 @@ class Flusher:
             flush_all(self._files)
 
     def all_written(self) -> None:
-        """Say that nothing more will be written: the last flush begins."""
+        """Begin the last flush: nothing more will be written."""
         self._written.set()
 
     def wait(self) -> None:
-        """Wait until every byte is on the disk; an error of the disk is raised."""
+        """Wait until every byte is on the disk; raise the error of a failed flush."""
         self._end(stop=False)
         if self._error is not None:
             raise self._error
@@ -254,7 +254,7 @@ class Flusher:
     def __enter__(self) -> Self:
         try:
             self._thread.start()
-        except BaseException:  # a signal may end us right here
+        except BaseException:  # a signal may arrive right here
             self._end(stop=True)
             raise
         return self

@@ -1,4 +1,4 @@
-"""Any filesystem that fsspec can open: read by ranges without its caches, written by way of the local disk.
+"""Any file system that fsspec can open: ranged reads without fsspec's caches, writes through the local disk.
 
 Nothing is known of such a filesystem but that a file appears when it is put there: no rename, no condition, no lock. So
 a new file is written to a local one without a name, and put in its place whole when it is completed.
@@ -30,7 +30,7 @@ from edl_ckpt.core.storage.spool import SpoolFile
 
 
 class FsspecReader(RemoteReader):
-    """A file of any fsspec filesystem, read by ranges without its caches."""
+    """A file of any fsspec file system, read by ranges without its caches."""
 
     def __init__(self, fs: Any, path: str, shown: str) -> None:
         self.path = shown
@@ -50,7 +50,7 @@ class FsspecReader(RemoteReader):
             data: bytes = self._fs.cat_file(self._path, start=offset, end=offset + size)
         if len(data) != size:
             raise LockedError(
-                f"the file became shorter while it was read ({self.size_bytes} bytes before)",
+                f"the file became shorter while it was being read; it had {self.size_bytes} bytes",
                 path=self.path,
                 offset=offset + len(data),
             )
@@ -62,11 +62,11 @@ class FsspecReader(RemoteReader):
         with storage_errors(self.path):
             now = self._fs.info(self._path)
         if _generation(now) != self._opened:
-            raise LockedError("the file changed while it was read; somebody is writing it", path=self.path)
+            raise LockedError("the file changed while it was being read; another process is writing it", path=self.path)
 
 
 class FsspecStore:
-    """A location on any filesystem of fsspec."""
+    """A location on any file system of fsspec."""
 
     properties = Properties(
         rename=False,
@@ -87,9 +87,9 @@ class FsspecStore:
             with storage_errors(location.url):
                 self._fs, self._root = fsspec.core.url_to_fs(location.url, **location.options)
         except ImportError as error:
-            raise UnsupportedError(f"{error}", path=location.url, hint="install what fsspec needs for it") from error
+            raise UnsupportedError(f"{error}", path=location.url, hint="install the package that it needs") from error
         except ValueError as error:
-            raise UnsupportedError(f"no such kind of storage: {error}", path=location.url) from error
+            raise UnsupportedError(f"unknown kind of storage: {error}", path=location.url) from error
 
     def _inner(self, relative: str) -> str:
         return f"{self._root.rstrip('/')}/{relative}"
@@ -99,7 +99,7 @@ class FsspecStore:
         return f"{self._url}/{relative}"
 
     def entries(self, inside: Inside) -> list[Entry]:
-        """Return what is in the location, found by one listing of everything."""
+        """Return the entries of the location; one listing finds all of them."""
         with storage_errors(self._url):
             found: dict[str, dict[str, Any]] = self._fs.find(self._root, maxdepth=None, withdirs=True, detail=True)
             if not found and not self._fs.exists(self._root):
@@ -116,7 +116,7 @@ class FsspecStore:
         )
 
     def names(self, relative: str) -> dict[str, str]:
-        """Return the files of a directory below the location, their paths by their names; {} when there is none."""
+        """Return the paths of a directory's files by name; {} when there is no such directory."""
         try:
             with storage_errors(self.path(relative)):
                 found: list[str] = self._fs.ls(self._inner(relative).rstrip("/"), detail=False)
@@ -148,13 +148,13 @@ class FsspecStore:
         return data
 
     def write_small(self, relative: str, data: bytes) -> None:
-        """Write a small file in one request: its old content or the new is seen, never a mixture."""
+        """Write a small file in one request. A reader sees the old content or the new, never a mixture."""
         with storage_errors(self.path(relative)):
             self._fs.makedirs(os.path.dirname(self._inner(relative)), exist_ok=True)
             self._fs.pipe_file(self._inner(relative), data)
 
     def remove(self, relative: str) -> None:
-        """Remove a file; one that is gone already is no error."""
+        """Remove a file; a missing one is no error."""
         try:
             with storage_errors(self.path(relative)):
                 self._fs.rm_file(self._inner(relative))
@@ -167,18 +167,18 @@ class FsspecStore:
             self.remove(relative)
 
     def abort_upload(self, relative: str, upload_id: str) -> None:
-        """Do nothing: an unfinished file is on the local disk only."""
+        """Do nothing: an unfinished file exists only on the local disk."""
 
     def open_uploads(self) -> Iterable[OpenUpload]:
-        """Return nothing, for the same reason."""
+        """Return nothing: an unfinished file exists only on the local disk."""
         return ()
 
     def resume_object(self, relative: str, size_bytes: int, record: Mapping[str, Any]) -> None:  # noqa: ARG002 - of the protocol
-        """Return None, for the same reason."""
+        """Return None: an unfinished file exists only on the local disk."""
         return
 
     def remove_directory(self, relative: str) -> None:
-        """Remove a directory that is empty now; one that is not stays."""
+        """Remove a directory if it is empty."""
         with suppress(EdlCkptError, OSError), storage_errors(self.path(relative)):
             self._fs.rmdir(self._inner(relative))
 
@@ -196,10 +196,10 @@ class FsspecStore:
         return Spool(self, relative, size_bytes)
 
     def put(self, local: str, relative: str, *, replace: bool) -> None:
-        """Copy a local file to its place; what a failure leaves of it is removed."""
+        """Copy a local file to its place; after a failure remove what arrived of it."""
         with storage_errors(self.path(relative)):
             if not replace and self._fs.exists(self._inner(relative)):
-                raise RefusedError("exists already; nothing was changed", path=self.path(relative))
+                raise RefusedError("already exists; nothing was changed", path=self.path(relative))
             try:
                 self._fs.makedirs(os.path.dirname(self._inner(relative)), exist_ok=True)
                 self._fs.put_file(local, self._inner(relative))
@@ -209,7 +209,7 @@ class FsspecStore:
 
 
 class Spool:
-    """A file to be, held in a local file without a name until it is completed."""
+    """A new file, kept in a nameless local file until it is completed."""
 
     def __init__(self, store: FsspecStore, relative: str, size_bytes: int) -> None:
         self.path = store.path(relative)
@@ -223,7 +223,7 @@ class Spool:
         self._file = SpoolFile(size_bytes)
 
     def begin(self) -> str:
-        """Return '': nothing is on the store before it is completed."""
+        """Return '': the store has nothing of the file until it is completed."""
         return ""
 
     def write(self, offset: int, data: memoryview | bytes) -> None:
@@ -248,7 +248,7 @@ class Spool:
 
 
 def _generation(info: Mapping[str, Any]) -> tuple[int, Any]:
-    """Return what tells a file from what it becomes when somebody writes it."""
+    """Return a value that changes when the file is written again."""
     return int(info["size"]), info.get("ETag") or info.get("etag") or _modified(info)
 
 

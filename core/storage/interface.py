@@ -1,7 +1,7 @@
-"""What a store is: one listing, ranged reads, small files; and, for storage without rename, objects.
+"""The protocols of storage: one listing, ranged reads and small files; and objects, where nothing can be renamed.
 
-Stores differ in what they can do, and say so in their `Properties`. Code above asks for those, never for a kind of
-store.
+Stores differ in what they can do, and their `Properties` say so. Code in the rooms above asks for a property, never for
+a kind of store.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from typing import Any, Final, Protocol, Self, runtime_checkable
 from edl_ckpt.core.storage.location import Location
 
 SMALL_BYTES: Final = 1 << 26
-"""More than any file of our own state holds: what is larger is not one, and never read whole."""
+"""No file of our own state is larger, so nothing larger is read whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """What a store can do. Commands choose by these how to write, how to lock and how many requests to make."""
+    """What a store can do. Commands choose how to write, how to lock and how many requests to make by these."""
 
     rename: bool
-    """A file or directory moves in one step, so a version appears or goes in one step."""
+    """A file or directory can be renamed, so a version appears or disappears in one step."""
     exchange: bool
-    """Two directories change places in one step, where the kernel has it."""
+    """Two directories can change places in one step, if the kernel supports it."""
     trash: bool
-    """What is deleted can wait to be put back."""
+    """Deleted versions can wait in a trash, and be put back."""
     conditional_write: bool
-    """An object is written only if it is not there, or is still the one that was seen: locks can be held."""
+    """An object can be written on the condition that it is missing, or unchanged. Locks need this."""
     positional_write: bool
-    """A file is written at any offset in place, without memory for its open parts."""
+    """A file can be written in place, at any offset, without memory for open parts."""
     round_trips: bool
-    """Each request takes long: more of them are made at a time, and for more bytes each."""
+    """Each request takes long, so more requests run at a time, and each asks for more bytes."""
     part_bytes: int = 0
-    """Memory for each open part of an object; 0 where files go to the local disk first, or are written in place."""
+    """Memory that each open part of an object takes; 0 where files are written in place or through the local disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file or directory in a listing: `relative` is its path below the location.
+    """One file or directory in a listing; `relative` is its path below the location.
 
     `modified` is in seconds since the epoch, 0.0 where the store does not say.
     """
@@ -57,12 +57,12 @@ class Entry:
 
     @property
     def parent(self) -> str:
-        """Return the directory it is in, as a path below the location; '' for the location itself."""
+        """Return the path of its directory below the location; '' for the location itself."""
         return self.relative.rpartition("/")[0]
 
 
 class RangeReader(Protocol):
-    """An open file that is read by ranges, from several threads."""
+    """An open file; several threads read ranges of it."""
 
     path: str
     size_bytes: int
@@ -77,11 +77,11 @@ class RangeReader(Protocol):
         ...
 
     def view(self, offset: int, size: int) -> memoryview | None:
-        """Return bytes without copying them, None where only copies can be had."""
+        """Return bytes without copying them; None where that is impossible."""
         ...
 
     def check_unchanged(self) -> None:
-        """Raise LockedError when the file is not what it was when it was opened."""
+        """Raise LockedError when the file has changed since it was opened."""
         ...
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class RangeReader(Protocol):
 
 
 Inside = Callable[[str], bool]
-"""Says of a directory, by its path below the location, whether a listing looks into it."""
+"""Takes the path of a directory below the location; True when a listing descends into it."""
 
 
 class Store(Protocol):
@@ -106,40 +106,40 @@ class Store(Protocol):
     properties: Properties
 
     def path(self, relative: str) -> str:
-        """Return the full path or URL of something below the location, as messages and `open` have it."""
+        """Return the full path or URL of a path below the location, as messages and `open` use it."""
         ...
 
     def entries(self, inside: Inside) -> list[Entry]:
-        """Return what is in the location and in each directory below it that `inside` says to look into.
+        """Return the entries of the location, and those of each directory below it that `inside` accepts.
 
-        A directory comes before what is in it. One that goes while it is listed is left out. Raises NotFoundError when
-        there is no such location.
+        A directory comes before its entries. A directory that disappears meanwhile is left out. Raises NotFoundError
+        when there is no such location.
         """
         ...
 
     def open(self, path: str, *, mapped: bool = False) -> RangeReader:
-        """Open a file by its full path; `mapped` is for files that nobody else touches, and allows mappings."""
+        """Open a file by its full path. `mapped` allows memory mappings, for files that no other process changes."""
         ...
 
     def names(self, relative: str) -> dict[str, str]:
-        """Return the files of a directory below the location, their paths by their names; {} when there is none."""
+        """Return the paths of a directory's files by name; {} when there is no such directory."""
         ...
 
     def read_small(self, relative: str) -> bytes | None:
-        """Return the whole of a small file below the location, None when there is none."""
+        """Return the whole of a small file below the location; None when there is no such file."""
         ...
 
     def write_small(self, relative: str, data: bytes) -> None:
-        """Put a small file in its place: its old content or the new is seen, never a mixture."""
+        """Write a small file. A reader sees the old content or the new, never a mixture."""
         ...
 
     def remove(self, relative: str) -> None:
-        """Remove a file; one that is gone already is no error."""
+        """Remove a file; a missing one is no error."""
         ...
 
 
 class ObjectWriter(Protocol):
-    """A file of known size on a remote store, written at any offset from several threads, seen when it is completed."""
+    """A new object of known size; several threads write at any offset, and it is visible once completed."""
 
     path: str
     size_bytes: int
@@ -147,50 +147,50 @@ class ObjectWriter(Protocol):
     completed: bool
     """True once it is visible."""
     upload_id: str
-    """What names the unfinished object to the store; '' where there is nothing unfinished on it."""
+    """The store's name for the unfinished object; '' when the store has nothing of it yet."""
     write_id: str
-    """What tells on the store that an object is this one; '' where nothing can be written beside it."""
+    """A mark on the object that identifies it as ours; '' where the store keeps no such mark."""
     verified: bool
-    """True when the store has told the sums of all that it got, and they were right."""
+    """True when the store reported the checksum of every part, and all of them were right."""
 
     def begin(self) -> str:
-        """Begin; return what names the unfinished object to the store, '' where it has no name."""
+        """Begin; return the store's name for the unfinished object, '' when it has none."""
         ...
 
     def write(self, offset: int, data: memoryview | bytes) -> None:
-        """Write all of `data` at `offset`; every byte is to be written once."""
+        """Write all of `data` at `offset`. Each byte must be written exactly once."""
         ...
 
     def finish(self) -> None:
-        """Make sure that every byte was written and is safe."""
+        """Make sure that every byte was written and is safe on the store."""
         ...
 
     def complete(self, *, replace: bool = False) -> None:
-        """Make it visible, whole; RefusedError when the name is taken, unless what is there is to be replaced."""
+        """Make the object visible, whole. Raises RefusedError when the name is taken, unless `replace` is set."""
         ...
 
     def abort(self) -> None:
-        """Drop it; what was completed stays."""
+        """Discard the object, unless it was completed."""
         ...
 
 
 class ObjectStore(Store, Protocol):
-    """A store without rename: files appear one by one, each whole."""
+    """A store without rename. Files appear one by one, each of them whole."""
 
     def new_object(self, relative: str, size_bytes: int) -> ObjectWriter:
         """Begin a file of a known size below the location."""
         ...
 
     def stat(self, relative: str) -> ObjectStat | None:
-        """Return what is known of a file, None when there is none."""
+        """Return the state of a file; None when there is no such file."""
         ...
 
     def remove_many(self, relatives: Sequence[str]) -> None:
-        """Remove files; those that are gone already are no error."""
+        """Remove files; missing ones are no error."""
         ...
 
     def abort_upload(self, relative: str, upload_id: str) -> None:
-        """Drop an unfinished object; one that is gone already is no error."""
+        """Discard an unfinished object; a missing one is no error."""
         ...
 
     def open_uploads(self) -> Iterable[OpenUpload]:
@@ -198,21 +198,24 @@ class ObjectStore(Store, Protocol):
         ...
 
     def resume_object(self, relative: str, size_bytes: int, record: Mapping[str, Any]) -> ObjectWriter | None:
-        """Return an unfinished object all of whose bytes came, by its upload_id and write_id; None when it is gone."""
+        """Return an unfinished object that has all its bytes; None when it is gone.
+
+        `record` has its upload_id and its write_id.
+        """
         ...
 
     def remove_directory(self, relative: str) -> None:
-        """Remove a directory that is empty now, where the store has any."""
+        """Remove a directory if it is empty, on a store that has directories."""
         ...
 
     def tree(self, relative: str) -> list[str]:
-        """Return all files below a directory, as paths below the location."""
+        """Return the paths, below the location, of all files in a directory and its subdirectories."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class OpenUpload:
-    """An unfinished object on a store: being written, or left."""
+    """An unfinished object on a store: still being written, or abandoned."""
 
     relative: str
     upload_id: str
@@ -221,7 +224,7 @@ class OpenUpload:
 
 @dataclass(frozen=True, slots=True)
 class ObjectStat:
-    """A remote file: its size, the tag of its generation, its age by the store's clock, and who wrote it, if told."""
+    """The state of a remote file: size, ETag, age by the store's clock, and its write id if it has one."""
 
     size_bytes: int
     etag: str
@@ -231,25 +234,25 @@ class ObjectStat:
 
 @runtime_checkable
 class ConditionalStore(Protocol):
-    """A store that writes an object only if it still is, or still is not, there."""
+    """A store with conditional writes."""
 
     def write_if(self, relative: str, data: bytes, *, etag: str) -> str:
-        """Write where the object has this ETag, '' for none; return the new one, '' when it has another."""
+        """Write an object if it has this ETag ('': is missing); return the new ETag, '' if it was not written."""
         ...
 
     def stat(self, relative: str) -> ObjectStat | None:
-        """Return what is known of a file, None when there is none."""
+        """Return the state of a file; None when there is no such file."""
         ...
 
     def remove(self, relative: str) -> None:
-        """Remove a file; one that is gone already is no error."""
+        """Remove a file; a missing one is no error."""
         ...
 
 
 def flat_listing(store: Store, found: Iterable[tuple[str, int, float, bool]], inside: Inside) -> list[Entry]:
-    """Return the entries to be listed from a listing of everything: (relative, bytes, modified, is a directory).
+    """Return the entries that `inside` selects from a listing of everything: (relative, bytes, modified, is_dir).
 
-    Object storage has no directories of its own: each prefix of a name is one.
+    Object storage has no directories; each prefix of a name counts as one.
     """
     entries: dict[str, Entry] = {}
     for relative, size, modified, is_dir in found:
@@ -271,7 +274,7 @@ def _parents(relative: str) -> Iterator[str]:
 
 
 class RemoteReader:
-    """What readers of remote files have in common: every read is a request of its own."""
+    """The common part of remote readers: every read is one request."""
 
     path: str
     size_bytes: int
@@ -285,12 +288,12 @@ class RemoteReader:
         """Fill the whole buffer from `offset` on."""
         buffer[:] = self.read(offset, len(buffer))
 
-    def view(self, offset: int, size: int) -> memoryview | None:  # noqa: ARG002 - of the protocol
-        """Return None: what comes over a network is a copy."""
+    def view(self, offset: int, size: int) -> memoryview | None:  # noqa: ARG002 - the protocol has it
+        """Return None: bytes that come over a network are always copied."""
         return None
 
     def close(self) -> None:
-        """Release nothing."""
+        """Do nothing: there is nothing to release."""
 
     def __enter__(self) -> Self:
         return self
@@ -302,7 +305,7 @@ class RemoteReader:
 
 
 class Sink(Protocol):
-    """A file of known size that is written at any offset, from several threads."""
+    """A file of known size; several threads write to it, at any offset."""
 
     path: str
 

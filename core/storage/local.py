@@ -47,15 +47,15 @@ class LocalReader:
                 count = os.preadv(self._fd, [buffer[done:]], offset + done)
                 if count == 0:
                     raise LockedError(
-                        f"the file became shorter while it was read ({self.size_bytes} bytes before)",
+                        f"the file became shorter while it was being read; it had {self.size_bytes} bytes",
                         path=self.path,
                         offset=offset + done,
                     )
                 done += count
         self.bytes_read += done
 
-    def view(self, offset: int, size: int) -> memoryview | None:  # noqa: ARG002 - of the protocol
-        """Return None: a mapping of a file that somebody else may truncate kills the process."""
+    def view(self, offset: int, size: int) -> memoryview | None:  # noqa: ARG002 - the protocol has it
+        """Return None. If another process truncates a mapped file, the kernel kills this one."""
         return None
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class LocalReader:
         now = os.fstat(self._fd)
         if (now.st_size, now.st_mtime_ns) != (self._stat.st_size, self._stat.st_mtime_ns):
             raise LockedError(
-                "the file changed while it was read; somebody is writing it",
+                "the file changed while it was being read; another process is writing it",
                 path=self.path,
                 hint="try again when the job has finished saving",
             )
@@ -84,13 +84,13 @@ class LocalReader:
 
 
 class MappedReader(LocalReader):
-    """A file in our own staging area, which nobody else touches: what is asked for of it is mapped, not copied.
+    """A file in our own staging directory, which no other process changes, so it is mapped and not copied.
 
     One mapping for each view, which ends with it: pages of a mapping count as memory of the process.
     """
 
     def view(self, offset: int, size: int) -> memoryview | None:
-        """Return bytes of the page cache itself, None where the file system has no mappings."""
+        """Return bytes of the page cache itself; None where the file system has no mappings."""
         import mmap
 
         start = offset - offset % mmap.ALLOCATIONGRANULARITY
@@ -123,7 +123,7 @@ class LocalStore:
         return os.path.join(self.root, relative)
 
     def entries(self, inside: Inside) -> list[Entry]:
-        """Return what is in the location and in each directory that `inside` says to look into."""
+        """Return the entries of the location, and those of each directory that `inside` accepts."""
         return self._list("", inside)
 
     def _list(self, relative: str, inside: Inside) -> list[Entry]:
@@ -134,7 +134,7 @@ class LocalStore:
                 continue
             try:
                 below = self._list(entry.relative, inside)
-            except NotFoundError:  # deleted between the two listings: savers and pruners do that
+            except NotFoundError:  # another process deleted it between the two listings
                 continue
             listed.append(entry)
             listed += below
@@ -165,7 +165,7 @@ class LocalStore:
         return MappedReader(path) if mapped else LocalReader(path)
 
     def names(self, relative: str) -> dict[str, str]:
-        """Return the files of a directory below the location, their paths by their names; {} when there is none."""
+        """Return the paths of a directory's files by name; {} when there is no such directory."""
         path = self.path(relative)
         try:
             with storage_errors(path):
@@ -174,7 +174,7 @@ class LocalStore:
             return {}
 
     def read_small(self, relative: str) -> bytes | None:
-        """Return the whole of a small file below the location, None when there is none; errors as reading."""
+        """Return the whole of a small file below the location; None when there is no such file."""
         try:
             with LocalReader(self.path(relative)) as reader:
                 return reader.read(0, min(reader.size_bytes, SMALL_BYTES))
@@ -182,13 +182,13 @@ class LocalStore:
             return None
 
     def write_small(self, relative: str, data: bytes) -> None:
-        """Put a small file in its place: staged beside it, flushed, then one rename."""
+        """Write a small file: staged beside its place, flushed, then renamed."""
         from edl_ckpt.core.storage.files import replace_file
 
         replace_file(self.path(relative), data)
 
     def remove(self, relative: str) -> None:
-        """Remove a file, and the directories above it that are empty then; one that is gone is no error."""
+        """Remove a file, and the directories above it that are then empty; a missing file is no error."""
         path = self.path(relative)
         with storage_errors(path), suppress(FileNotFoundError):
             os.unlink(path)

@@ -1,4 +1,4 @@
-"""Local temporary files for data that goes to storage which cannot be written at any offset."""
+"""Nameless local files: a place to write at any offset before data goes to storage that cannot do that."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class SpoolFile:
         self.bytes_written += done
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return bytes of it."""
+        """Return `size` bytes at `offset`."""
         with storage_errors(tempfile.gettempdir()):
             return os.pread(self._file.fileno(), size, offset)
 
     def close(self) -> None:
-        """Drop it."""
+        """Close the file, which removes it."""
         self._file.close()

@@ -1,9 +1,9 @@
-"""S3: requests counted in ones, reads pinned to one generation of an object, uploads that appear whole or not at all.
+"""The client of an S3 service: single requests, retried and checked, over the session that s3fs sets up.
 
-s3fs gives the session (credentials, endpoint, region: the usual environment of AWS, or `--storage-option`); the
-requests are ours, because s3fs reads ahead, caches listings for ever, retries in silence, and puts ranges of an object
-together that somebody overwrites meanwhile (each seen with 2026.9). Every request is tried five times, with growing
-pauses, and each retry is logged (`-v` shows it). What is uploaded is compared with the MD5 that S3 answers.
+s3fs provides credentials, endpoint and region, from the usual environment of AWS or from `--storage-option`. The
+requests are our own. s3fs 2026.9 reads ahead, caches listings for ever, retries without a word, and can join ranges of
+two generations of an object. Every request has five attempts with growing pauses, and each retry is logged (`-v` shows
+it). The MD5 that S3 reports for an upload must be that of the data.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from edl_ckpt.core.parallel import pause, stop_requested
 
 LOG: Final = logging.getLogger("edl_ckpt")
 ATTEMPTS: Final = 5
-"""How often a request is tried before it fails."""
+"""Attempts for each request before it fails."""
 CONNECTIONS: Final = 16
 _LOOK_SECONDS: Final = 0.25
-"""How often a waiting request looks whether the command was interrupted."""
+"""How often a waiting request checks whether the command was interrupted."""
 _TEXT_OPTIONS: Final = ("endpoint_url", "key", "secret", "token")
 _SECONDS_OPTIONS: Final = {"connect_timeout": 10.0, "read_timeout": 60.0}
 _AUTH: Final = {
@@ -51,24 +51,24 @@ _AGAIN: Final = {
     "ConditionalRequestConflict", "408", "429",
 }  # fmt: skip
 _FULL: Final = {"EntityTooLarge", "QuotaExceeded", "XMinioStorageFull", "InsufficientCapacity", "ServiceQuotaExceeded"}
-_AUTH_HINT: Final = "look at the credentials, the profile and the region"
+_AUTH_HINT: Final = "check the credentials, the profile and the region"
 _MEANINGS: Final[Mapping[str, tuple[type[EdlCkptError], str]]] = {
     **dict.fromkeys(_AUTH, (AuthError, "")),
     **dict.fromkeys(_FULL, (NoSpaceError, "")),
-    **dict.fromkeys(("PreconditionFailed", "412"), (LockedError, "was changed by somebody else meanwhile")),
+    **dict.fromkeys(("PreconditionFailed", "412"), (LockedError, "another process changed it meanwhile")),
     **dict.fromkeys(("NoSuchKey", "404", "NotFound"), (NotFoundError, "no such file or directory")),
-    **dict.fromkeys(("NotImplemented", "501"), (UnsupportedError, "this S3 lacks what was asked for")),
+    **dict.fromkeys(("NotImplemented", "501"), (UnsupportedError, "this S3 service does not support the request")),
     "NoSuchBucket": (NotFoundError, "no such bucket"),
-    "NoSuchUpload": (LockedError, "the upload is gone: completed or aborted by somebody"),
+    "NoSuchUpload": (LockedError, "the upload is gone: another process completed or aborted it"),
 }
 
 
 class _DamagedError(Exception):
-    """An answer that is not what was asked for: too short, or not the MD5 that was sent. Worth another try."""
+    """A damaged answer: too short, or with another MD5 than the data that was sent. A retry may succeed."""
 
 
 class Connection:
-    """A client of one S3 service, shared by all that use the same options; safe in several threads."""
+    """A client of one S3 service. All locations with the same options share it; it is safe in several threads."""
 
     def __init__(self, options: Mapping[str, str], shown: str) -> None:
         try:
@@ -82,25 +82,25 @@ class Connection:
         self._loop: asyncio.AbstractEventLoop = self._fs.loop
 
     def request(self, method: str, path: str, **parameters: Any) -> dict[str, Any]:
-        """Do one operation of S3's interface and return its answer, the body read; `path` is for errors.
+        """Make one request of S3's interface and return its answer, with its body; `path` is for errors.
 
         Raises what `_meaning` says of S3's codes; UnavailableError after the last attempt.
         """
         return self._try(lambda: self._once(method, parameters), f"{method} of {path}", path)
 
     def read(self, path: str, size: int, **parameters: Any) -> dict[str, Any]:
-        """Do a ranged GET that must bring `size` bytes."""
+        """Make a ranged GET that must return `size` bytes."""
 
         async def read() -> dict[str, Any]:
             answer = await self._once("get_object", parameters)
             if len(answer["Body"]) != size:
-                raise _DamagedError(f"{len(answer['Body'])} of {size} bytes came")
+                raise _DamagedError(f"{len(answer['Body'])} of {size} bytes arrived")
             return answer
 
         return self._try(read, f"get_object of {path}", path)
 
     def upload(self, method: str, path: str, data: bytes | bytearray, **parameters: Any) -> dict[str, Any]:
-        """Do a PUT of data and compare what S3 says it has with what was sent."""
+        """PUT data and compare the MD5 that S3 reports with that of the data."""
         digest = hashlib.md5(data, usedforsecurity=False)
         sums = {"ContentMD5": base64.b64encode(digest.digest()).decode()}
 
@@ -108,7 +108,7 @@ class Connection:
             answer = await self._once(method, {**parameters, **sums, "Body": bytes(data)})
             encrypted = answer.get("ServerSideEncryption", "AES256") != "AES256" or answer.get("SSECustomerAlgorithm")
             if not encrypted and answer["ETag"].strip('"') != digest.hexdigest():
-                raise _DamagedError("what arrived is not what was sent")
+                raise _DamagedError("S3 received other bytes than were sent")
             return {**answer, "verified": not encrypted}
 
         return self._try(write, f"{method} of {path}", path)
@@ -133,10 +133,10 @@ class Connection:
                     raise meaning from error
                 LOG.info("retry %d of %d: %s: %s", attempt, ATTEMPTS - 1, what, meaning.message)
                 pause(0.1 * 2**attempt * (0.5 + random.random()))  # noqa: S311 - spreads retries, hides nothing
-        raise AssertionError  # the loop always ends by a return or a raise
+        raise AssertionError  # the loop always returns or raises
 
     def _wait(self, work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
-        """Return the result of a request; give it up when the user interrupts the command that waits for it."""
+        """Return the result of a request; cancel it when the user interrupts the command."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             while not stop_requested():
@@ -150,12 +150,14 @@ class Connection:
 
 
 def _settings(options: Mapping[str, str], shown: str) -> dict[str, Any]:
-    """Return what s3fs takes of `--storage-option`s; UsageError for another, whose value is not shown."""
+    """Return the settings for s3fs from `--storage-option`s. The UsageError for an unknown one hides its value."""
     known = {*_TEXT_OPTIONS, *_SECONDS_OPTIONS, "profile", "region", "anon"}
     unknown = sorted(set(options) - known)
     if unknown:
         raise UsageError(
-            f"no storage option {unknown[0]!r} for S3", path=shown, hint=f"there are: {', '.join(sorted(known))}"
+            f"unknown storage option {unknown[0]!r} for S3",
+            path=shown,
+            hint=f"known options: {', '.join(sorted(known))}",
         )
     settings: dict[str, Any] = {name: options[name] for name in _TEXT_OPTIONS if name in options}
     if "profile" in options:
@@ -167,8 +169,8 @@ def _settings(options: Mapping[str, str], shown: str) -> dict[str, Any]:
     try:
         seconds = {name: float(options.get(name, default)) for name, default in _SECONDS_OPTIONS.items()}
     except ValueError:
-        raise UsageError("connect_timeout and read_timeout are seconds", path=shown) from None
-    # Our retries, not botocore's silent ones; and MD5, which every S3 knows, not the newer trailing checksums.
+        raise UsageError("connect_timeout and read_timeout must be numbers of seconds", path=shown) from None
+    # Our own retries, which are logged; and MD5, because not every S3 service knows the newer checksums.
     settings["config_kwargs"] = {
         **seconds,
         "retries": {"max_attempts": 0},
@@ -185,30 +187,30 @@ def _connection(options: tuple[tuple[str, str], ...], _environment: tuple[tuple[
 
 
 def connect(options: Mapping[str, str]) -> Connection:
-    """Return the client for these options and this environment: making one takes a third of a second."""
+    """Return the client for these options and this environment; making a new one takes a third of a second."""
     environment = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_")))
     return _connection(tuple(sorted(options.items())), environment)
 
 
 def _meaning(error: Exception, path: str) -> EdlCkptError:
-    """Return what an error of botocore, aiohttp or the system means to us; what can be tried again is Unavailable."""
+    """Translate an error of botocore, aiohttp or the system; UnavailableError means that a retry may succeed."""
     if isinstance(error, _DamagedError):
-        return UnavailableError(f"S3's answer was damaged: {error}", path=path)
+        return UnavailableError(f"S3's answer is damaged: {error}", path=path)
     response = getattr(error, "response", None)
     if not isinstance(response, dict):
         code = type(error).__name__
         if code in _AUTH:
-            return AuthError(f"S3 refuses: {code}", path=path, hint=_AUTH_HINT)
+            return AuthError(f"S3 refused the request: {code}", path=path, hint=_AUTH_HINT)
         if isinstance(error, ValueError | TypeError):
-            # Not its words: they repeat the endpoint, in which there may be a password.
-            return EdlCkptError(f"S3 cannot be asked that ({code}): look at the endpoint and the options", path=path)
+            # Its own message would repeat the endpoint, which may contain a password.
+            return EdlCkptError(f"S3 request failed ({code}): check the endpoint and the options", path=path)
         return UnavailableError(f"S3 does not answer ({code})", path=path)
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     code = str(response.get("Error", {}).get("Code") or status)
     kind, message = _MEANINGS.get(code, (None, ""))
     if kind is not None:
         hint = _AUTH_HINT if kind is AuthError else None
-        return kind(message or f"S3 refuses: {code}", path=path, hint=hint)
+        return kind(message or f"S3 refused the request: {code}", path=path, hint=hint)
     if code in _AGAIN or (isinstance(status, int) and status >= 500):
         return UnavailableError(f"S3 answers {code}", path=path)
     return EdlCkptError(f"S3 answers {code}", path=path)

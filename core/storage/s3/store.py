@@ -22,7 +22,7 @@ from edl_ckpt.core.storage.interface import (
 )
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.s3.client import Connection, connect
-from edl_ckpt.core.storage.s3.upload import _WRITE_ID, MIN_PART_BYTES, Upload, _abort
+from edl_ckpt.core.storage.s3.upload import MIN_PART_BYTES, WRITE_ID, Upload, abort_upload
 
 _FIRST_READ_BYTES: Final = 64 << 10
 _SMALL_READ_BYTES: Final = 32 << 10
@@ -30,7 +30,7 @@ _DELETE_AT_ONCE: Final = 1000
 
 
 class S3Reader(RemoteReader):
-    """An object, read by ranges of the one generation that was there when it was opened."""
+    """An object, read by ranges. All of them come from the generation that was there when it was opened."""
 
     def __init__(self, connection: Connection, bucket: str, key: str, shown: str) -> None:
         self.path = shown
@@ -58,7 +58,7 @@ class S3Reader(RemoteReader):
             return b""
         if offset + size > self.size_bytes:
             raise LockedError(
-                f"the file became shorter while it was read ({self.size_bytes} bytes before)",
+                f"the file became shorter while it was being read; it had {self.size_bytes} bytes",
                 path=self.path,
                 offset=self.size_bytes,
             )
@@ -68,7 +68,7 @@ class S3Reader(RemoteReader):
                 return held[offset - start : offset - start + size]
         if size >= _SMALL_READ_BYTES:
             return self._get(offset, size)
-        # Tags and lengths are read in small steps that follow each other: one request brings what comes next too.
+        # Tags and lengths are read in small steps, so one request also fetches the bytes of the next steps.
         held = self._get(offset, min(_SMALL_READ_BYTES, self.size_bytes - offset))
         self._window = offset, held
         return held[:size]
@@ -79,20 +79,20 @@ class S3Reader(RemoteReader):
             answer = self._connection.read(self.path, size, **self._target, Range=span, IfMatch=self.etag)
         except LockedError:
             raise self._changed() from None
-        if answer["ETag"] != self.etag:  # a store that knows no conditions
+        if answer["ETag"] != self.etag:  # this service ignores conditions
             raise self._changed()
         data: bytes = answer["Body"]
         return data
 
     def _changed(self) -> LockedError:
         return LockedError(
-            "the object was overwritten while it was read",
+            "the object was overwritten while it was being read",
             path=self.path,
             hint="try again when the job has finished saving",
         )
 
     def check_unchanged(self) -> None:
-        """Raise LockedError when the object is another one by now."""
+        """Raise LockedError when the object has been overwritten."""
         answer = self._connection.request("head_object", self.path, **self._target)
         if answer["ETag"] != self.etag:
             raise self._changed()
@@ -117,7 +117,7 @@ class S3Store:
         self._bucket, _, prefix = location.url.partition("://")[2].strip("/").partition("/")
         self._prefix = f"{prefix}/" if prefix else ""
         if not self._bucket:
-            raise UsageError("names no bucket", path=location.url)
+            raise UsageError("expected s3://BUCKET/PREFIX, got no bucket", path=location.url)
         self._connection = connect(location.options)
 
     def _key(self, relative: str) -> str:
@@ -128,12 +128,12 @@ class S3Store:
         return f"{self._url}/{relative}"
 
     def _objects(self, prefix: str) -> Iterator[dict[str, Any]]:
-        """Yield every object below a prefix, a thousand a request."""
+        """Yield every object below a prefix; each request returns a thousand."""
         for answer in self._pages(Prefix=prefix):
             yield from answer.get("Contents", ())
 
     def _list_directory(self, prefix: str) -> Iterator[str]:
-        """Yield the keys right below a prefix, those of directories with a '/' at the end."""
+        """Yield the keys directly below a prefix; those of directories end in '/'."""
         for answer in self._pages(Prefix=prefix, Delimiter="/"):
             yield from (item["Key"] for item in answer.get("Contents", ()))
             yield from (item["Prefix"] for item in answer.get("CommonPrefixes", ()))
@@ -147,7 +147,7 @@ class S3Store:
             parameters["ContinuationToken"] = answer["NextContinuationToken"]
 
     def entries(self, inside: Inside) -> list[Entry]:
-        """Return what is in the location, with one request per thousand objects."""
+        """Return the entries of the location, with one request per thousand objects."""
         found = {item["Key"].removeprefix(self._prefix): item for item in self._objects(self._prefix)}
         found.pop("", None)
         if not found and self._prefix:
@@ -159,14 +159,14 @@ class S3Store:
         )
 
     def names(self, relative: str) -> dict[str, str]:
-        """Return what is in a directory below the location ('' is the location), its paths by its names."""
+        """Return the paths of a directory's entries by name; '' is the location itself."""
         inside = f"{relative}/" if relative else ""
         prefix = self._key(inside)
         names = (found.removeprefix(prefix).rstrip("/") for found in self._list_directory(prefix))
         return {name: self.path(inside + name) for name in names if name}
 
     def tree(self, relative: str) -> list[str]:
-        """Return all objects below a directory, as paths below the location."""
+        """Return the paths, below the location, of all objects in a directory and its subdirectories."""
         return [item["Key"].removeprefix(self._prefix) for item in self._objects(self._key(relative) + "/")]
 
     def open(self, path: str, *, mapped: bool = False) -> RangeReader:  # noqa: ARG002 - nothing can be mapped
@@ -177,7 +177,7 @@ class S3Store:
         return path.removeprefix(f"{self._url}/")
 
     def read_small(self, relative: str) -> bytes | None:
-        """Return the whole of a small object below the location, None when there is none."""
+        """Return the whole of a small object below the location; None when there is no such object."""
         try:
             answer = self._connection.request(
                 "get_object", self.path(relative), Bucket=self._bucket, Key=self._key(relative)
@@ -188,16 +188,16 @@ class S3Store:
         return data[:SMALL_BYTES]
 
     def write_small(self, relative: str, data: bytes) -> None:
-        """Write a small object: its old content or the new is seen, never a mixture."""
+        """Write a small object. A reader sees the old content or the new, never a mixture."""
         self._connection.upload("put_object", self.path(relative), data, Bucket=self._bucket, Key=self._key(relative))
 
     def remove(self, relative: str) -> None:
-        """Remove an object; one that is gone already is no error."""
+        """Remove an object; a missing one is no error."""
         with suppress(NotFoundError):
             self._connection.request("delete_object", self.path(relative), Bucket=self._bucket, Key=self._key(relative))
 
     def remove_many(self, relatives: Sequence[str]) -> None:
-        """Remove objects, a thousand a request; EdlCkptError names the first that stays."""
+        """Remove objects, a thousand per request; EdlCkptError names the first one that S3 did not remove."""
         for start in range(0, len(relatives), _DELETE_AT_ONCE):
             keys = [{"Key": self._key(r)} for r in relatives[start : start + _DELETE_AT_ONCE]]
             body = {"Objects": keys, "Quiet": True}
@@ -208,10 +208,10 @@ class S3Store:
                 raise kind(f"cannot be removed: S3 answers {failed.get('Code')}", path=shown)
 
     def remove_directory(self, relative: str) -> None:
-        """Do nothing: a prefix without objects is not there."""
+        """Do nothing: S3 has no directories."""
 
     def stat(self, relative: str) -> ObjectStat | None:
-        """Return an object's size, ETag and age, None when there is none."""
+        """Return an object's size, ETag and age; None when there is no such object."""
         try:
             answer = self._connection.request(
                 "head_object", self.path(relative), Bucket=self._bucket, Key=self._key(relative)
@@ -219,13 +219,13 @@ class S3Store:
         except NotFoundError:
             return None
         age = (_served_at(answer) - answer["LastModified"]).total_seconds()
-        return ObjectStat(int(answer["ContentLength"]), answer["ETag"], age, answer.get("Metadata", {}).get(_WRITE_ID))
+        return ObjectStat(int(answer["ContentLength"]), answer["ETag"], age, answer.get("Metadata", {}).get(WRITE_ID))
 
     def write_if(self, relative: str, data: bytes, *, etag: str) -> str:
-        """Write an object only where it has this ETag, '' for none; return the new ETag, '' when it has another.
+        """Write an object if it has this ETag ('': is missing); return the new ETag, '' if it was not written.
 
-        UnsupportedError where the storage has no such condition. A reply that was lost is no doubt: what is there tells
-        by its write id whose it is.
+        Raises UnsupportedError where the service has no such condition. When a reply is lost, the object's write id
+        shows whether this write succeeded.
         """
         mine = new_id()
         condition = {"IfMatch": etag} if etag else {"IfNoneMatch": "*"}
@@ -236,7 +236,7 @@ class S3Store:
                 data,
                 Bucket=self._bucket,
                 Key=self._key(relative),
-                Metadata={_WRITE_ID: mine},
+                Metadata={WRITE_ID: mine},
                 **condition,
             )
         except (LockedError, NotFoundError):
@@ -250,7 +250,7 @@ class S3Store:
         return Upload(self._connection, self._bucket, self._key(relative), self.path(relative), size_bytes)
 
     def open_uploads(self) -> Iterator[OpenUpload]:
-        """Yield the uploads below the location that were begun and neither completed nor aborted."""
+        """Yield the uploads below the location that are neither completed nor aborted."""
         more: dict[str, str] = {}
         while True:
             answer = self._connection.request(
@@ -265,20 +265,20 @@ class S3Store:
             more = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer["NextUploadIdMarker"]}
 
     def abort_upload(self, relative: str, upload_id: str) -> None:
-        """Drop an upload and its parts; one that is gone already is no error."""
-        _abort(self._connection, self._bucket, self._key(relative), self.path(relative), upload_id)
+        """Abort an upload and discard its parts; a missing one is no error."""
+        abort_upload(self._connection, self._bucket, self._key(relative), self.path(relative), upload_id)
 
     def resume_object(self, relative: str, size_bytes: int, record: Mapping[str, Any]) -> Upload | None:
-        """Return an upload that was begun before and has all its parts, None when it is gone or lacks some.
+        """Return an earlier upload that has all its parts; None when it is gone or lacks some.
 
-        `record` tells its upload_id and its write_id.
+        `record` has its upload_id and its write_id.
         """
         upload = self.new_object(relative, size_bytes)
         return upload if upload.adopt(str(record["upload_id"]), str(record["write_id"])) else None
 
 
 def _served_at(answer: Mapping[str, Any]) -> datetime:
-    """Return the service's own time: its ages do not depend on our clock."""
+    """Return the service's own time, so that ages do not depend on our clock."""
     from email.utils import parsedate_to_datetime
 
     headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})

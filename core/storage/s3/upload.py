@@ -14,29 +14,31 @@ from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.storage.s3.client import Connection
 
 MIN_PART_BYTES: Final = 5 << 20
-"""What S3 asks of every part of an upload but the last."""
+"""The least that S3 accepts for each part of an upload but the last."""
 MAX_PARTS: Final = 10_000
-_WRITE_ID: Final = "edl-ckpt-write-id"
+WRITE_ID: Final = "edl-ckpt-write-id"
 
 
-def _abort(connection: Connection, bucket: str, key: str, shown: str, upload_id: str) -> None:
+def abort_upload(connection: Connection, bucket: str, key: str, shown: str, upload_id: str) -> None:
+    """Abort an upload and discard its parts; a missing one is no error."""
     with suppress(LockedError, NotFoundError):
         connection.request("abort_multipart_upload", shown, Bucket=bucket, Key=key, UploadId=upload_id)
 
 
 @dataclass(slots=True)
 class _Part:
-    """A part that is being filled: its bytes, and how many of them have come."""
+    """A part that is being filled: its bytes, and how many have been written."""
 
     data: bytearray
     filled: int = 0
 
 
 class Upload:
-    """An object of known size that is written at any offset, from several threads, and appears when it is completed.
+    """A new object of known size; several threads write at any offset, and it appears once it is completed.
 
-    Every byte is to be written once. Bytes are gathered in parts, each uploaded, and its memory freed, when it is full;
-    `memory_bytes` is what is held now, `peak_bytes` the most it was. An object of one part is one PUT when completed.
+    Each byte must be written exactly once. Bytes are collected in parts; a full part is uploaded and its memory freed.
+    `memory_bytes` is the memory of open parts now, `peak_bytes` its maximum. An object of one part is a single PUT on
+    completion.
     """
 
     def __init__(self, connection: Connection, bucket: str, key: str, shown: str, size_bytes: int) -> None:
@@ -47,7 +49,7 @@ class Upload:
         self.memory_bytes = 0
         self.peak_bytes = 0
         self.verified = True
-        """False once something was uploaded that S3 did not tell the MD5 of: then it must be read back."""
+        """False once S3 did not report the MD5 of a part. Then the object must be read back."""
         self.upload_id = ""
         self._connection = connection
         self._target = {"Bucket": bucket, "Key": key}
@@ -63,16 +65,16 @@ class Upload:
         """Open the upload on the service and return its id, '' for an object of one part."""
         if self._count > 1 and not self.upload_id:
             answer = self._connection.request(
-                "create_multipart_upload", self.path, **self._target, Metadata={_WRITE_ID: self.write_id}
+                "create_multipart_upload", self.path, **self._target, Metadata={WRITE_ID: self.write_id}
             )
             self.upload_id = answer["UploadId"]
         return self.upload_id
 
     def write(self, offset: int, data: memoryview | bytes) -> None:
-        """Take all of `data` at `offset`; uploads what is full."""
+        """Write all of `data` at `offset`; upload each part that is now full."""
         view = memoryview(data).cast("B")
         if offset < 0 or offset + len(view) > self.size_bytes:
-            raise EdlCkptError("a write past the end of the object", path=self.path, offset=offset)
+            raise EdlCkptError("cannot write past the end of the object", path=self.path, offset=offset)
         done = 0
         while done < len(view):
             number, at = divmod(offset + done, self.part_bytes)
@@ -123,9 +125,9 @@ class Upload:
             raise EdlCkptError("not every byte of the object was written", path=self.path)
 
     def adopt(self, upload_id: str, write_id: str) -> bool:
-        """Take over an upload that was begun before; True when all its parts are there."""
+        """Take over an earlier upload; return True when it has all its parts."""
         self.write_id = write_id
-        self.verified = False  # its parts were compared by another process
+        self.verified = False  # another process compared its parts
         etags: dict[int, str] = {}
         more: dict[str, Any] = {}
         while True:
@@ -146,22 +148,22 @@ class Upload:
         return True
 
     def complete(self, *, replace: bool = False) -> None:
-        """Make the object visible, whole; RefusedError when the name is taken, unless it is to be replaced.
+        """Make the object visible, whole. Raises RefusedError when the name is taken, unless `replace` is set.
 
-        A reply that was lost is no doubt: what is there tells by its write id, or its parts, whose it is.
+        When a reply is lost, the write id or the parts of the object that is there show whose it is.
         """
         try:
             self._complete(**({} if replace else {"IfNoneMatch": "*"}))
         except UnsupportedError:
             if self._found() is not None:
-                raise RefusedError("exists already; nothing was changed", path=self.path) from None
+                raise RefusedError("already exists; nothing was changed", path=self.path) from None
             self._complete()
         except (LockedError, NotFoundError):
             found = self._found()
             if found is None or not self._is_ours(found):
                 if found is None:
                     raise
-                raise RefusedError("exists already; nothing was changed", path=self.path) from None
+                raise RefusedError("already exists; nothing was changed", path=self.path) from None
         self.completed = True
         self._single = None
         self.memory_bytes = 0
@@ -169,7 +171,7 @@ class Upload:
     def _complete(self, **condition: str) -> None:
         if self._count == 1:
             data = self._single or bytearray()
-            ours = {_WRITE_ID: self.write_id}
+            ours = {WRITE_ID: self.write_id}
             answer = self._connection.upload("put_object", self.path, data, **self._target, **condition, Metadata=ours)
             self.verified = answer["verified"]
             return
@@ -190,19 +192,19 @@ class Upload:
             return None
 
     def _is_ours(self, found: Mapping[str, Any]) -> bool:
-        """Say whether what is there is what we completed: by our write id, or by the sum of an upload taken over."""
-        if found.get("Metadata", {}).get(_WRITE_ID) == self.write_id:
+        """Return True when an object is this upload: by its write id, or by the checksum of an upload taken over."""
+        if found.get("Metadata", {}).get(WRITE_ID) == self.write_id:
             return True
         sums = b"".join(bytes.fromhex(e.strip('"')) for _, e in sorted(self._etags.items()) if len(e.strip('"')) == 32)
         whole = hashlib.md5(sums, usedforsecurity=False).hexdigest()
         return self._count > 1 and str(found["ETag"]).strip('"') == f"{whole}-{self._count}"
 
     def abort(self) -> None:
-        """Drop what was uploaded; what was completed stays."""
+        """Abort the upload, unless it was completed."""
         self._parts.clear()
         self._single = None
         if self.upload_id and not self.completed:
-            _abort(self._connection, self._target["Bucket"], self._target["Key"], self.path, self.upload_id)
+            abort_upload(self._connection, self._target["Bucket"], self._target["Key"], self.path, self.upload_id)
 
 
 def part_bytes(size_bytes: int) -> int:
