@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
-from edl_ckpt.cli.render_metrics import BEST, best_paths, names_of, value
+from edl_ckpt.cli.render_metrics import BEST, best_paths, metric_cell, names_of
 from edl_ckpt.cli.tables import Cell, aligned
 from edl_ckpt.core import words
 from edl_ckpt.core.format.model import Listing, State, Version
@@ -127,7 +127,7 @@ def _table(listing: Listing, complete: Listing, now: float) -> RenderableType:
     names = ("version", "shards", "size", " " * _BAR, "age", "state", *map(text.escaped, metrics), "")
     rows: list[list[Cell]] = [[(name, "dim") for name in names]]
     for v in listing.versions:
-        values = [value(v.metrics, name, best=best.get(name) == v.path).ljust(1) for name in metrics]
+        values = [metric_cell(v.metrics, name, best=best.get(name) == v.path).ljust(1) for name in metrics]
         rows.append(
             [
                 (str(v.version), ""),
@@ -137,13 +137,13 @@ def _table(listing: Listing, complete: Listing, now: float) -> RenderableType:
                 (text.age(now - v.modified) if v.modified else "", ""),
                 (v.state.value, STATE_STYLES[v.state]),
                 *((cell, "green" if cell.endswith(BEST) else "") for cell in values),
-                (note(v, newest), "dim"),
+                (remarks(v, newest), "dim"),
             ]
         )
     return aligned(rows, right={0, 1, 2, 4, *range(6, 6 + len(metrics))}, header=True)
 
 
-def note(version: Version, newest: int | None) -> str:
+def remarks(version: Version, newest: int | None) -> str:
     """Return the remarks about a version: tags, seal, missing shards, extra files, note."""
     parts = []
     if version.state is State.COMPLETE and version.version == newest:

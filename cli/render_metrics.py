@@ -40,10 +40,10 @@ def best_paths(listing: Listing, names: Sequence[str], mode: str | None = None) 
     return best
 
 
-def value(metrics: Mapping[str, float], name: str, *, best: bool = False) -> str:
+def metric_cell(metrics: Mapping[str, float], name: str, *, best: bool = False) -> str:
     """Return a metric as a cell of a table, marked when it is the best, blank when there is none.
 
-    >>> value({"auc": 0.8125}, "auc", best=True), value({}, "auc")
+    >>> metric_cell({"auc": 0.8125}, "auc", best=True), metric_cell({}, "auc")
     ('0.8125*', '')
     """
     return f"{metrics[name]:.6g}{BEST if best else ''}" if name in metrics else ""
@@ -83,8 +83,8 @@ def human(listing: Listing, versions: Sequence[Version]) -> Iterator[RenderableT
     table = new_table("version>", *(f"{text.escaped(name)}>" for name in names), "tags")
     for v in versions:
         cells = [
-            Text(value(v.metrics, name, best=best.get(name) == v.path), "green" if best.get(name) == v.path else "")
-            for name in names
+            Text(metric_cell(v.metrics, name, best=is_best), "green" if is_best else "")
+            for name, is_best in ((name, best.get(name) == v.path) for name in names)
         ]
         table.add_row(str(v.version), *cells, text.escaped(" ".join(v.tags)))
     yield table
@@ -100,7 +100,8 @@ def line(listing: Listing, version: Version) -> str:
     """Return the metrics of one version in a line, by name; a value that is the best of all versions is marked."""
     best = best_paths(listing, names_of(listing.versions))
     values = [
-        f"{text.escaped(n)} {value(version.metrics, n, best=best.get(n) == version.path)}" for n in names_of([version])
+        f"{text.escaped(n)} {metric_cell(version.metrics, n, best=best.get(n) == version.path)}"
+        for n in names_of([version])
     ]
     return f"{text.escaped(version.ref)}: {', '.join(values) or 'no metrics'}"
 
@@ -137,7 +138,9 @@ def import_human(plan: ImportPlan, *, applied: bool) -> Iterator[RenderableType]
         table = new_table("version>", "step>", *(f"{text.escaped(name)}>" for name in names), "")
         for m in plan.matches:
             replaced = f"replaces {text.escaped(', '.join(m.replaced))}" if m.replaced else ""
-            table.add_row(str(m.version.version), str(m.step), *(value(m.metrics, name) for name in names), replaced)
+            table.add_row(
+                str(m.version.version), str(m.step), *(metric_cell(m.metrics, name) for name in names), replaced
+            )
         yield table
     versions = text.count(len(plan.matches), "version")
     yield Text(f"recorded metrics of {versions}" if applied else f"would record metrics of {versions}")

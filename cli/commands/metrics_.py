@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _Format = Annotated[
     str | None,
     typer.Option(
-        "--format", metavar="log|tensorboard|csv|jsonl", help="Format of SOURCE. Default: recognized by its name."
+        "--format", metavar="F", help="log, tensorboard, csv or jsonl. Default: recognized by the name of SOURCE."
     ),
 ]
 
@@ -71,7 +71,9 @@ def metrics_show_command(out: Output, ref: o.Ref = None, csv: o.Csv = False) -> 
 )
 def metrics_import_command(
     out: Output,
-    source: Annotated[str, typer.Argument(help="A log of the master, a TensorBoard directory, CSV or JSON lines.")],
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A master's log, TensorBoard directory, CSV or JSON lines.")
+    ],
     location: o.Place = None,
     nearest: Annotated[
         int, typer.Option(min=0, metavar="STEPS", help="Match a version with the nearest step, at most STEPS away.")

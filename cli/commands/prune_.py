@@ -64,9 +64,9 @@ def prune_command(
 ) -> None:
     """Delete the versions that no rule keeps.
 
-    The plan gives the reason for each version. edl-ckpt never deletes the newest complete version, a newer one, a
-    tagged one or one that is still being written. Several locations are the trials of one experiment. On a terminal
-    the command asks before it deletes; in a script it does not.
+    The plan gives the reason for each version. Even without a rule, prune keeps the newest complete version, newer
+    ones, tagged ones, and ones that are still being written; --all and --drop-tag change that. Several locations are
+    the trials of one experiment. On a terminal the command asks before it deletes; in a script it does not.
 
     Destructive options (--all, --delete, --purge, --drop-tag, --apply) can only be given on the command line.
     """

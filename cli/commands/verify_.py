@@ -54,7 +54,7 @@ def verify_command(
         raise UsageError("--all needs a location without a version", path=ref)
     versions = list_versions(parsed.location).versions if every else (resolve(parsed),)
     level = "quick" if quick else "deep" if deep or seal else "default"
-    results, failed = _verify_each(out, versions, level, workers, go_on=every, anew=force)
+    results, failed = _verify_each(out, versions, level, workers, go_on=every, ignore_seal=force)
     if seal:
         results = _seal(out, versions, results, lock_wait)
     if junit:
@@ -76,7 +76,7 @@ def verify_command(
 
 
 def _verify_each(
-    out: Output, versions: Iterable[Version], level: str, workers: int | None, *, go_on: bool, anew: bool
+    out: Output, versions: Iterable[Version], level: str, workers: int | None, *, go_on: bool, ignore_seal: bool
 ) -> tuple[list[VerifyResult], list[tuple[str, EdlCkptError]]]:
     """Return the results; with `go_on`, also the errors of versions that could not be verified."""
     from edl_ckpt.core.errors import EdlCkptError
@@ -93,7 +93,7 @@ def _verify_each(
                     level=level,
                     workers=workers,
                     reporter=reporter,
-                    use_seal=not anew,
+                    use_seal=not ignore_seal,
                 )
             )
         except EdlCkptError as error:

@@ -34,6 +34,7 @@ from edl_ckpt.core.format.wire import Cursor
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.local import MappedReader
+from edl_ckpt.core.words import missing_shards
 
 ID_BLOCK_BYTES: Final = 512 << 10
 """Id bytes read at a time: with what they decode to, about the L2 cache of a core."""
@@ -238,13 +239,9 @@ def _check_state(version: Version, *, partial: bool) -> None:
             hint=f"try: edl-ckpt verify {version.ref}",
         )
     if version.state in {State.INCOMPLETE, State.WRITING} and not partial:
-        what = f"lacks shards {_numbers(version.missing)} of {version.ps_num}" if version.ps_num else "has no shard"
+        problem = missing_shards(version.missing, version.ps_num) if version.ps_num else "the version has no shard"
         writing = "; a job may still be writing it" if version.state is State.WRITING else ""
-        raise IncompleteError(f"version {version.version} {what}{writing}", path=version.path)
-
-
-def _numbers(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
+        raise IncompleteError(f"{problem}{writing}", path=version.path)
 
 
 def raise_problems(version: Version, shards: Iterable[ShardIndex]) -> None:

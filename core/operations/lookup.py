@@ -27,6 +27,7 @@ from edl_ckpt.core.checkpoint.scan import VALUE_BATCH_BYTES
 from edl_ckpt.core.errors import IncompleteError, NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.format import placement
 from edl_ckpt.core.format.model import DType, ShardIndex, TableEntry, Version
+from edl_ckpt.core.words import missing_shards
 
 I64 = npt.NDArray[np.int64]
 
@@ -117,7 +118,7 @@ def _open_some(version: Version, owners: set[int]) -> Checkpoint:
     """Open only some shards of a version."""
     missing = sorted(owners & set(version.missing))
     if missing:
-        raise IncompleteError(f"shard {missing[0]} of {version.ps_num} is missing", path=version.path)
+        raise IncompleteError(missing_shards(missing, version.ps_num), path=version.path)
     some = tuple(shard for shard in version.shards if shard.ps_id in owners)
     checkpoint = open_checkpoint(replace(version, shards=some), partial=True)
     try:

@@ -225,7 +225,7 @@ def test_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_incomplete_is_refused(tmp_path: Path) -> None:
     """A version without all its shards is not resharded; 'latest' passes over it."""
-    with pytest.raises(IncompleteError, match="lacks shards 1 of 2"):
+    with pytest.raises(IncompleteError, match=r"version-100: shard 1 of 2 is missing \(numbered 0 to 1\)"):
         plan_reshard(resolve(parse_ref(str(GOLDEN / "multi") + "@100")), 4)
 
 
