@@ -141,22 +141,25 @@ def test_other_files_under_the_number(run: Path, tmp_path: Path) -> None:
     for level in ("quick", "default", "deep"):
         assert {f.code for f in verify_version(only(run), level=level).findings} == {"checksum-mismatch"}
     done = edl("list", run)
-    assert "not what was sealed" in done.stdout + done.stderr
+    assert "does not match its seal: variables-0-of-2.chkpt" in done.stderr
     assert edl("verify", run, "--seal").returncode == 3
     assert edl("verify", run, "--seal", "--force").returncode == 0
     assert document("verify", run, "--deep")["findings"] == []
 
 
 def test_sealing(tmp_path: Path) -> None:
-    """What jobs wrote is sealed on request, odd values or not; what is not whole is not; the words say who vouches."""
+    """A complete version of a job is sealed on request, odd values or not; verify says whether it compared."""
     shutil.copytree(GOLDEN / "multi", tmp_path / "run")
     before = elasticdl_rules.answer(tmp_path / "run")
-    said = edl("verify", tmp_path / "run@20", "--deep").stdout
-    assert "nobody can vouch" in said
-    assert "compared" not in said
+    shown = edl("verify", tmp_path / "run@20", "--deep").stdout
+    assert "not sealed: there is no recorded checksum to compare with (use --seal)" in shown
+    assert "compared" not in shown
     sealed = document("verify", tmp_path / "run@20", "--seal")
     assert sealed["sealed"] is True
-    assert "compared with what was sealed" in edl("verify", tmp_path / "run@20", "--deep").stdout
+    assert (
+        "every id and every value was read and compared with the seal"
+        in edl("verify", tmp_path / "run@20", "--deep").stdout
+    )
     held = document("list", tmp_path / "run")["locations"][0]["versions"]
     assert [(v["sealed"], v["fingerprint"]) for v in held] == [
         (False, None),

@@ -211,7 +211,7 @@ def test_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = os.statvfs_result((*stat[:3], 0, 0, *stat[5:]))
     with monkeypatch.context() as patched:
         patched.setattr(os, "statvfs", lambda _path: full)
-        with pytest.raises(NoSpaceError, match="are needed"):
+        with pytest.raises(NoSpaceError, match=r"needs 2\.8 MiB plus a reserve of 1\.0 MiB; 0 B are free"):
             execute_reshard(plan)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
