@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.options import parsed_ref
+from edl_ckpt.cli.options import LockWait, parsed_ref
 from edl_ckpt.cli.output import Output
+from edl_ckpt.cli.text import parse_duration
 from edl_ckpt.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def import_command(
         typer.Option("--map", metavar="FILE", help="A TOML file: [rename] old = 'new'; [tables.NAME] ids, vectors."),
     ] = None,
     layout: Annotated[str, typer.Option(metavar="design|elasticdl", help="Names of directories and files.")] = "design",
+    lock_wait: LockWait = "10s",
 ) -> None:
     """Make a version from arrays of other tools.
 
@@ -48,11 +50,12 @@ def import_command(
     ref = parsed_ref(target, out)
     if not isinstance(ref.version, int):
         raise UsageError(f"{target!r}: expected LOCATION@VERSION, where VERSION is a number")
+    wait = parse_duration(lock_wait)
     checkpoint = _checkpoint(source, ref.version, out)
     if checkpoint is not None:
         if names:
             raise UsageError("--map cannot be used with a checkpoint, which has names of its own")
-        done = _import_checkpoint(checkpoint, ref.location, ref.version, ps, layout, out)
+        done = _import_checkpoint(checkpoint, ref.location, ref.version, ps, layout, wait, out)
         out.show(lambda: render_import.document(done), lambda: render_import.human(done))
         return
     result = import_arrays(
@@ -63,6 +66,7 @@ def import_command(
         names=read_map(names) if names else None,
         layout=layout,
         reporter=out.reporter(),
+        wait_seconds=wait,
     )
     out.show(lambda: render_import.document(result), lambda: render_import.human(result))
 
@@ -90,7 +94,7 @@ def _is_remote_location(place: Location) -> bool:
 
 
 def _import_checkpoint(
-    version: Version, location: Location, number: int, ps: int, layout: str, out: Output
+    version: Version, location: Location, number: int, ps: int, layout: str, wait: float, out: Output
 ) -> ReshardResult:
     from dataclasses import replace
 
@@ -107,4 +111,4 @@ def _import_checkpoint(
     )
     for warning in plan.warnings:
         out.warn(warning)
-    return replace(execute_reshard(plan, reporter=out.reporter()), ref=f"{location}@{number}")
+    return replace(execute_reshard(plan, reporter=out.reporter(), wait_seconds=wait), ref=f"{location}@{number}")

@@ -1,8 +1,13 @@
-"""What every writer of a version sees: sinks for its shards, and one `publish`."""
+"""What every writer of a version sees: sinks for its shards, and one `publish`.
+
+A writer holds the lock of the location for the whole time: `location_lock` gives it a `LockedLocation`, and only that
+opens an output.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -12,11 +17,31 @@ from edl_ckpt.core.state.seal import Seal
 from edl_ckpt.core.storage.interface import Sink
 from edl_ckpt.core.storage.location import Location
 
-Prove = Callable[[Version, bool], Seal]
-"""Reads back a version that was written, raises when it is not what it must be, and returns its seal.
 
-It is told whether the version is still staged: then nobody else touches it.
-"""
+@dataclass(frozen=True, slots=True)
+class LockedLocation:
+    """A location whose lock this process holds."""
+
+    location: Location
+    is_exclusive: bool
+    """False on storage without locks: there the user was warned, and other processes may be writing."""
+    settled: tuple[str, ...] = ()
+    """What was finished or undone for dead commands when the lock was taken, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A version whose shards are written, and that is to be proved before it is sealed."""
+
+    version: Version
+    staged: bool
+    """True while the version is in our own staging directory, where nobody else changes it."""
+    verified: bool = False
+    """True when the storage has reported matching checksums of every byte of every shard, in this run."""
+
+
+Prove = Callable[[Written], Seal]
+"""Reads a written version back, raises an error unless it equals its source, and returns its seal."""
 
 
 class VersionOutput(Protocol):

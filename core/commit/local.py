@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
-from edl_ckpt.core.commit.interface import Prove, written_version
+from edl_ckpt.core.commit.interface import Prove, Written, written_version
 from edl_ckpt.core.errors import LockedError, NotFoundError, RefusedError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import Layout
@@ -412,7 +412,7 @@ class LocalOutput:
         self._flusher.all_written()
         sizes = [file.size_bytes for file in self._files]
         staged = written_version(self._location, self._directory, self._layout, self._number, sizes)
-        seal = seal_bytes(prove(staged, True))
+        seal = seal_bytes(prove(Written(staged, staged=True)))
         self._flusher.wait()
         for file in self._files:
             file.close()

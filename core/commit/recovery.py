@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from edl_ckpt.core.commit.interface import LockedLocation
 from edl_ckpt.core.commit.local import remove_stage, settle_stage, sweep_replacements, sweep_stages
 from edl_ckpt.core.commit.remote import ACTIVE, drop_copy, settle_remote
 from edl_ckpt.core.commit.trash import sweep
@@ -24,6 +25,7 @@ from edl_ckpt.core.state.metadata import read_document
 from edl_ckpt.core.state.owner import if_abandoned, is_abandoned, is_me, is_presumed_dead
 from edl_ckpt.core.state.paths import JOURNAL, PROGRESS, STAGE_DIR
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
+from edl_ckpt.core.storage.faults import storage_errors
 
 OLD_UPLOAD_SECONDS: Final = 24 * 3600.0
 """An upload that nobody wrote down, of a file named as ours are, is dropped when it is a day old."""
@@ -45,26 +47,33 @@ def location_lock(
     *,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
-) -> Iterator[tuple[str, ...]]:
+    create: bool = False,
+) -> Iterator[LockedLocation]:
     """Hold the lock of a location while the block runs, and settle first what dead commands left half-done there.
 
-    Gives the block what was settled, in words, of which the reporter is warned too. Raises LockedError, which names the
-    holder, when the lock is not free within `wait_seconds`.
+    The reporter is warned of what was settled. With `create` a local directory that does not exist is made first.
+    Raises LockedError, which names the holder, when the lock is not free within `wait_seconds`.
     """
-    with _settled_lock(Location.of(location), purpose, wait_seconds, reporter) as settled:
-        for text in settled:
+    where = Location.of(location)
+    path = where.local_path
+    if create and path is not None:
+        with storage_errors(path):
+            os.makedirs(path, exist_ok=True)
+    with _settled_lock(where, purpose, wait_seconds, reporter) as place:
+        for text in place.settled:
             reporter.warn(f"{location}: {text}")
-        yield settled
+        yield place
 
 
 @contextmanager
 def _settled_lock(
     location: Location, purpose: str, wait_seconds: float, reporter: Reporter
-) -> Iterator[tuple[str, ...]]:
+) -> Iterator[LockedLocation]:
     store = open_store(location)
     lock = open_lock(store, purpose, reporter)
     with holding(lock, location, wait_seconds=wait_seconds):
-        yield tuple(_settle(store, exclusive=lock.is_exclusive))
+        settled = _settle(store, exclusive=lock.is_exclusive)
+        yield LockedLocation(location, lock.is_exclusive, tuple(settled))
 
 
 def recover(
@@ -79,8 +88,8 @@ def recover(
     Raises LockedError while another command is at work there.
     """
     where = Location.of(location)
-    with _settled_lock(where, "recover", wait_seconds, reporter) as settled:
-        done = list(settled)
+    with _settled_lock(where, "recover", wait_seconds, reporter) as place:
+        done = list(place.settled)
         store = open_store(where)
         if isinstance(store, LocalStore):
             kept = _local_copies(store.root, done, drop=drop_copies)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
-from edl_ckpt.core.commit.interface import Prove, written_version
+from edl_ckpt.core.commit.interface import Prove, Written, written_version
 from edl_ckpt.core.commit.local import JOURNAL_SCHEMA
 from edl_ckpt.core.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.format.model import Version
@@ -117,7 +117,8 @@ class RemoteOutput:
             pass
         sizes = [item.size_bytes for item in self._objects]
         directory = self._store.path(self._directory)
-        seal = prove(written_version(self._store.location, directory, self._layout, self._number, sizes), False)
+        version = written_version(self._store.location, directory, self._layout, self._number, sizes)
+        seal = prove(Written(version, staged=False, verified=all(item.verified for item in self._objects)))
         self._journal["seal"] = json.loads(seal_bytes(seal))
         self._decided = True  # from here on only what the journal on the storage says is done, by us or by `recover`
         if self._replaces:

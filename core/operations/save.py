@@ -15,6 +15,8 @@ from edl_ckpt.core.format import bulk, placement
 from edl_ckpt.core.format.model import DTYPES, DType, TableInfo, Version
 from edl_ckpt.core.format.names import writable_layout
 from edl_ckpt.core.format.shard_layout import PlacedTable, PlacedVariable, ShardLayout, lay_out_shard
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.storage.location import Location
 
@@ -39,6 +41,8 @@ def save_checkpoint(
     variables: Mapping[str, npt.NDArray[np.generic]],
     tables: Mapping[str, Table],
     layout: str = "design",
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = SILENT,
 ) -> Version:
     """Write a new version from arrays, placed for `ps_num` servers, and return it.
 
@@ -50,6 +54,8 @@ def save_checkpoint(
     from edl_ckpt.core.checkpoint.reader import open_checkpoint
     from edl_ckpt.core.checkpoint.sealing import make_seal
     from edl_ckpt.core.commit import open_output
+    from edl_ckpt.core.commit.interface import Written
+    from edl_ckpt.core.commit.recovery import location_lock
     from edl_ckpt.core.state.seal import Seal
 
     if not 1 <= ps_num <= placement.MAX_PS_NUM:
@@ -60,13 +66,15 @@ def save_checkpoint(
         _check_table(name, table)
     held = [_part_of(version, i, ps_num, dense, tables) for i in range(ps_num)]
 
-    def seal(written: Version, staged: bool) -> Seal:  # noqa: FBT001 - as `Prove` has it
-        with open_checkpoint(written, staged=staged) as checkpoint:
+    def seal(written: Written) -> Seal:
+        with open_checkpoint(written.version, staged=written.staged) as checkpoint:
             return make_seal(checkpoint, fingerprint_checkpoint(checkpoint).text, workers=1)
 
     where = Location.of(location)
-    output = open_output(where, chosen, version, purpose="save")
-    with output:
+    with (
+        location_lock(where, "save", wait_seconds=wait_seconds, reporter=reporter, create=True) as place,
+        open_output(place, chosen, version, purpose="save") as output,
+    ):
         for file, part in zip(output.create([part.layout.size_bytes for part in held]), held, strict=True):
             part.write(file)
         output.publish(seal)

@@ -19,6 +19,8 @@ import numpy as np
 from edl_ckpt.core.checkpoint.fingerprint import ContentSketch
 from edl_ckpt.core.checkpoint.proof import prove_version
 from edl_ckpt.core.commit import open_output
+from edl_ckpt.core.commit.interface import Written
+from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import CorruptError, NotFoundError, UsageError
 from edl_ckpt.core.format import bulk, placement
 from edl_ckpt.core.format.model import ShardFile, State, TableInfo, Version
@@ -29,6 +31,7 @@ from edl_ckpt.core.operations.reshard.execute import ReshardResult
 from edl_ckpt.core.operations.reshard.plan import TargetShard, check_free
 from edl_ckpt.core.parallel import default_workers
 from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.seal import Seal
 from edl_ckpt.core.storage import LocationLike, open_store
 from edl_ckpt.core.storage.faults import storage_errors
@@ -101,13 +104,15 @@ def import_arrays(
     names: NameMap | None = None,
     layout: str = "design",
     reporter: Reporter = SILENT,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
 ) -> ReshardResult:
     """Write a new version of a location from a safetensors file, an .npz, or a directory of .npy.
 
     Without a map, what the file itself says of tables holds, else each pair X.ids and X.vectors is the table X; all
     other arrays are dense variables. Memory is a few batches, and the ids of the largest table when they are not
-    ascending. Raises RefusedError for a version that exists, CorruptError for files that lie, UsageError for arrays
-    that are no table, UnsupportedError for a dtype that no checkpoint can hold.
+    ascending. The lock of the location is held while the version is written. Raises RefusedError for a version that
+    exists, CorruptError for files that lie, UsageError for arrays that are no table, UnsupportedError for a dtype that
+    no checkpoint can hold, LockedError when another command holds the lock.
     """
     begin = time.perf_counter()
     if not 1 <= ps_num <= placement.MAX_PS_NUM:
@@ -124,21 +129,23 @@ def import_arrays(
             _check_table(table)
         counts = {table.name: _count(table, ps_num) for table in tables}
         layouts = _lay_out(version, variables, tables, counts, ps_num)
-        output = open_output(where, chosen, version, purpose="import", spool=True)
-        with output:
+        with (
+            location_lock(where, "import", wait_seconds=wait_seconds, reporter=reporter, create=True) as place,
+            open_output(place, chosen, version, purpose="import", spool=True) as output,
+        ):
             files = output.create([held.size_bytes for held in layouts])
             reporter.start("importing", sum(a.size_bytes for a in arrays.arrays.values()))
             sketch = _write(layouts, files, variables, tables, reporter)
             read = sum(array.reader.bytes_read for array in {a.reader.path: a for a in arrays.arrays.values()}.values())
             seals: list[Seal] = []
 
-            def prove(written: Version, staged: bool) -> Seal:  # noqa: FBT001 - as `Prove` has it
-                workers = default_workers(remote=not staged)
+            def prove(written: Written) -> Seal:
+                workers = default_workers(remote=not written.staged)
                 seals.append(
                     prove_version(
-                        written,
+                        written.version,
                         sketch,
-                        staged=staged,
+                        staged=written.staged,
                         workers=workers,
                         reporter=reporter,
                     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,10 +22,11 @@ from edl_ckpt.core.checkpoint.scan import (
     row_batches,
 )
 from edl_ckpt.core.commit import open_output
+from edl_ckpt.core.commit.interface import Written
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import CorruptError, LockedError, UnsupportedError
 from edl_ckpt.core.format import bulk, placement
-from edl_ckpt.core.format.model import Extent, Version
+from edl_ckpt.core.format.model import Extent
 from edl_ckpt.core.format.names import Layout, writable_layout
 from edl_ckpt.core.format.shard_layout import write_groups
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan, TargetShard, _Route
@@ -71,8 +71,8 @@ def execute_reshard(
     """Write what a plan says, prove it, publish it by one rename, and seal it; on remote storage as `output.py` says.
 
     The fingerprint of what was read must equal that of what is read back, else EdlCkptError and nothing is
-    published. `keep_old` leaves the old shards of an in-place reshard in the trash. In place the location is locked
-    meanwhile; elsewhere what is known of the version (metrics, tags, note) goes with it. Raises NoSpaceError before
+    published. `keep_old` leaves the old shards of an in-place reshard in the trash. The lock of the output location is
+    held for the whole time. Metrics, tags and the note go along to another location. Raises NoSpaceError before
     anything is written when there is no room, LockedError when the source changed since the plan or another command
     holds the lock.
     """
@@ -80,21 +80,21 @@ def execute_reshard(
     if keep_old and not open_store(plan.output).properties.trash:
         raise UnsupportedError("this storage has no rename, so no trash for the old shards", path=plan.output.url)
     layout = plan.source.layout if plan.in_place else _layout_named(plan.layout, plan.source.layout)
-    lock = location_lock(plan.output, "reshard", wait_seconds=wait_seconds, reporter=reporter)
-    output = open_output(
-        plan.output,
-        layout,
-        plan.version,
-        purpose="reshard",
-        replaces=plan.source if plan.in_place else None,
-        keep_old=keep_old,
-        spool=plan.spool,
-    )
     _allow_open_files(plan.to_ps + plan.from_ps)
     with (
-        lock if plan.in_place else nullcontext(),
+        location_lock(
+            plan.output, "reshard", wait_seconds=wait_seconds, reporter=reporter, create=not plan.in_place
+        ) as place,
         open_checkpoint(plan.source) as checkpoint,
-        output,
+        open_output(
+            place,
+            layout,
+            plan.version,
+            purpose="reshard",
+            replaces=plan.source if plan.in_place else None,
+            keep_old=keep_old,
+            spool=plan.spool,
+        ) as output,
     ):
         _check_unchanged(checkpoint)
         files = output.create([held.size_bytes for held in plan.layouts])
@@ -110,11 +110,11 @@ def execute_reshard(
                 hint=f"try: edl-ckpt verify {plan.ref} --deep",
             )
 
-        def prove(written: Version, staged: bool) -> Seal:  # noqa: FBT001 - as `Prove` has it
+        def prove(written: Written) -> Seal:
             seal = prove_version(
-                written,
+                written.version,
                 read,
-                staged=staged,
+                staged=written.staged,
                 workers=plan.workers,
                 batch_bytes=plan.proof_batch_bytes,
                 piece_bytes=min(plan.piece_bytes, PIECE_BYTES),
@@ -126,8 +126,7 @@ def execute_reshard(
         output.publish(prove)
         written = sum(file.bytes_written for file in files)
         bytes_read = plan.bytes_read + checkpoint.bytes_read
-    if not plan.in_place and plan.version == plan.source.version:
-        with lock:
+        if not plan.in_place and plan.version == plan.source.version:
             copy_metadata(plan.source, plan.output)
     return ReshardResult(
         ref=plan.ref,
