@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from edl_ckpt.core.operations.reshard.execute import ReshardResult
     from edl_ckpt.core.operations.reshard.plan import ReshardPlan
+    from edl_ckpt.core.operations.reshard.settings import ReshardSettings
 
 
 def document(result: ReshardResult) -> dict[str, Any]:
@@ -22,41 +23,41 @@ def document(result: ReshardResult) -> dict[str, Any]:
     return {"schema": "edl-ckpt/reshard/1", **asdict(result), "dry_run": False}
 
 
-def plan_document(plan: ReshardPlan) -> dict[str, Any]:
-    """Return `edl-ckpt/reshard/1` of a dry run: all that is known before anything is written."""
+def plan_document(plan: ReshardPlan, settings: ReshardSettings) -> dict[str, Any]:
+    """Return `edl-ckpt/reshard/1` of a dry run: everything that a survey tells."""
     return {
         "schema": "edl-ckpt/reshard/1",
         "ref": plan.ref,
-        "output": plan.output.url,
+        "output": plan.target.location.url,
         "from_ps": plan.from_ps,
         "to_ps": plan.to_ps,
-        "version": plan.version,
+        "version": plan.target.number,
         "size_bytes": plan.size_bytes,
-        "bytes_read": plan.bytes_read,
+        "bytes_read": plan.survey.bytes_read,
         "bytes_written": 0,
         "rows": plan.rows,
         "seconds": None,
         "peak_memory_bytes": None,
         "fingerprint": None,
-        "shards": [asdict(t) for t in plan.targets],
+        "shards": [asdict(shard) for shard in plan.shards],
         "dry_run": True,
-        "in_place": plan.in_place,
-        "layout": plan.layout,
+        "in_place": plan.target.in_place,
+        "layout": plan.target.layout.name,
         "skew": plan.skew,
-        "warnings": list(plan.warnings),
+        "warnings": [*plan.warnings, *settings.warnings],
     }
 
 
-def plan_human(plan: ReshardPlan) -> Iterator[RenderableType]:
+def plan_human(plan: ReshardPlan, settings: ReshardSettings) -> Iterator[RenderableType]:
     """Yield the shards that would be written."""
     from rich.text import Text
 
-    where = "in place" if plan.in_place else f"in {text.escaped(plan.output.url)}"
+    where = "in place" if plan.target.in_place else f"in {text.escaped(plan.target.location.url)}"
     head = Text(text.escaped(plan.ref), "bold")
     yield head.append(f"  {plan.from_ps} -> {plan.to_ps} PS, {where}", "dim")
-    yield shard_table(plan.targets)
+    yield shard_table(plan.shards)
     content = f"{words.size(plan.size_bytes)}, {text.count(plan.rows, 'row')}"
-    workers = f"{text.count(plan.workers, 'worker')} with batches of {words.size(plan.batch_bytes)}"
+    workers = f"{text.count(settings.workers, 'worker')} with batches of {words.size(settings.batch_bytes)}"
     yield Text(f"{content}, largest shard {plan.skew:.2f} x the mean; {workers}. Nothing was written.", "dim")
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from edl_ckpt.core.operations.reshard.plan import TargetShard
+    from edl_ckpt.core.checkpoint.target import TargetShard
     from edl_ckpt.core.operations.summary import ShardSummary
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.checkpoint.catalog import list_versions, parse_ref, resolve
     from edl_ckpt.core.checkpoint.fingerprint import Fingerprint, fingerprint_checkpoint
     from edl_ckpt.core.checkpoint.reader import Checkpoint, Part, Rows, open_checkpoint
+    from edl_ckpt.core.checkpoint.target import Target, free_target
     from edl_ckpt.core.commit.recovery import Recovery, recover
     from edl_ckpt.core.errors import EdlCkptError
     from edl_ckpt.core.format.model import CheckpointRef, Listing, ShardIndex, State, Version
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.prune.retention import Policy
     from edl_ckpt.core.operations.reshard.execute import ReshardResult, execute_reshard
     from edl_ckpt.core.operations.reshard.plan import ReshardPlan, plan_reshard
+    from edl_ckpt.core.operations.reshard.prepare import prepare_reshard, reshard_version
+    from edl_ckpt.core.operations.reshard.settings import ReshardSettings, settings_for
+    from edl_ckpt.core.operations.reshard.survey import Survey, survey_ids
     from edl_ckpt.core.operations.save import Table, save_checkpoint
     from edl_ckpt.core.operations.stats import TensorStats, tensor_stats
     from edl_ckpt.core.operations.summary import CheckpointSummary, summarize
@@ -56,9 +60,13 @@ _HOMES = {
     "operations.prune.execute": ("execute_prune",),
     "operations.prune.own_shard": ("remove_own_shard",),
     "checkpoint.reader": ("Checkpoint", "Part", "Rows", "open_checkpoint"),
+    "checkpoint.target": ("Target", "free_target"),
     "commit.recovery": ("Recovery", "recover"),
     "operations.reshard.plan": ("ReshardPlan", "plan_reshard"),
     "operations.reshard.execute": ("ReshardResult", "execute_reshard"),
+    "operations.reshard.prepare": ("prepare_reshard", "reshard_version"),
+    "operations.reshard.settings": ("ReshardSettings", "settings_for"),
+    "operations.reshard.survey": ("Survey", "survey_ids"),
     "operations.prune.retention": ("Policy",),
     "operations.stats": ("TensorStats", "tensor_stats"),
     "operations.summary": ("CheckpointSummary", "summarize"),
@@ -74,8 +82,9 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [  # noqa: RUF022 - in the order of the rooms above
     "list_versions", "parse_ref", "resolve", "EdlCkptError", "Fingerprint", "fingerprint_checkpoint",
     "CheckpointRef", "Listing", "ShardIndex", "State", "Version", "row_owners", "variable_owner",
-    "Checkpoint", "Part", "Rows", "open_checkpoint", "ReshardPlan", "ReshardResult", "execute_reshard",
-    "plan_reshard", "TensorStats", "tensor_stats", "CheckpointSummary", "summarize", "Finding", "VerifyResult",
+    "Checkpoint", "Part", "Rows", "open_checkpoint", "Target", "free_target", "Survey", "survey_ids",
+    "ReshardPlan", "plan_reshard", "ReshardSettings", "settings_for", "ReshardResult", "execute_reshard",
+    "prepare_reshard", "reshard_version", "TensorStats", "tensor_stats", "CheckpointSummary", "summarize", "Finding", "VerifyResult",
     "verify_version", "Table", "save_checkpoint", "DiffResult", "diff_versions", "ExportResult", "Selection",
     "export_version", "import_arrays", "Lookup", "look_up", "Policy", "PrunePlan", "make_plan",
     "execute_prune", "remove_own_shard", "CopyPlan", "CopyResult", "plan_copy", "execute_copy",

@@ -99,9 +99,9 @@ def _import_checkpoint(
     from dataclasses import replace
 
     from edl_ckpt.core.operations.reshard.execute import execute_reshard
-    from edl_ckpt.core.operations.reshard.plan import plan_reshard
+    from edl_ckpt.core.operations.reshard.prepare import prepare_reshard
 
-    plan = plan_reshard(
+    plan, settings = prepare_reshard(
         version,
         ps,
         output=location,
@@ -109,6 +109,6 @@ def _import_checkpoint(
         number=number,
         reporter=out.reporter(),
     )
-    for warning in plan.warnings:
+    for warning in (*plan.warnings, *settings.warnings):
         out.warn(warning)
-    return replace(execute_reshard(plan, reporter=out.reporter(), wait_seconds=wait), ref=f"{location}@{number}")
+    return replace(execute_reshard(plan, settings, reporter=out.reporter(), wait_seconds=wait), ref=f"{location}@{number}")

@@ -42,25 +42,26 @@ def reshard_command(
     """
     from edl_ckpt.cli import render_reshard
     from edl_ckpt.core.operations.reshard.execute import execute_reshard
-    from edl_ckpt.core.operations.reshard.plan import plan_reshard
+    from edl_ckpt.core.operations.reshard.prepare import prepare_reshard
     from edl_ckpt.core.parallel import keep_freed_memory
 
     keep_freed_memory()
-    version = resolve_ref(ref, out, to_change=output is None)
-    plan = plan_reshard(
-        version,
+    plan, settings = prepare_reshard(
+        resolve_ref(ref, out, to_change=output is None),
         ps,
-        output=output,
+        output=out.location(output) if output else None,
         layout=layout,
         workers=workers,
         max_memory_bytes=parse_size(max_memory) if max_memory else None,
         reporter=out.reporter(),
     )
-    for warning in plan.warnings:
+    for warning in (*plan.warnings, *settings.warnings):
         out.warn(warning)
     if dry_run:
-        out.show(lambda: render_reshard.plan_document(plan), lambda: render_reshard.plan_human(plan))
+        out.show(
+            lambda: render_reshard.plan_document(plan, settings), lambda: render_reshard.plan_human(plan, settings)
+        )
         return
     wait = parse_duration(lock_wait)
-    result = execute_reshard(plan, keep_old=keep_old, wait_seconds=wait, reporter=out.reporter())
+    result = execute_reshard(plan, settings, keep_old=keep_old, wait_seconds=wait, reporter=out.reporter())
     out.show(lambda: render_reshard.document(result), lambda: render_reshard.human(result))

@@ -1,18 +1,18 @@
 """The layout of v4 shards: every offset is known before a value moves.
 
 `lay_out_shard` computes, from names, shapes and sizes alone, where each value and each id of a shard's file will lie
-and which bytes stand between them.
+and which bytes stand between them. `lay_out_shards` does so for all shards of a version.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from edl_ckpt.core.format import bulk, wire
+from edl_ckpt.core.format import bulk, placement, wire
 from edl_ckpt.core.format.model import DTYPES, DType, TableInfo
 from edl_ckpt.proto import tensor_pb2
 
@@ -49,6 +49,21 @@ class PlacedTable:
     id_bytes: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class CountedTable:
+    """A table whose rows are counted for each shard: int64 [ps_num] rows, and bytes of their ids as varints."""
+
+    info: TableInfo
+    dtype: DType
+    rows: bulk.I64
+    id_bytes: bulk.I64
+
+    def in_shard(self, ps_id: int) -> PlacedTable:
+        """Return the part of the table that one shard has."""
+        rows, id_bytes = int(self.rows[ps_id]), int(self.id_bytes[ps_id])
+        return PlacedTable(self.info.name, self.dtype, self.info.dim, rows, id_bytes)
+
+
 @dataclass(frozen=True, slots=True)
 class ShardLayout:
     """The offsets of everything in a shard's file."""
@@ -81,6 +96,24 @@ class _Builder:
         start = self.at
         self.at += size_bytes
         return start
+
+
+def lay_out_shards(
+    version: int, variables: Iterable[PlacedVariable], tables: Iterable[CountedTable], ps_num: int
+) -> tuple[ShardLayout, ...]:
+    """Return the layouts of all shards of a version: each variable in the shard of its owner, tables in every shard.
+
+    Variables and tables stand in the order of their names' bytes, whatever the order they are given in.
+    """
+    dense: list[list[PlacedVariable]] = [[] for _ in range(ps_num)]
+    for variable in sorted(variables, key=lambda v: v.name.encode()):
+        dense[placement.variable_owner(variable.name, ps_num)].append(variable)
+    ordered = sorted(tables, key=lambda t: t.info.name.encode())
+    infos = [table.info for table in ordered]
+    return tuple(
+        lay_out_shard(version, infos, dense[ps_id], [table.in_shard(ps_id) for table in ordered])
+        for ps_id in range(ps_num)
+    )
 
 
 def lay_out_shard(

@@ -62,8 +62,12 @@ class Location:
         return self.url if path is None else os.path.abspath(path)
 
     def with_url(self, url: str) -> Location:
-        """Return another place on the same storage, with the same options."""
-        return Location(url)
+        """Return another place on the same storage, with the same options.
+
+        >>> Location("s3://bucket/run", {"profile": "ops"}).with_url("s3://bucket/other").options
+        {'profile': 'ops'}
+        """
+        return Location(url, self.options)
 
     def split(self) -> tuple[Location, str]:
         """Return the directory that this lies in, and the name it has there.

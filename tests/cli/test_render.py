@@ -44,6 +44,7 @@ from edl_ckpt.core import (
     PrunePlan,
     ReshardPlan,
     ReshardResult,
+    ReshardSettings,
     TensorStats,
     VerifyResult,
     diff_versions,
@@ -55,7 +56,7 @@ from edl_ckpt.core import (
     look_up,
     open_checkpoint,
     plan_copy,
-    plan_reshard,
+    prepare_reshard,
     save_checkpoint,
     summarize,
     tensor_stats,
@@ -164,23 +165,27 @@ def _check_version(version: Version, tmp_path: Path, capsys: pytest.CaptureFixtu
     if version.state is not State.COMPLETE:
         return
     try:
-        plan = plan_reshard(version, 3, output=str(tmp_path / f"out-{version.version}"))
+        plan, settings = prepare_reshard(version, 3, output=str(tmp_path / f"out-{version.version}"))
     except EdlCkptError:
         return
-    check(render_reshard.plan_document(plan), render_reshard.plan_human(plan), "reshard/1", capsys)
-    result = execute_reshard(plan)
+    check(render_reshard.plan_document(plan, settings), render_reshard.plan_human(plan, settings), "reshard/1", capsys)
+    result = execute_reshard(plan, settings)
     check(render_reshard.document(result), render_reshard.human(result), "reshard/1", capsys)
-    assert set(render_reshard.document(result)) <= set(render_reshard.plan_document(plan))
-    copy = plan_copy([version], plan.output.with_url(f"{plan.output}-copy"))
+    assert set(render_reshard.document(result)) <= set(render_reshard.plan_document(plan, settings))
+    copy = plan_copy([version], plan.target.location.with_url(f"{plan.target.location}-copy"))
     check(render_copy.plan_document(copy), render_copy.plan_human(copy), "copy/1", capsys)
     try:
         copied = execute_copy(copy)
     except EdlCkptError:
         return
     failed = replace(copied, failed=((version.ref, EdlCkptError("a [bold]word\x1b[31m", path="there")),))
-    for outcome in (copied, failed, execute_copy(plan_copy([version], plan.output.with_url(f"{plan.output}-copy")))):
+    for outcome in (
+        copied,
+        failed,
+        execute_copy(plan_copy([version], plan.target.location.with_url(f"{plan.target.location}-copy"))),
+    ):
         check(render_copy.document(outcome), render_copy.human(outcome), "copy/1", capsys)
-    shutil.rmtree(plan.output.url)
+    shutil.rmtree(plan.target.location.url)
 
 
 def renderers() -> dict[str, Callable[..., Any]]:
@@ -208,7 +213,7 @@ class Results:
     close: tuple[Neighbours, ...]
     exported: ExportResult
     imported: Any
-    plan: ReshardPlan
+    plan: tuple[ReshardPlan, ReshardSettings]
     resharded: ReshardResult
     copy_plan: CopyPlan
     copied: CopyResult
@@ -236,7 +241,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
         summary, stats = summarize(new, checkpoint.shards), tensor_stats(checkpoint, variables=None, tables=None)
     found = look_up(new, "a\nb", [3, 4, 999])
     exported = export_version(new, f"{run}.npz")
-    plan, copy = plan_reshard(new, 3, output=f"{run}-3"), plan_copy([old], f"{run}-copy")
+    plan, settings = prepare_reshard(new, 3, output=f"{run}-3")
+    copy = plan_copy([old], f"{run}-copy")
     prune = plan_prune([replace(v, modified=0.0) for v in listing.versions], Policy((Latest(1),)), 2e9)
     series = MetricSeries("log", {1: {"auc": math.nan}, 77: {}}, ("line 1: \x1b",))
     failed = ((new.ref, EdlCkptError("a [bold]word\x1b[31m", path="there")),)
@@ -250,8 +256,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
         close=tuple(find_nearest(new, found, 2)),
         exported=exported,
         imported=import_arrays(f"{run}.npz", f"{run}-in", 9, 2),
-        plan=plan,
-        resharded=execute_reshard(plan),
+        plan=(plan, settings),
+        resharded=execute_reshard(plan, settings),
         copy_plan=copy,
         copied=replace(execute_copy(copy), failed=failed),
         pruned=(prune, PruneResult(tuple(e.ref for e in prune.deletions), prune.deleted_bytes, trashed=True)),
@@ -298,8 +304,8 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "render_prune.plan_human": lambda r: [render_prune.plan_human(r.pruned[0], [r.listing.location])],
     "render_reshard.document": lambda r: [render_reshard.document(r.resharded)],
     "render_reshard.human": lambda r: [render_reshard.human(r.resharded)],
-    "render_reshard.plan_document": lambda r: [render_reshard.plan_document(r.plan)],
-    "render_reshard.plan_human": lambda r: [render_reshard.plan_human(r.plan)],
+    "render_reshard.plan_document": lambda r: [render_reshard.plan_document(*r.plan)],
+    "render_reshard.plan_human": lambda r: [render_reshard.plan_human(*r.plan)],
     "render_verify.document": lambda r: map(render_verify.document, r.verified),
     "render_verify.document_all": lambda r: [render_verify.document_all("run", r.verified, [])],
     "render_verify.human": lambda r: [render_verify.human(r.verified)],

@@ -8,12 +8,12 @@ import pytest
 
 from edl_ckpt.core import (
     execute_copy,
-    execute_reshard,
     list_versions,
     parse_ref,
     plan_copy,
-    plan_reshard,
+    prepare_reshard,
     recover,
+    reshard_version,
     resolve,
     verify_version,
 )
@@ -104,7 +104,7 @@ class Contract:
         version = resolve(parse_ref(self.location))
         found = verify_version(version, level="deep")
         assert found.ok
-        result = execute_reshard(plan_reshard(version, 3, output=str(tmp_path / "out")))
+        result = reshard_version(version, 3, output=str(tmp_path / "out"))
         assert result.fingerprint == found.fingerprint
 
     def test_writing(self) -> None:
@@ -116,12 +116,12 @@ class Contract:
         add_tag(version, "good")
         set_note(version, "words")
         store_policy(self.location, {"rules": []})
-        assert execute_reshard(plan_reshard(version, 5)).fingerprint == text
+        assert reshard_version(version, 5).fingerprint == text
         version = resolve(parse_ref(f"{self.location}@good"))
         assert (version.ps_num, version.metrics, version.note) == (5, {"auc": 0.5}, "words")
-        assert execute_reshard(plan_reshard(version, 3, output=other)).fingerprint == text
+        assert reshard_version(version, 3, output=other).fingerprint == text
         with pytest.raises(RefusedError):
-            plan_reshard(version, 3, output=other)
+            prepare_reshard(version, 3, output=other)
         assert execute_copy(plan_copy([version], f"{other}2")).copied[0].fingerprint == text
         for place in (self.location, other, f"{other}2"):
             held = resolve(parse_ref(f"{place}@20"))

@@ -278,7 +278,7 @@ def _export_checkpoint(
 ) -> ExportResult:
     """Write one merged v4 shard: a file of that name, or a checkpoint_dir that ElasticDL finds."""
     from edl_ckpt.core.operations.reshard.execute import execute_reshard
-    from edl_ckpt.core.operations.reshard.plan import plan_reshard
+    from edl_ckpt.core.operations.reshard.prepare import prepare_reshard
 
     if not wish.is_lossless:
         raise UsageError("a checkpoint is exported whole: no --table, --variable, --dtype or --dense-rows")
@@ -288,13 +288,13 @@ def _export_checkpoint(
         with StagedOutput(target, is_directory=False, force=force) as staged:
             inner = staged.path + ".d"
             staged.also(inner)
-            plan = plan_reshard(version, 1, output=inner, layout="elasticdl", reporter=reporter)
-            result = execute_reshard(plan, reporter=reporter)
+            plan, settings = prepare_reshard(version, 1, output=inner, layout="elasticdl", reporter=reporter)
+            result = execute_reshard(plan, settings, reporter=reporter)
             os.rename(result.shards[0].path, staged.path)
             staged.publish()
     else:
-        plan = plan_reshard(version, 1, output=goal, layout="elasticdl", reporter=reporter)
-        result = execute_reshard(plan, reporter=reporter)
+        plan, settings = prepare_reshard(version, 1, output=goal, layout="elasticdl", reporter=reporter)
+        result = execute_reshard(plan, settings, reporter=reporter)
     files = (
         _files(target)
         if os.path.isfile(target)

@@ -7,7 +7,6 @@ read and what can be read back must have one fingerprint, else nothing is publis
 from __future__ import annotations
 
 import os
-import resource
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ import numpy as np
 
 from edl_ckpt.core.checkpoint.fingerprint import ContentSketch
 from edl_ckpt.core.checkpoint.proof import prove_version
+from edl_ckpt.core.checkpoint.target import TargetShard, free_target
 from edl_ckpt.core.commit import open_output
 from edl_ckpt.core.commit.interface import Written
 from edl_ckpt.core.commit.recovery import location_lock
@@ -27,13 +27,13 @@ from edl_ckpt.core.format.model import ShardFile, State, TableInfo, Version
 from edl_ckpt.core.format.names import writable_layout
 from edl_ckpt.core.format.shard_layout import PlacedTable, PlacedVariable, ShardLayout, lay_out_shard, write_groups
 from edl_ckpt.core.operations.importing.arrays import ArrayData, ArraySource, chunks
+from edl_ckpt.core.memory import peak_memory_bytes
 from edl_ckpt.core.operations.reshard.execute import ReshardResult
-from edl_ckpt.core.operations.reshard.plan import TargetShard, check_free
 from edl_ckpt.core.parallel import default_workers
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.seal import Seal
-from edl_ckpt.core.storage import LocationLike, open_store
+from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import Sink
 from edl_ckpt.core.storage.location import Location
@@ -121,8 +121,7 @@ def import_arrays(
         raise UsageError(f"a version is a number of 31 bits, got {version}")
     chosen = writable_layout(layout)
     where = Location.of(location)
-    final = open_store(where).path(chosen.version_dir(version))
-    check_free(where, version, final)
+    final = free_target(where, chosen, version).directory
     with ArraySource(Location.of(source)) as arrays:
         variables, tables = assign_names(arrays, names or NameMap())
         for table in tables:
@@ -167,7 +166,7 @@ def import_arrays(
     return ReshardResult(
         f"{where}@{version}",
         where.url,
-        None,
+        None,  # type: ignore[arg-type]
         ps_num,
         version,
         size,
@@ -175,7 +174,7 @@ def import_arrays(
         size,
         sum(shard.rows for shard in shards),
         time.perf_counter() - begin,
-        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        peak_memory_bytes(),
         seals[0].fingerprint,
         shards,
     )

@@ -1,10 +1,14 @@
-"""Carrying out a reshard: values stream once, each batch ordered by owner and written at its offsets."""
+"""Carrying out a reshard: values stream once, each batch ordered by owner and written at its offsets.
+
+Ids move as the varint bytes they are. The fingerprint of the values that were read must be that of the values that
+are read back, or nothing becomes visible.
+"""
 
 from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,15 +25,17 @@ from edl_ckpt.core.checkpoint.scan import (
     read_piece,
     row_batches,
 )
+from edl_ckpt.core.checkpoint.target import TargetShard
 from edl_ckpt.core.commit import open_output
-from edl_ckpt.core.commit.interface import Written
+from edl_ckpt.core.commit.interface import LockedLocation, Written
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import CorruptError, LockedError, UnsupportedError
 from edl_ckpt.core.format import bulk, placement
-from edl_ckpt.core.format.model import Extent
-from edl_ckpt.core.format.names import Layout, writable_layout
 from edl_ckpt.core.format.shard_layout import write_groups
-from edl_ckpt.core.operations.reshard.plan import ReshardPlan, TargetShard, _Route
+from edl_ckpt.core.memory import peak_memory_bytes
+from edl_ckpt.core.operations.reshard.plan import ReshardPlan, Route
+from edl_ckpt.core.operations.reshard.settings import ReshardSettings, settings_for
+from edl_ckpt.core.operations.reshard.survey import PieceCounts
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.annotate import copy_metadata
@@ -41,14 +47,11 @@ from edl_ckpt.core.storage.interface import Sink
 
 @dataclass(frozen=True, slots=True)
 class ReshardResult:
-    """What a reshard or an import wrote; `fingerprint` is that of what was read and of what was read back.
-
-    `from_ps` is None where the source was no checkpoint.
-    """
+    """The written version; `fingerprint` is that of what was read and of what was read back."""
 
     ref: str
     output: str
-    from_ps: int | None
+    from_ps: int
     to_ps: int
     version: int
     size_bytes: int
@@ -63,50 +66,58 @@ class ReshardResult:
 
 def execute_reshard(
     plan: ReshardPlan,
+    settings: ReshardSettings | None = None,
+    *,
+    keep_old: bool = False,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = SILENT,
+) -> ReshardResult:
+    """Write what a plan says, prove it, make it visible and seal it; the target is locked meanwhile.
+
+    `settings` are those of `settings_for(plan)` by default. `keep_old` leaves the old shards of an in-place reshard in
+    the trash. Elsewhere the version's metadata (metrics, tags, note) is copied with it. Raises LockedError when another
+    command holds the lock for longer than `wait_seconds`, or when the source changed since it was surveyed;
+    NoSpaceError, before anything is written, when there is no room; EdlCkptError when the proof fails.
+    """
+    if keep_old and not open_store(plan.target.location).properties.trash:
+        raise UnsupportedError(
+            "this storage has no rename, so no trash for the old shards", path=plan.target.location.url
+        )
+    lock = location_lock(plan.target.location, "reshard", create=True, wait_seconds=wait_seconds, reporter=reporter)
+    with lock as place:
+        return write_reshard(plan, place, settings or settings_for(plan), keep_old=keep_old, reporter=reporter)
+
+
+def write_reshard(
+    plan: ReshardPlan,
+    place: LockedLocation,
+    settings: ReshardSettings,
     *,
     keep_old: bool = False,
     reporter: Reporter = SILENT,
-    wait_seconds: float = LOCK_WAIT_SECONDS,
 ) -> ReshardResult:
-    """Write what a plan says, prove it, publish it by one rename, and seal it; on remote storage as `output.py` says.
-
-    The fingerprint of what was read must equal that of what is read back, else EdlCkptError and nothing is
-    published. `keep_old` leaves the old shards of an in-place reshard in the trash. The lock of the output location is
-    held for the whole time. Metrics, tags and the note go along to another location. Raises NoSpaceError before
-    anything is written when there is no room, LockedError when the source changed since the plan or another command
-    holds the lock.
-    """
+    """Do the work of `execute_reshard` for a caller that holds the lock of the target."""
     begin = time.perf_counter()
-    if keep_old and not open_store(plan.output).properties.trash:
-        raise UnsupportedError("this storage has no rename, so no trash for the old shards", path=plan.output.url)
-    layout = plan.source.layout if plan.in_place else _layout_named(plan.layout, plan.source.layout)
+    target, source = plan.target, plan.survey.source
+    output = open_output(
+        place,
+        target.layout,
+        target.number,
+        purpose="reshard",
+        replaces=target.replaces,
+        keep_old=keep_old,
+        spool=settings.spool,
+    )
     _allow_open_files(plan.to_ps + plan.from_ps)
-    with (
-        location_lock(
-            plan.output, "reshard", wait_seconds=wait_seconds, reporter=reporter, create=not plan.in_place
-        ) as place,
-        open_checkpoint(plan.source) as checkpoint,
-        open_output(
-            place,
-            layout,
-            plan.version,
-            purpose="reshard",
-            replaces=plan.source if plan.in_place else None,
-            keep_old=keep_old,
-            spool=plan.spool,
-        ) as output,
-    ):
+    with open_checkpoint(source) as checkpoint, output:
         _check_unchanged(checkpoint)
-        files = output.create([held.size_bytes for held in plan.layouts])
-        for file, held in zip(files, plan.layouts, strict=True):
-            for offset, data in held.between:
-                file.write(offset, data)
-        read = _stream(plan, checkpoint, files, reporter)
-        if plan.source.fingerprint not in {"", read.text}:
+        files = output.create([layout.size_bytes for layout in plan.layouts])
+        read = _Move(plan, settings, checkpoint, files, reporter).run()
+        if source.fingerprint not in {"", read.text}:
             raise CorruptError(
-                "what was read is not what was sealed; nothing was published",
+                "the values do not have the fingerprint in the version's seal; nothing was published",
                 code="fingerprint-mismatch",
-                path=plan.source.path,
+                path=source.path,
                 hint=f"try: edl-ckpt verify {plan.ref} --deep",
             )
 
@@ -115,42 +126,38 @@ def execute_reshard(
                 written.version,
                 read,
                 staged=written.staged,
-                workers=plan.workers,
-                batch_bytes=plan.proof_batch_bytes,
-                piece_bytes=min(plan.piece_bytes, PIECE_BYTES),
+                workers=settings.workers,
+                batch_bytes=settings.proof_batch_bytes,
+                piece_bytes=min(settings.piece_bytes, PIECE_BYTES),
                 reporter=reporter,
             )
             _check_unchanged(checkpoint)
             return seal
 
         output.publish(prove)
-        written = sum(file.bytes_written for file in files)
-        bytes_read = plan.bytes_read + checkpoint.bytes_read
-        if not plan.in_place and plan.version == plan.source.version:
-            copy_metadata(plan.source, plan.output)
+        bytes_written = sum(file.bytes_written for file in files)
+        bytes_read = plan.survey.bytes_read + checkpoint.bytes_read
+    if not target.in_place and target.number == source.version:
+        copy_metadata(source, target.location)
     return ReshardResult(
         ref=plan.ref,
-        output=plan.output.url,
+        output=target.location.url,
         from_ps=plan.from_ps,
         to_ps=plan.to_ps,
-        version=plan.version,
+        version=target.number,
         size_bytes=plan.size_bytes,
         bytes_read=bytes_read,
-        bytes_written=written,
+        bytes_written=bytes_written,
         rows=plan.rows,
         seconds=time.perf_counter() - begin,
-        peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        peak_memory_bytes=peak_memory_bytes(),
         fingerprint=read.text,
-        shards=plan.targets,
+        shards=plan.shards,
     )
 
 
-def _layout_named(name: str, own: Layout) -> Layout:
-    return own if own.name == name else writable_layout(name)
-
-
 def _check_unchanged(checkpoint: Checkpoint) -> None:
-    """Raise LockedError when a source file is not the one that was planned from."""
+    """Raise LockedError when a source file is not the one that was surveyed."""
     checkpoint.check_unchanged()
     for shard in checkpoint.shards:
         if checkpoint.reader(shard).size_bytes != shard.file.size_bytes:
@@ -164,89 +171,105 @@ def _allow_open_files(count: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(count + 64, hard), hard))
 
 
-def _stream(plan: ReshardPlan, checkpoint: Checkpoint, files: Sequence[Sink], reporter: Reporter) -> Fingerprint:
-    """Pass two: read every value once, order by owner, write at its offset; return the source's fingerprint."""
-    sketch = ContentSketch()
-    reporter.start("resharding", sum(v.size_bytes for v in _sources(checkpoint)))
+@dataclass(frozen=True, slots=True, eq=False)
+class _PieceMove:
+    """One piece of ids, and where its rows go."""
 
-    def move(task: _Route | DensePiece) -> None:
+    piece: IdPiece
+    counts: PieceCounts
+    route: Route
+
+
+class _Move:
+    """The pass over the values: each is read once, ordered by owner, and written at its offset."""
+
+    def __init__(
+        self,
+        plan: ReshardPlan,
+        settings: ReshardSettings,
+        checkpoint: Checkpoint,
+        files: Sequence[Sink],
+        reporter: Reporter,
+    ) -> None:
+        self._plan = plan
+        self._settings = settings
+        self._checkpoint = checkpoint
+        self._files = files
+        self._reporter = reporter
+        self._sketch = ContentSketch()
+
+    def run(self) -> Fingerprint:
+        """Write everything; return the fingerprint of the values that were read."""
+        plan, survey = self._plan, self._plan.survey
+        for file, layout in zip(self._files, plan.layouts, strict=True):
+            for offset, data in layout.between:
+                file.write(offset, data)
+        self._reporter.start("resharding", self._value_bytes())
+        # Each target from front to back: fewer of its parts are open then.
+        dense = sorted(dense_pieces(self._checkpoint, self._settings.batch_bytes), key=self._place)
+        pieces = zip(survey.pieces, survey.counts, plan.routes, strict=True)
+        tasks: list[DensePiece | _PieceMove] = [*dense, *(_PieceMove(*each) for each in pieces)]
+        for _ in run_parallel(self._do, tasks, self._settings.workers):
+            pass
+        return fingerprint_of(self._checkpoint, self._sketch)
+
+    def _value_bytes(self) -> int:
+        shards = self._checkpoint.shards
+        dense = sum(variable.size_bytes for shard in shards for variable in shard.variables)
+        return dense + sum(table.values.size_bytes for shard in shards for table in shard.tables)
+
+    def _place(self, piece: DensePiece) -> tuple[int, int]:
+        """Return the target shard of a piece of a variable, and its offset there."""
+        owner = placement.variable_owner(piece.entry.name, self._plan.to_ps)
+        return owner, self._plan.layouts[owner].dense_at[piece.entry.name] + piece.start
+
+    def _do(self, task: DensePiece | _PieceMove) -> None:
         if isinstance(task, DensePiece):
-            _move_dense(plan, checkpoint, task, files, sketch)
-            reporter.advance(task.size)
+            self._move_dense(task)
         else:
-            _move_rows(plan, checkpoint, task, files, sketch, reporter)
+            self._move_rows(task)
 
-    def place(piece: DensePiece) -> tuple[int, int]:  # each target from front to back: fewer of its parts are open
-        owner = placement.variable_owner(piece.entry.name, plan.to_ps)
-        return owner, plan.layouts[owner].dense_at[piece.entry.name] + piece.start
+    def _move_dense(self, piece: DensePiece) -> None:
+        data = read_dense(self._checkpoint, piece)
+        self._sketch.add_dense(piece.entry.name, piece.entry.size_bytes, piece.start, data)
+        owner, offset = self._place(piece)
+        self._files[owner].write(offset, data.data)
+        self._reporter.advance(piece.size)
 
-    dense = sorted(dense_pieces(checkpoint, plan.batch_bytes), key=place)
-    tasks: list[_Route | DensePiece] = [*dense, *plan.routes]
-    for _ in run_parallel(move, tasks, plan.workers):
-        pass
-    return fingerprint_of(checkpoint, sketch)
+    def _move_rows(self, task: _PieceMove) -> None:
+        """Write the ids of a piece, then its rows in batches."""
+        block = read_piece(self._checkpoint, task.piece)
+        owner = bulk.owners(block.ids, self._plan.to_ps)
+        counts = task.counts
+        if len(block.ids) != int(counts.rows.sum()) or len(block.data) != int(counts.id_bytes.sum()):
+            raise _changed_ids(task.piece)
+        try:
+            ids = bulk.group_varints(block.data, block.lengths, owner, counts.id_bytes)
+        except ValueError:  # other owners than the survey counted
+            raise _changed_ids(task.piece) from None
+        write_groups(self._files, ids, counts.id_bytes, task.route.ids_at)
+        table, row_bytes = task.piece.entry.name, task.piece.entry.row_bytes
+        values_at = task.route.values_at.copy()
+        grouped: bulk.U8 | None = None
+        batches = row_batches(self._checkpoint, task.piece, len(block.ids), self._settings.batch_bytes)
+        for some, values in batches:
+            self._sketch.add_rows(table, block.ids[some], values)
+            if row_bytes:
+                rows, _ = bulk.tally(owner[some], block.lengths[some], self._plan.to_ps)
+                ordered = values
+                if rows.max() < len(values):  # else all go to one target, as they are: merging 8 into 4, say
+                    grouped = np.empty_like(values) if grouped is None else grouped
+                    ordered = grouped[: len(values)]
+                    bulk.group_rows(values, owner[some], rows, ordered)
+                write_groups(self._files, ordered.reshape(-1), rows * row_bytes, values_at)
+                values_at += rows * row_bytes
+            self._reporter.advance(values.nbytes)
 
 
-def _sources(checkpoint: Checkpoint) -> Iterator[Extent]:
-    for shard in checkpoint.shards:
-        yield from (v.values for v in shard.variables)
-        yield from (t.values for t in shard.tables)
-
-
-def _move_dense(
-    plan: ReshardPlan,
-    checkpoint: Checkpoint,
-    piece: DensePiece,
-    files: Sequence[Sink],
-    sketch: ContentSketch,
-) -> None:
-    data = read_dense(checkpoint, piece)
-    sketch.add_dense(piece.entry.name, piece.entry.size_bytes, piece.start, data)
-    owner = placement.variable_owner(piece.entry.name, plan.to_ps)
-    files[owner].write(plan.layouts[owner].dense_at[piece.entry.name] + piece.start, data.data)
-
-
-def _moved(piece: IdPiece) -> LockedError:
+def _changed_ids(piece: IdPiece) -> LockedError:
     return LockedError(
-        f"table {piece.entry.name!r}: its ids are not what they were a moment ago",
+        f"table {piece.entry.name!r}: its ids have changed since they were counted",
         path=piece.shard.file.path,
         offset=piece.start,
-        hint="somebody is writing it, or it is read wrongly; try again",
+        hint="another process is writing the shard, or the storage returns wrong bytes; try again",
     )
-
-
-def _move_rows(
-    plan: ReshardPlan,
-    checkpoint: Checkpoint,
-    route: _Route,
-    files: Sequence[Sink],
-    sketch: ContentSketch,
-    reporter: Reporter,
-) -> None:
-    """Move the rows and ids of one piece to their targets."""
-    piece = route.piece
-    block = read_piece(checkpoint, piece)
-    owner = bulk.owners(block.ids, plan.to_ps)
-    if len(block.ids) != int(route.rows.sum()) or len(block.data) != int(route.id_bytes.sum()):
-        raise _moved(piece)
-    try:
-        ids = bulk.group_varints(block.data, block.lengths, owner, route.id_bytes)
-    except ValueError:  # of other owners than the plan counted
-        raise _moved(piece) from None
-    write_groups(files, ids, route.id_bytes, route.ids_at)
-    at = route.values_at.copy()
-    grouped: bulk.U8 | None = None
-    for some, values in row_batches(checkpoint, piece, len(block.ids), plan.batch_bytes):
-        sketch.add_rows(piece.entry.name, block.ids[some], values)
-        if piece.entry.row_bytes:
-            rows, _ = bulk.tally(owner[some], block.lengths[some], plan.to_ps)
-            sizes = rows * piece.entry.row_bytes
-            if rows.max() == len(values):  # merging 8 into 4, say: all go to one target as they are
-                write_groups(files, values.reshape(-1), sizes, at)
-            else:
-                if grouped is None:
-                    grouped = np.empty_like(values)
-                bulk.group_rows(values, owner[some], rows, grouped[: len(values)])
-                write_groups(files, grouped.reshape(-1), sizes, at)
-            at += sizes
-        reporter.advance(values.nbytes)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from checkpoints import only
-from edl_ckpt.core import execute_reshard, open_checkpoint, plan_reshard
+from edl_ckpt.core import open_checkpoint, reshard_version
 from oracle import combined, read_model
 
 
@@ -52,6 +52,6 @@ def test_unpacked_and_split_ids(tmp_path: Path, either_kernel: str) -> None:
     version = only(tmp_path / "a")
     with open_checkpoint(version) as checkpoint:
         assert [int(i) for batch in checkpoint.table("e", batch_rows=2) for i in batch.ids] == ids
-    execute_reshard(plan_reshard(version, 3, output=str(tmp_path / "b")))
+    reshard_version(version, 3, output=str(tmp_path / "b"))
     files = [Path(s.path) for s in only(tmp_path / "b").shards]
     assert combined(read_model(files)) == combined(read_model([directory / "variables-0-of-1.chkpt"]))

@@ -13,15 +13,7 @@ import pytest
 
 import elasticdl_rules
 from checkpoints import only
-from edl_ckpt.core import (
-    execute_reshard,
-    open_checkpoint,
-    parse_ref,
-    plan_reshard,
-    resolve,
-    save_checkpoint,
-    verify_version,
-)
+from edl_ckpt.core import open_checkpoint, parse_ref, reshard_version, resolve, save_checkpoint, verify_version
 from edl_ckpt.core.checkpoint import sealing as module
 from edl_ckpt.core.errors import LockedError, UsageError
 from edl_ckpt.core.operations.save import Table
@@ -129,13 +121,13 @@ def test_damaged_seal(run: Path, change: Any) -> None:
     assert [f.code for f in found.findings] == ["checksum-mismatch"]
     with pytest.raises(UsageError):
         read_seal(open_store(str(run)), 7)
-    execute_reshard(plan_reshard(only(run), 2, output=str(run) + "2"))
+    reshard_version(only(run), 2, output=str(run) + "2")
 
 
 def test_other_files_under_the_number(run: Path, tmp_path: Path) -> None:
     """A seal of other files than those that are there is told at every level, until the version is sealed anew."""
     shutil.copytree(run, tmp_path / "copy")
-    execute_reshard(plan_reshard(only(tmp_path / "copy"), 2))
+    reshard_version(only(tmp_path / "copy"), 2)
     shutil.rmtree(run / "version_7")
     shutil.copytree(tmp_path / "copy/version_7", run / "version_7")
     for level in ("quick", "default", "deep"):
@@ -179,7 +171,7 @@ def test_what_we_write_is_sealed(run: Path, tmp_path: Path) -> None:
     """Reshard, in place or not, import and export as a checkpoint leave sealed versions; prune takes seals along."""
     text = only(run).fingerprint
     assert text.startswith("edl1:")
-    execute_reshard(plan_reshard(only(run), 4))
+    reshard_version(only(run), 4)
     assert only(run).fingerprint == text
     arrays = tmp_path / "m.safetensors"
     assert edl("export", run, arrays).returncode == 0

@@ -17,8 +17,9 @@ from edl_ckpt.core import (
     execute_reshard,
     list_versions,
     plan_copy,
-    plan_reshard,
+    prepare_reshard,
     recover,
+    reshard_version,
     verify_version,
 )
 from edl_ckpt.core.commit import local as publish
@@ -46,7 +47,7 @@ def halfway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def reshard() -> None:
         monkeypatch.setattr(files, "_renameat2", lambda: None)
         monkeypatch.setattr(os, "rename", rename)
-        execute_reshard(plan_reshard(only(tmp_path / "run"), 2))
+        reshard_version(only(tmp_path / "run"), 2)
 
     assert run_forked(reshard) == 9
     assert list_versions(str(tmp_path / "run")).versions == ()
@@ -101,10 +102,10 @@ def test_who_waits_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_refused_publish_keeps_the_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A version that came under the number meanwhile keeps its seal when ours is refused."""
     save_small(tmp_path / "a", 7)
-    plan = plan_reshard(only(tmp_path / "a"), 2, output=str(tmp_path / "b"))
+    plan, settings = prepare_reshard(only(tmp_path / "a"), 2, output=str(tmp_path / "b"))
     save_small(tmp_path / "b", 7)
     with pytest.raises(RefusedError):
-        execute_reshard(plan)
+        execute_reshard(plan, settings)
     check = verify_version(only(tmp_path / "b"), level="deep")
     assert (check.sealed, check.findings) == (True, ())
 

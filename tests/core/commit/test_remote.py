@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from checkpoints import at
-from edl_ckpt.core import execute_reshard, list_versions, plan_reshard, save_checkpoint, verify_version
+from edl_ckpt.core import list_versions, reshard_version, save_checkpoint, verify_version
 from edl_ckpt.core.commit.recovery import recover
 from edl_ckpt.core.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.operations.save import Table
@@ -47,7 +47,7 @@ def test_in_place_never_looks_whole_when_it_is_not(s3: Bucket, tmp_path: Path, b
 
     for operation in ("put", "delete", "delete_many", "get", "head", "complete"):
         s3.proxy.fail(Fault(hook(look), operation=operation, times=None))
-    result = execute_reshard(plan_reshard(at(s3.url), after))
+    result = reshard_version(at(s3.url), after)
     look(s3.proxy.requests[0])
     old = {f"variables-{i}-of-{before}.ckpt" for i in range(before)}
     new = {f"variables-{i}-of-{after}.ckpt" for i in range(after)}
@@ -61,7 +61,7 @@ def test_in_place_never_looks_whole_when_it_is_not(s3: Bucket, tmp_path: Path, b
                 assert names in (old, new)
     assert verify_version(at(s3.url), level="deep").fingerprint == result.fingerprint
     with pytest.raises(RefusedError, match="as many shards"):
-        execute_reshard(plan_reshard(at(s3.url), after))
+        reshard_version(at(s3.url), after)
 
 
 def disturb_in_place(s3: Bucket, operations: Sequence[Operation]) -> int:
@@ -73,7 +73,7 @@ def disturb_in_place(s3: Bucket, operations: Sequence[Operation]) -> int:
             s3.proxy.reset()
             armed = s3.proxy.fail(Fault(status(403, "AccessDenied"), operation=operation, nth=nth, times=None))
             with suppress(EdlCkptError):
-                execute_reshard(plan_reshard(at(s3.url), 3 - (at(s3.url).ps_num or 0)))
+                reshard_version(at(s3.url), 3 - (at(s3.url).ps_num or 0))
             s3.proxy.heal()
             s3.delete("run/.edl-ckpt-0/lock-0")  # as when it was left long ago
             recover(s3.url)

@@ -21,7 +21,7 @@ from edl_ckpt.core.errors import CorruptError
 from edl_ckpt.core.format.wire import varint
 from edl_ckpt.core.operations.diff import diff_versions
 from edl_ckpt.core.operations.lookup import find_nearest, look_up
-from edl_ckpt.core.operations.reshard.plan import plan_reshard
+from edl_ckpt.core.operations.reshard.prepare import prepare_reshard
 from edl_ckpt.core.operations.stats import tensor_stats
 from edl_ckpt.core.parallel import default_workers
 from edl_ckpt.proto import tensor_pb2
@@ -228,7 +228,7 @@ def test_empty_table_without_info(tmp_path: Path) -> None:
     with pytest.raises(
         CorruptError, match="'t': no shard has an info for the table: its initializer is lost"
     ) as caught:
-        plan_reshard(version, 3, output=str(tmp_path / "b"))
+        prepare_reshard(version, 3, output=str(tmp_path / "b"))
     assert caught.value.code == "missing-table-info"
 
 

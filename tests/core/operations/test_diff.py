@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import elasticdl_rules
 from builders import models, write_checkpoint
 from checkpoints import only
-from edl_ckpt.core import execute_reshard, plan_reshard, save_checkpoint
+from edl_ckpt.core import reshard_version, save_checkpoint
 from edl_ckpt.core.errors import CorruptError, IncompleteError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES, DiffResult, diff_versions
@@ -107,7 +107,7 @@ def list_rows(version: Version) -> int:
 def test_equal_after_reshard(tmp_path: Path, case: str) -> None:
     """A version equals itself in another generation and with another shard count."""
     version = only(GOLDEN / case)
-    execute_reshard(plan_reshard(version, 5, output=str(tmp_path)))
+    reshard_version(version, 5, output=str(tmp_path))
     found = diff_versions(version, only(tmp_path))
     assert found.equal
     assert found.fingerprint_a == found.fingerprint_b

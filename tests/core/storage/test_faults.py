@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from edl_ckpt.core import execute_reshard, parse_ref, plan_reshard, resolve, verify_version
+from edl_ckpt.core import execute_reshard, parse_ref, prepare_reshard, resolve, verify_version
 from edl_ckpt.core.errors import (
     AuthError,
     EdlCkptError,
@@ -71,10 +71,10 @@ def test_a_file_server_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     shutil.copytree(GOLDEN / "current/ps2", tmp_path / "run")
     version = resolve(parse_ref(str(tmp_path / "run")))
-    plan = plan_reshard(version, 3, output=str(tmp_path / "out"))
+    plan, settings = prepare_reshard(version, 3, output=str(tmp_path / "out"))
     real = store.LocalStore.open
     monkeypatch.setattr(store.LocalStore, "open", lambda self, path: Failing(real(self, path), code))
-    for act in (lambda: execute_reshard(plan), lambda: verify_version(version, level="deep")):
+    for act in (lambda: execute_reshard(plan, settings), lambda: verify_version(version, level="deep")):
         with pytest.raises(EdlCkptError) as end:
             act()
         assert end.value.exit_code == exit_code

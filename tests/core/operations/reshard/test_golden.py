@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import elasticdl_rules
-from edl_ckpt.core import execute_reshard, parse_ref, plan_reshard, resolve, verify_version
+from edl_ckpt.core import parse_ref, reshard_version, resolve, verify_version
 from golden_cases import ALL, section_of, shard_files
 from oracle import combined, read_model, without_slots
 from places import GOLDEN
@@ -20,7 +20,7 @@ from places import GOLDEN
 def test_reshard_golden(case: str, ps_num: int, expected: Any, tmp_path: Path) -> None:
     """Resharded to any count, the oracle finds the expected content, verify no error, the placement is the rule."""
     version = resolve(parse_ref(str(GOLDEN / case)))
-    result = execute_reshard(plan_reshard(version, ps_num, output=str(tmp_path)))
+    result = reshard_version(version, ps_num, output=str(tmp_path))
     files = shard_files(tmp_path)
     assert len(files) == ps_num
     assert combined(without_slots(read_model(files))) == section_of(expected, case)["combined"]
@@ -37,8 +37,8 @@ def test_scan_is_undisturbed_in_place(tmp_path: Path) -> None:
     location = tmp_path / "run"
     shutil.copytree(GOLDEN / "multi", location)
     before = elasticdl_rules.answer(location)
-    execute_reshard(plan_reshard(resolve(parse_ref(str(location))), 3), keep_old=True)
+    reshard_version(resolve(parse_ref(str(location))), 3, keep_old=True)
     assert elasticdl_rules.answer(location) == before == ("version-20", "version-20")
     assert (location / ".edl-ckpt-0").is_dir()
-    execute_reshard(plan_reshard(resolve(parse_ref(f"{location}@9")), 5))
+    reshard_version(resolve(parse_ref(f"{location}@9")), 5)
     assert elasticdl_rules.answer(location) == before

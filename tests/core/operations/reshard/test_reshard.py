@@ -16,7 +16,15 @@ from hypothesis import strategies as st
 import elasticdl_rules
 from builders import LAYOUTS, models, write_checkpoint
 from checkpoints import files_but_seals, only, save_mixed
-from edl_ckpt.core import execute_reshard, open_checkpoint, parse_ref, plan_reshard, resolve, verify_version
+from edl_ckpt.core import (
+    execute_reshard,
+    open_checkpoint,
+    parse_ref,
+    prepare_reshard,
+    reshard_version,
+    resolve,
+    verify_version,
+)
 from edl_ckpt.core.checkpoint import reader, scan
 from edl_ckpt.core.commit import local as publish
 from edl_ckpt.core.commit.recovery import location_lock
@@ -31,7 +39,7 @@ from edl_ckpt.core.errors import (
 )
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.model import TableEntry
-from edl_ckpt.core.operations.reshard import plan as reshard
+from edl_ckpt.core.operations.reshard import survey as surveying
 from edl_ckpt.core.storage import files
 from edl_ckpt.core.storage.interface import RangeReader
 from oracle import Model, combined, read_model
@@ -62,12 +70,12 @@ def test_identity(
         assert generation in {"v1", "v2"}
         return
     try:
-        there = execute_reshard(plan_reshard(source, new, output=str(base / "b")))
+        there = reshard_version(source, new, output=str(base / "b"))
     except CorruptError as error:
         assert error.code in {"unsupported-dtype", "content-size-mismatch", "malformed"}  # noqa: PT017
         assert generation in {"v1", "v2"}  # several generations look alike when too little tells them apart
         return
-    back = execute_reshard(plan_reshard(only(base / "b"), old, output=str(base / "c")))
+    back = reshard_version(only(base / "b"), old, output=str(base / "c"))
     assert there.fingerprint == back.fingerprint
     for place in ("b", "c"):
         files = [Path(s.path) for s in only(base / place).shards]
@@ -79,26 +87,26 @@ def test_identity(
 def test_same_bytes_whatever_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, either_kernel: str) -> None:
     """The written bytes depend neither on workers, nor on the sizes of batches and pieces, nor on the kernel."""
     version = save_mixed(tmp_path / "a")
-    execute_reshard(plan_reshard(version, 5, output=str(tmp_path / "b")))
+    reshard_version(version, 5, output=str(tmp_path / "b"))
     first = files_but_seals(tmp_path / "b")
     for run, (workers, memory) in enumerate([(1, None), (2, 1_200_000), (7, 3_000_000)]):
-        monkeypatch.setattr(reshard, "PIECE_BYTES", 1 << (12 + run))
+        monkeypatch.setattr(surveying, "PIECE_BYTES", 1 << (12 + run))
         out = tmp_path / f"c{run}"
-        execute_reshard(plan_reshard(version, 5, output=str(out), workers=workers, max_memory_bytes=memory))
+        reshard_version(version, 5, output=str(out), workers=workers, max_memory_bytes=memory)
         assert files_but_seals(out) == first
 
 
 def test_each_value_is_read_once(tmp_path: Path) -> None:
     """Between plan and execution every value byte of the source is read once, and its ids twice, plus headers."""
     version = save_mixed(tmp_path / "a")
-    plan = plan_reshard(version, 4, output=str(tmp_path / "b"))
-    result = execute_reshard(plan)
+    plan, settings = prepare_reshard(version, 4, output=str(tmp_path / "b"))
+    result = execute_reshard(plan, settings)
     with open_checkpoint(version) as checkpoint:
         headers = checkpoint.bytes_read
         values = sum(v.size_bytes for s in checkpoint.shards for v in s.variables)
         values += sum(t.values.size_bytes for s in checkpoint.shards for t in s.tables)
         ids = sum(run.end - run.start for s in checkpoint.shards for t in s.tables for run in t.ids)
-    assert plan.bytes_read < headers + 1.01 * ids + 1000
+    assert plan.survey.bytes_read < headers + 1.01 * ids + 1000
     assert values + 2 * ids < result.bytes_read <= values + 2 * ids + 2 * headers + 1000
     assert result.bytes_written == result.size_bytes == sum(len(b) for b in files_but_seals(tmp_path / "b").values())
 
@@ -114,12 +122,12 @@ def test_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         return real(file, entry, first, rows)
 
     monkeypatch.setattr(scan, "read_rows", read_rows)
-    plan = plan_reshard(version, 4, output=str(tmp_path / "b"), max_memory_bytes=400_000)
-    execute_reshard(plan)
-    assert plan.batch_bytes < 200_000
-    assert plan.proof_batch_bytes <= 200_000
-    assert max(seen) <= max(plan.batch_bytes, plan.proof_batch_bytes)
-    assert min(seen) <= plan.batch_bytes
+    plan, settings = prepare_reshard(version, 4, output=str(tmp_path / "b"), max_memory_bytes=400_000)
+    execute_reshard(plan, settings)
+    assert settings.batch_bytes < 200_000
+    assert settings.proof_batch_bytes <= 200_000
+    assert max(seen) <= max(settings.batch_bytes, settings.proof_batch_bytes)
+    assert min(seen) <= settings.batch_bytes
 
 
 def test_locked(tmp_path: Path) -> None:
@@ -127,18 +135,18 @@ def test_locked(tmp_path: Path) -> None:
     version = save_mixed(tmp_path / "a")
     before = files_but_seals(tmp_path / "a")
     with location_lock(str(tmp_path / "a"), "test"), pytest.raises(LockedError, match="test"):
-        execute_reshard(plan_reshard(version, 3), wait_seconds=0.1)
+        reshard_version(version, 3, wait_seconds=0.1)
     assert files_but_seals(tmp_path / "a") == before
-    execute_reshard(plan_reshard(version, 3), wait_seconds=0.1)
+    reshard_version(version, 3, wait_seconds=0.1)
 
 
 def test_memory_too_small_for_a_row(tmp_path: Path) -> None:
     """A limit that one row does not fit in is a usage error that says how much is needed, before anything is read."""
     version = save_mixed(tmp_path / "a")
     with pytest.raises(UsageError, match="one row of 12000 bytes"):
-        plan_reshard(version, 4, output=str(tmp_path / "b"), max_memory_bytes=20_000)
+        prepare_reshard(version, 4, output=str(tmp_path / "b"), max_memory_bytes=20_000)
     with pytest.raises(UsageError):
-        plan_reshard(version, 0, output=str(tmp_path / "b"))
+        prepare_reshard(version, 0, output=str(tmp_path / "b"))
     assert not (tmp_path / "b").exists()
 
 
@@ -147,13 +155,13 @@ def test_existing_target_is_refused(tmp_path: Path) -> None:
     version = save_mixed(tmp_path / "a")
     before = files_but_seals(tmp_path / "a")
     with pytest.raises(RefusedError):
-        plan_reshard(version, 4, output=str(tmp_path / "a"))
+        prepare_reshard(version, 4, output=str(tmp_path / "a"))
     with pytest.raises(RefusedError):
-        plan_reshard(version, 4, output=str(tmp_path / "a"), layout="design")
-    plan = plan_reshard(version, 4, output=str(tmp_path / "b"))
+        prepare_reshard(version, 4, output=str(tmp_path / "a"), layout="design")
+    plan, settings = prepare_reshard(version, 4, output=str(tmp_path / "b"))
     (tmp_path / "b" / "version-7").mkdir(parents=True)
     with pytest.raises(RefusedError):
-        execute_reshard(plan)
+        execute_reshard(plan, settings)
     assert files_but_seals(tmp_path / "a") == before
     assert elasticdl_rules.visible(tmp_path / "b") == {"version-7"}
 
@@ -161,7 +169,7 @@ def test_existing_target_is_refused(tmp_path: Path) -> None:
 def test_foreign_files_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In place never removes what is not ours: such a version is refused, what comes meanwhile stays in trash."""
     version = save_mixed(tmp_path / "a")
-    plan = plan_reshard(version, 2)
+    plan, settings = prepare_reshard(version, 2)
     real = publish.Staging.replace
 
     def replace(self: publish.Staging, staged: str, target: str, *more: Any, **others: Any) -> None:
@@ -169,12 +177,12 @@ def test_foreign_files_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         real(self, staged, target, *more, **others)
 
     monkeypatch.setattr(publish.Staging, "replace", replace)
-    execute_reshard(plan)
+    execute_reshard(plan, settings)
     (kept,) = (tmp_path / "a" / ".edl-ckpt-0").rglob("notes.txt")
     assert kept.read_text() == "mine"
     (Path(version.path) / "notes.txt").write_text("mine")
     with pytest.raises(RefusedError, match=r"notes\.txt"):
-        plan_reshard(only(tmp_path / "a"), 4)
+        prepare_reshard(only(tmp_path / "a"), 4)
 
 
 def test_a_bad_disk_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +203,7 @@ def test_a_bad_disk_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     for output in (None, str(tmp_path / "b")):
         flipped.clear()
         with pytest.raises(EdlCkptError):
-            execute_reshard(plan_reshard(version, 4, output=output))
+            reshard_version(version, 4, output=output)
         assert flipped
     assert files_but_seals(tmp_path / "a") == before
     assert elasticdl_rules.visible(tmp_path / "a") == {"version-7"}
@@ -206,18 +214,18 @@ def test_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without room nothing is written, and the error says how much is needed; a full disk at the end is clean too."""
     version = save_mixed(tmp_path / "a")
     before = files_but_seals(tmp_path / "a")
-    plan = plan_reshard(version, 4)
+    plan, settings = prepare_reshard(version, 4)
     stat = os.statvfs(tmp_path)
     full = os.statvfs_result((*stat[:3], 0, 0, *stat[5:]))
     with monkeypatch.context() as patched:
         patched.setattr(os, "statvfs", lambda _path: full)
         with pytest.raises(NoSpaceError, match=r"needs 2\.8 MiB plus a reserve of 1\.0 MiB; 0 B are free"):
-            execute_reshard(plan)
+            execute_reshard(plan, settings)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
         with pytest.raises(NoSpaceError):
-            execute_reshard(plan)
+            execute_reshard(plan, settings)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert files_but_seals(tmp_path / "a") == before
@@ -226,17 +234,17 @@ def test_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_incomplete_is_refused(tmp_path: Path) -> None:
     """A version without all its shards is not resharded; 'latest' passes over it."""
     with pytest.raises(IncompleteError, match=r"version-100: shard 1 of 2 is missing \(numbered 0 to 1\)"):
-        plan_reshard(resolve(parse_ref(str(GOLDEN / "multi") + "@100")), 4)
+        prepare_reshard(resolve(parse_ref(str(GOLDEN / "multi") + "@100")), 4)
 
 
 def test_source_changed_after_the_plan(tmp_path: Path) -> None:
     """A shard that changed between plan and execution stops it, and nothing is published."""
     version = save_mixed(tmp_path / "a")
-    plan = plan_reshard(version, 4)
+    plan, settings = prepare_reshard(version, 4)
     path = Path(version.shards[0].path)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(EdlCkptError):
-        execute_reshard(plan)
+        execute_reshard(plan, settings)
     assert only(tmp_path / "a").ps_num == 3
 
 
@@ -246,17 +254,17 @@ def test_in_place_without_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     version = save_mixed(tmp_path / "a")
     if not flags:
         monkeypatch.setattr(files, "_renameat2", lambda: None)
-    result = execute_reshard(plan_reshard(version, 9))
+    result = reshard_version(version, 9)
     assert elasticdl_rules.visible(tmp_path / "a") == {"version-7"}
     check = verify_version(only(tmp_path / "a"), level="deep")
     assert check.fingerprint == result.fingerprint
 
 
 def test_plan_is_of_its_source(tmp_path: Path) -> None:
-    """The plan tells the size of every target to the byte."""
+    """The plan has the size of every target shard to the byte."""
     version = save_mixed(tmp_path / "a")
-    plan = plan_reshard(version, 6, output=str(tmp_path / "b"))
-    execute_reshard(replace(plan, workers=1))
-    for target in plan.targets:
+    plan, settings = prepare_reshard(version, 6, output=str(tmp_path / "b"))
+    execute_reshard(plan, replace(settings, workers=1))
+    for target in plan.shards:
         assert os.path.getsize(target.path) == target.size_bytes
-    assert plan.output.local_path == str(tmp_path / "b")
+    assert plan.target.location.local_path == str(tmp_path / "b")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from checkpoints import at
-from edl_ckpt.core import execute_reshard, list_versions, plan_reshard, verify_version
+from edl_ckpt.core import execute_reshard, list_versions, prepare_reshard, reshard_version, verify_version
 from edl_ckpt.core.errors import EdlCkptError, UnavailableError
 from edl_ckpt.core.operations.copy import execute_copy, plan_copy
 from edl_ckpt.core.storage import Location
@@ -46,7 +46,7 @@ def test_faults_that_pass(
     s3.upload(large)
     armed = s3.proxy.fail(Fault(kind, operation=operation))
     caplog.set_level("INFO", "edl_ckpt")
-    result = execute_reshard(plan_reshard(at(s3.url), 1, output=f"s3://{s3.name}/out"))
+    result = reshard_version(at(s3.url), 1, output=f"s3://{s3.name}/out")
     assert armed.hits == 1
     # aiohttp itself goes on with a new connection when one that was kept open is reset.
     assert name == "reset" or any("retry 1 of 4" in record.message for record in caplog.records)
@@ -60,7 +60,7 @@ def test_faults_that_pass(
 def test_a_lost_reply_is_no_doubt(s3: Bucket, large: Path, operation: Any) -> None:
     """What was done though its reply was lost is recognised as ours: nothing fails, nothing is there twice."""
     armed = s3.proxy.fail(Fault(lose_reply, operation=operation))
-    result = execute_reshard(plan_reshard(at(large), 3, output=s3.url))
+    result = reshard_version(at(large), 3, output=s3.url)
     assert armed.hits == 1
     assert verify_version(at(s3.url), level="deep").fingerprint == result.fingerprint
     if operation != "create_upload":  # that one left an upload without an owner: `recover` drops it after a day
@@ -70,7 +70,7 @@ def test_a_lost_reply_is_no_doubt(s3: Bucket, large: Path, operation: Any) -> No
 def test_a_flipped_bit_on_the_way_up(s3: Bucket, large: Path) -> None:
     """What S3 has is compared with what was sent: a part that arrived damaged is sent again."""
     armed = s3.proxy.fail(Fault(corrupt_request, operation="upload_part", times=2))
-    result = execute_reshard(plan_reshard(at(large), 1, output=s3.url))
+    result = reshard_version(at(large), 1, output=s3.url)
     assert armed.hits == 2
     assert verify_version(at(s3.url), level="deep").fingerprint == result.fingerprint
 
@@ -92,10 +92,10 @@ def test_a_flipped_bit_on_the_way_down(s3: Bucket, large: Path, tmp_path: Path) 
     s3.proxy.heal()
     refused = 0
     for nth in range(2, 9):
-        plan = plan_reshard(at(s3.url), 3, output=str(tmp_path / f"out{nth}"))
+        plan, settings = prepare_reshard(at(s3.url), 3, output=str(tmp_path / f"out{nth}"))
         s3.proxy.fail(Fault(corrupt_reply, operation="get", key="0-of-2", nth=nth))
         try:
-            assert execute_reshard(plan).fingerprint == found.fingerprint  # a byte that is not of the content
+            assert execute_reshard(plan, settings).fingerprint == found.fingerprint  # a byte that is not of the content
         except EdlCkptError:
             refused += 1
             assert list((tmp_path / f"out{nth}").iterdir()) == []
@@ -107,10 +107,10 @@ def test_a_flipped_bit_on_the_way_down(s3: Bucket, large: Path, tmp_path: Path) 
 def test_faults_that_stay(s3: Bucket, large: Path, monkeypatch: pytest.MonkeyPatch, operation: Any) -> None:
     """Storage that does not answer is error 13 after five attempts; nothing is visible, and no upload is open."""
     monkeypatch.setattr("edl_ckpt.core.storage.s3.client.pause", lambda _seconds: None)
-    plan = plan_reshard(at(large), 1, output=s3.url)
+    plan, settings = prepare_reshard(at(large), 1, output=s3.url)
     s3.proxy.fail(Fault(status(503, "SlowDown"), operation=operation, times=None))
     with pytest.raises(UnavailableError):
-        execute_reshard(plan)
+        execute_reshard(plan, settings)
     assert s3.keys() == []
     assert s3.open_uploads() == []
 

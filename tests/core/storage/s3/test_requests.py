@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from checkpoints import at
-from edl_ckpt.core import execute_reshard, list_versions, open_checkpoint, plan_reshard, verify_version
+from edl_ckpt.core import (
+    execute_reshard,
+    list_versions,
+    open_checkpoint,
+    prepare_reshard,
+    reshard_version,
+    verify_version,
+)
 from edl_ckpt.core.commit.remote import open_memory
 from edl_ckpt.core.errors import EdlCkptError, LockedError
 from edl_ckpt.core.storage import open_store
@@ -56,7 +63,7 @@ def test_each_value_is_read_once(s3: Bucket, large: Path, tmp_path: Path, to_s3:
         ids = sum(run.end - run.start for t in entries for run in t.ids)
     s3.proxy.reset()
     output = f"s3://{s3.name}/out" if to_s3 else str(tmp_path / "out")
-    execute_reshard(plan_reshard(version, 3, output=output))
+    reshard_version(version, 3, output=output)
     got = s3.proxy.response_bytes("get", key=r"run/version_7/")
     assert values + 2 * ids <= got < values + 2 * ids + (1 << 20)
 
@@ -74,16 +81,16 @@ def test_memory_is_the_open_parts(s3: Bucket, large: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module.Upload, "finish", finish)
-        plan = plan_reshard(at(large), 1, output=s3.url, workers=1)
-        assert not plan.spool
-        result = execute_reshard(plan)
+        plan, settings = prepare_reshard(at(large), 1, output=s3.url, workers=1)
+        assert not settings.spool
+        result = execute_reshard(plan, settings)
         assert peaks[0] <= 2 * module.MIN_PART_BYTES < result.size_bytes
         assert peaks[0] <= open_memory(open_store(s3.url), [result.size_bytes], 1)
         assert s3.proxy.count("upload_part") == -(-result.size_bytes // module.MIN_PART_BYTES)
-        small = plan_reshard(at(large), 2, output=f"s3://{s3.name}/b", max_memory_bytes=8 << 20)
-        assert small.spool
-        assert any("spooled" in warning for warning in small.warnings)
-        assert execute_reshard(small).fingerprint == result.fingerprint
+        small, spooling = prepare_reshard(at(large), 2, output=f"s3://{s3.name}/b", max_memory_bytes=8 << 20)
+        assert spooling.spool
+        assert any("spooled" in warning for warning in spooling.warnings)
+        assert execute_reshard(small, spooling).fingerprint == result.fingerprint
         assert max(peaks[1:]) <= 2 * module.MIN_PART_BYTES
     assert verify_version(at(s3.url), level="deep").findings == ()
     assert verify_version(at(f"s3://{s3.name}/b"), level="deep").fingerprint == result.fingerprint
@@ -99,7 +106,7 @@ def test_one_generation(s3: Bucket, large: Path, tmp_path: Path) -> None:
         s3.put(name, (large / "version_7/variables-0-of-2.chkpt").read_bytes())
         s3.proxy.fail(Fault(hook(lambda _request: s3.put(name, other)), operation="get", key="0-of-2", nth=nth))
         with pytest.raises(LockedError, match="overwritten"):
-            execute_reshard(plan_reshard(version, 3, output=str(tmp_path / "out")))
+            reshard_version(version, 3, output=str(tmp_path / "out"))
         s3.proxy.heal()
     assert not (tmp_path / "out").exists() or os.listdir(tmp_path / "out") == []
     s3.delete(name)

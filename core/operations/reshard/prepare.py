@@ -1,0 +1,122 @@
+"""The steps of a reshard in one call: check the target, survey the ids, plan the offsets, and execute the plan."""
+
+from __future__ import annotations
+
+from edl_ckpt.core.checkpoint.reader import open_checkpoint
+from edl_ckpt.core.checkpoint.target import Target, free_target
+from edl_ckpt.core.errors import RefusedError, UsageError
+from edl_ckpt.core.format import placement
+from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.format.names import DESIGN, SINGLE_FILE, Layout, writable_layout
+from edl_ckpt.core.operations.reshard.execute import ReshardResult, execute_reshard
+from edl_ckpt.core.operations.reshard.plan import ReshardPlan, plan_reshard
+from edl_ckpt.core.operations.reshard.settings import ReshardSettings, choose_settings, settings_for
+from edl_ckpt.core.operations.reshard.survey import survey_ids, total_id_bytes, widest_row_bytes
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
+from edl_ckpt.core.storage import LocationLike, open_store
+from edl_ckpt.core.storage.location import Location
+
+
+def reshard_version(
+    version: Version,
+    ps_num: int,
+    *,
+    output: LocationLike | None = None,
+    layout: str | None = None,
+    number: int | None = None,
+    workers: int | None = None,
+    max_memory_bytes: int | None = None,
+    keep_old: bool = False,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = SILENT,
+) -> ReshardResult:
+    """Write a version for `ps_num` servers: `prepare_reshard`, then `execute_reshard`; their errors are raised."""
+    plan, settings = prepare_reshard(
+        version,
+        ps_num,
+        output=output,
+        layout=layout,
+        number=number,
+        workers=workers,
+        max_memory_bytes=max_memory_bytes,
+        reporter=reporter,
+    )
+    return execute_reshard(plan, settings, keep_old=keep_old, wait_seconds=wait_seconds, reporter=reporter)
+
+
+def prepare_reshard(
+    version: Version,
+    ps_num: int,
+    *,
+    output: LocationLike | None = None,
+    layout: str | None = None,
+    number: int | None = None,
+    workers: int | None = None,
+    max_memory_bytes: int | None = None,
+    reporter: Reporter = SILENT,
+) -> tuple[ReshardPlan, ReshardSettings]:
+    """Read the headers and ids of a version; return the plan to write it for `ps_num` servers, and its settings.
+
+    Nothing is written. Without `output` (a checkpoint_dir) the version is replaced in place. `layout` is 'design' or
+    'elasticdl', by default the version's own; `number` is the version it becomes, by default the number it has.
+    `max_memory_bytes` bounds the batches of all workers together. Raises what `open_checkpoint` raises, UsageError for
+    bounds that cannot be met, RefusedError for a target that exists.
+    """
+    placement.check_ps_num(ps_num)
+    where = None if output is None else Location.of(output)
+    target = reshard_target(version, output=where, layout=layout, number=number)
+    with open_checkpoint(version) as checkpoint:
+        first = choose_settings(
+            total_id_bytes(checkpoint),
+            widest_row_bytes(checkpoint),
+            open_store(version.location).properties,
+            open_store(target.location),
+            workers=workers,
+            max_memory_bytes=max_memory_bytes,
+        )
+        survey = survey_ids(checkpoint, ps_num, workers=first.workers, piece_bytes=first.piece_bytes, reporter=reporter)
+    plan = plan_reshard(survey, target, renumber=number is not None)
+    return plan, settings_for(plan, workers=workers, max_memory_bytes=max_memory_bytes)
+
+
+def reshard_target(
+    version: Version, *, output: Location | None = None, layout: str | None = None, number: int | None = None
+) -> Target:
+    """Return where a reshard of a version goes: in the version's own place without an output.
+
+    Raises RefusedError when something is in the way, UsageError for a layout that cannot be.
+    """
+    chosen = _target_layout(version, layout, in_place=output is None)
+    wanted = version.version if number is None else number
+    if output is not None:
+        return free_target(output, chosen, wanted)
+    if version.extra:
+        raise RefusedError(
+            f"the version's directory contains more than its shards ({version.extra[0]!r}), which would be lost",
+            path=version.path,
+            hint="move it away, or try: --output LOCATION",
+        )
+    return Target(version.location, chosen, wanted, version.path, replaces=version)
+
+
+def _target_layout(version: Version, layout: str | None, *, in_place: bool) -> Layout:
+    """Return the layout to write: the one asked for, else the version's own where it can have shards."""
+    if layout is not None:
+        chosen = writable_layout(layout)
+        if in_place and chosen != version.layout:
+            raise UsageError(
+                f"the version has the {version.layout.name} layout, and keeps it in place",
+                path=version.path,
+                hint="try: --output LOCATION",
+            )
+        return chosen
+    if version.layout is not SINGLE_FILE:
+        return version.layout
+    if in_place:
+        raise RefusedError(
+            "one file without shards cannot be resharded in place",
+            path=version.path,
+            hint="try: --output LOCATION",
+        )
+    return DESIGN

@@ -1,0 +1,133 @@
+"""The settings of a reshard: workers and the sizes of batches. They change speed and memory, never the result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from edl_ckpt.core.checkpoint.scan import VALUE_BATCH_BYTES
+from edl_ckpt.core.commit.remote import OUTPUT_MEMORY_BYTES, open_memory
+from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.format import bulk
+from edl_ckpt.core.operations.reshard.survey import usual_piece_bytes
+from edl_ckpt.core.parallel import default_workers
+from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.words import size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from edl_ckpt.core.operations.reshard.plan import ReshardPlan
+    from edl_ckpt.core.storage.interface import Properties, Store
+
+_BYTES_PER_ID_BYTE: Final = 24
+"""Memory for each byte of a piece of ids: the bytes, what they decode to, owners, lengths, and copies by owner."""
+_LEAST_PIECE_BYTES: Final = 4096
+REMOTE_BATCH_BYTES: Final = 8 << 20
+"""Bytes of values of one request to remote storage: what a round trip costs is spread over them."""
+_MAPPED_BATCH_BYTES: Final = 16 << 20
+"""What the proof maps at a time: it is not copied, and each end of a mapping interrupts all cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReshardSettings:
+    """Workers, and the bytes that each of them has in memory."""
+
+    workers: int
+    piece_bytes: int
+    """Bytes of ids that are one task."""
+    batch_bytes: int
+    """Bytes of values that are read and written at a time."""
+    proof_batch_bytes: int
+    """Bytes of the written version that the proof maps at a time."""
+    spooled_bytes: int = 0
+    """Memory that the open parts of uploads would take. Unless it is 0, shards go to the local disk first."""
+
+    @property
+    def spool(self) -> bool:
+        """Return True when remote shards are written to the local disk first."""
+        return bool(self.spooled_bytes)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return what a user may want to change."""
+        if not self.spool:
+            return ()
+        parts = f"the open parts of all uploads would take {size(self.spooled_bytes)} of memory"
+        return (f"{parts}: shards are spooled to the local disk first ($TMPDIR); a larger --max-memory avoids that",)
+
+
+def settings_for(
+    plan: ReshardPlan, *, workers: int | None = None, max_memory_bytes: int | None = None
+) -> ReshardSettings:
+    """Return the settings for a plan; `max_memory_bytes` bounds the batches of all workers together."""
+    return choose_settings(
+        plan.survey.id_bytes,
+        plan.survey.widest_row_bytes,
+        open_store(plan.survey.source.location).properties,
+        open_store(plan.target.location),
+        shard_bytes=[shard.size_bytes for shard in plan.shards],
+        workers=workers,
+        max_memory_bytes=max_memory_bytes,
+    )
+
+
+def choose_settings(
+    id_bytes: int,
+    row_bytes: int,
+    source: Properties,
+    target: Store,
+    *,
+    shard_bytes: Sequence[int] = (),
+    workers: int | None = None,
+    max_memory_bytes: int | None = None,
+) -> ReshardSettings:
+    """Return settings from the bytes of all ids, of the widest row, and, where planned, of each shard to be written.
+
+    Where the target keeps open parts in memory, half of the limit is for them. Raises UsageError for bounds that
+    cannot be met.
+    """
+    if workers is None:
+        workers = default_workers(remote=source.round_trips or target.properties.round_trips)
+    if workers < 1:
+        raise UsageError(f"workers must be at least 1, got {workers}")
+    limit = max_memory_bytes
+    if limit is not None and not target.properties.positional_write:
+        limit //= 2
+    wanted_batch = max(REMOTE_BATCH_BYTES if source.round_trips else VALUE_BATCH_BYTES, row_bytes)
+    piece, batch = usual_piece_bytes(id_bytes), wanted_batch
+    if limit is not None:
+        piece, batch, workers = _within(limit, piece, batch, workers, row_bytes)
+    workers, spooled_bytes = _fit_open_parts(target, shard_bytes, workers, max_memory_bytes)
+    proof_batch = _MAPPED_BATCH_BYTES
+    if max_memory_bytes is not None:
+        proof_batch = max(batch, min(proof_batch, max_memory_bytes // (2 * workers)))
+    return ReshardSettings(workers, piece, batch, proof_batch, spooled_bytes)
+
+
+def _within(limit: int, piece: int, batch: int, workers: int, row_bytes: int) -> tuple[int, int, int]:
+    """Return (bytes of a piece of ids, bytes of a batch of values, workers) that keep within a limit.
+
+    A worker has a piece of ids, decoded, and two batches: values as read and as ordered by owner. When they do not
+    fit, workers are given up first.
+    """
+    least_batch = max(bulk.CHUNK_BYTES, row_bytes)
+    least = _BYTES_PER_ID_BYTE * _LEAST_PIECE_BYTES + 2 * least_batch
+    if limit < least:
+        raise UsageError(
+            f"--max-memory of {limit} bytes is too small: one row of {row_bytes} bytes and its id take {least}"
+        )
+    workers = min(workers, limit // least)
+    share = limit // workers
+    batch = max(least_batch, min(batch, share // 4))
+    piece = max(_LEAST_PIECE_BYTES, min(piece, (share - 2 * batch) // _BYTES_PER_ID_BYTE))
+    return piece, batch, workers
+
+
+def _fit_open_parts(target: Store, shard_bytes: Sequence[int], workers: int, limit: int | None) -> tuple[int, int]:
+    """Return (workers whose open parts keep within the limit, 0), or (workers, memory of the parts) to be spooled."""
+    if target.properties.positional_write:
+        return workers, 0
+    budget = OUTPUT_MEMORY_BYTES if limit is None else limit // 2
+    fewest = next((n for n in range(workers, 0, -1) if open_memory(target, shard_bytes, n) <= budget), 0)
+    return (fewest, 0) if fewest else (workers, open_memory(target, shard_bytes, 1))
