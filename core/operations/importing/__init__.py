@@ -26,8 +26,8 @@ from edl_ckpt.core.format import bulk, placement
 from edl_ckpt.core.format.model import ShardFile, State, TableInfo, Version
 from edl_ckpt.core.format.names import writable_layout
 from edl_ckpt.core.format.shard_layout import PlacedTable, PlacedVariable, ShardLayout, lay_out_shard, write_groups
-from edl_ckpt.core.operations.importing.arrays import ArrayData, ArraySource, chunks
 from edl_ckpt.core.memory import peak_memory_bytes
+from edl_ckpt.core.operations.importing.arrays import ArrayData, ArraySource, chunks
 from edl_ckpt.core.operations.reshard.execute import ReshardResult
 from edl_ckpt.core.parallel import default_workers
 from edl_ckpt.core.progress import SILENT, Reporter

@@ -26,7 +26,7 @@ from edl_ckpt.core.words import counted
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Route:
-    """Where the rows of one piece of ids go: the offsets in each target shard of its first row and id, int64 [to_ps]."""
+    """Where the rows of one piece of ids go: offsets of its first row and id in each target, int64 [to_ps]."""
 
     values_at: bulk.I64
     ids_at: bulk.I64
@@ -122,17 +122,18 @@ def _routes(survey: Survey, layouts: Sequence[ShardLayout]) -> tuple[Route, ...]
 
 
 def _warnings(survey: Survey, shards: Sequence[TargetShard]) -> Iterator[str]:
-    """Yield what ElasticDL will not like of the result."""
+    """Yield a warning for everything in the result that ElasticDL cannot read or does not use."""
     to_ps = survey.to_ps
     large = [shard.ps_id for shard in shards if shard.size_bytes > LARGE_SHARD_BYTES]
     if large:
+        verb, first = ("is", "") if len(large) == 1 else ("are", "the first is ")
         yield (
-            f"{len(large)} of {counted(to_ps, 'target shard')} pass 2 GiB (shard {large[0]} first): Python parameter"
-            " servers and ElasticDL's exporter cannot read them"
+            f"{len(large)} of {counted(to_ps, 'target shard')} {verb} larger than 2 GiB ({first}shard {large[0]}):"
+            " Python parameter servers and ElasticDL's exporter cannot read such shards"
         )
     usable = placement.crowded_shards(to_ps)
     if usable < to_ps and len(survey.variables) > 1:
-        yield f"with {to_ps} servers only {usable} can hold dense variables: the hash never gives the others"
+        yield f"with {to_ps} servers only {usable} can have dense variables: the hash of a name never gives the others"
     odd = {variable.dtype.name for variable in survey.variables if not variable.dtype.elasticdl}
     if odd:
-        yield f"today's ElasticDL cannot read dtype {', '.join(sorted(odd))}"
+        yield f"ElasticDL cannot read variables of {', '.join(sorted(odd))}"

@@ -1,0 +1,191 @@
+"""The plan of a reshard is arithmetic on a survey: no file is opened here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from builders import models
+from edl_ckpt.core.checkpoint.target import Target
+from edl_ckpt.core.format import bulk
+from edl_ckpt.core.format.model import DTYPES, ShardFile, State, TableInfo, Version
+from edl_ckpt.core.format.names import DESIGN, ELASTICDL
+from edl_ckpt.core.format.shard_layout import LARGE_SHARD_BYTES, PlacedVariable
+from edl_ckpt.core.operations.reshard.plan import ReshardPlan, plan_reshard
+from edl_ckpt.core.operations.reshard.survey import PieceCounts, Survey, SurveyedTable
+from edl_ckpt.core.storage import Location
+from oracle import Model, Table, add_shard, variable_owner
+
+PAIRS = [(8, 4), (4, 8), (3, 4), (4, 3), (1, 5), (5, 1), (4, 4)]
+TARGET = Target(Location("out"), DESIGN, 100, "out/version_100")
+
+
+def source(ps_num: int) -> Version:
+    """Return version 7 of so many servers, which is nowhere."""
+    shards = tuple(ShardFile(i, ps_num, f"run/version-7/{i}", 1, 0.0) for i in range(ps_num))
+    return Version(Location("run"), 7, "run/version-7", ELASTICDL, State.COMPLETE, ps_num, shards)
+
+
+def pieces_of(table: Table, from_ps: int) -> list[list[int]]:
+    """Return the ids of a table as a survey meets them: by source shard, in pieces of at most three."""
+    by_shard = [[i for i in table.rows if i % from_ps == ps_id] for ps_id in range(from_ps)]
+    return [ids[k : k + 3] for ids in by_shard for k in range(0, len(ids), 3)]
+
+
+def id_sizes(ids: Sequence[int]) -> bulk.I64:
+    """Return the bytes of each id as a varint: int64 [n]."""
+    return np.array([max((i % (1 << 64)).bit_length() + 6, 7) // 7 for i in ids], np.int64)
+
+
+def count(name: str, ids: Sequence[int], to_ps: int) -> PieceCounts:
+    """Count the rows and id bytes of a piece for each target, one by one."""
+    rows, id_bytes = np.zeros(to_ps, np.int64), np.zeros(to_ps, np.int64)
+    for value, size in zip(ids, id_sizes(ids).tolist(), strict=True):
+        rows[value % to_ps] += 1
+        id_bytes[value % to_ps] += size
+    return PieceCounts(name, rows, id_bytes)
+
+
+def survey_of(model: Model, from_ps: int, to_ps: int) -> Survey:
+    """Return what a survey of a model would find."""
+    return Survey(
+        source=source(from_ps),
+        to_ps=to_ps,
+        number=model.version,
+        variables=tuple(PlacedVariable(n, DTYPES[d], shape, len(data)) for n, (d, shape, data) in model.dense.items()),
+        tables=tuple(
+            SurveyedTable(TableInfo(n, t.dim, t.initializer), DTYPES[t.dtype] if t.rows else None)
+            for n, t in model.tables.items()
+        ),
+        counts=tuple(
+            count(name, ids, to_ps) for name, table in model.tables.items() for ids in pieces_of(table, from_ps)
+        ),
+        pieces=(),
+        bytes_read=0,
+    )
+
+
+class Shard:
+    """A target shard in memory, which refuses a byte that is written twice."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.data = bytearray(size_bytes)
+        self.written = bytearray(size_bytes)
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Write at an offset."""
+        assert 0 <= offset <= offset + len(data) <= len(self.data)
+        assert not any(self.written[offset : offset + len(data)])
+        self.data[offset : offset + len(data)] = data
+        self.written[offset : offset + len(data)] = b"\1" * len(data)
+
+
+def carried_out(plan: ReshardPlan, model: Model, from_ps: int) -> list[bytes]:
+    """Return the bytes of every target shard, written where the plan says and nowhere else."""
+    shards = [Shard(layout.size_bytes) for layout in plan.layouts]
+    for shard, layout in zip(shards, plan.layouts, strict=True):
+        for offset, data in layout.between:
+            shard.write(offset, data)
+    for name, (_, _, data) in model.dense.items():
+        owner = variable_owner(name, plan.to_ps)
+        shards[owner].write(plan.layouts[owner].dense_at[name], data)
+    pieces = [(table, ids) for table in model.tables.values() for ids in pieces_of(table, from_ps)]
+    for (table, ids), route in zip(pieces, plan.routes, strict=True):
+        values_at, ids_at = route.values_at.copy(), route.ids_at.copy()
+        for value in ids:
+            owner = value % plan.to_ps
+            varint = bulk.encode_varints(np.array([value], np.int64)).tobytes()
+            shards[owner].write(int(ids_at[owner]), varint)
+            shards[owner].write(int(values_at[owner]), table.rows[value])
+            ids_at[owner] += len(varint)
+            values_at[owner] += len(table.rows[value])
+    assert all(all(shard.written) for shard in shards)
+    return [bytes(shard.data) for shard in shards]
+
+
+def by_row(model: Model) -> tuple[object, ...]:
+    """Return the content of a model as plain values."""
+    tables = {name: (t.dim, t.initializer, t.rows) for name, t in model.tables.items()}
+    return model.version, model.dense, tables
+
+
+@given(models(), st.one_of(st.sampled_from(PAIRS), st.tuples(st.integers(1, 40), st.integers(1, 40))))
+@example(Model(3, {}, {}), (4, 8))
+@example(Model(3, {}, {"t": Table(4, "zeros", "float32", {})}), (3, 4))
+@example(Model(3, {}, {"t": Table(1, "zeros", "int8", {-1: b"x"})}), (4, 3))
+def test_every_byte_once(model: Model, counts: tuple[int, int]) -> None:
+    """Every byte of each target is written exactly once, and protobuf reads the model that was surveyed."""
+    from_ps, to_ps = counts
+    plan = plan_reshard(survey_of(model, from_ps, to_ps), TARGET)
+    found = Model()
+    for ps_id, data in enumerate(carried_out(plan, model, from_ps)):
+        part = Model()
+        add_shard(part, data, "v4")
+        add_shard(found, data, "v4")
+        assert all(variable_owner(name, to_ps) == ps_id for name in part.dense)
+        assert all(i % to_ps == ps_id for table in part.tables.values() for i in table.rows)
+        assert plan.shards[ps_id].size_bytes == len(data)
+        assert plan.shards[ps_id].rows == sum(len(table.rows) for table in part.tables.values())
+        assert plan.shards[ps_id].variables == len(part.dense)
+    assert by_row(found) == by_row(model)
+    assert plan.rows == sum(len(table.rows) for table in model.tables.values())
+
+
+@pytest.mark.parametrize(("from_ps", "to_ps"), PAIRS)
+def test_rows_keep_their_order(from_ps: int, to_ps: int) -> None:
+    """In a target the rows of a table stand in the order of the source's shards, then of its rows, without a gap."""
+    model = Model(7, {}, {"t": Table(2, "uniform", "float32", {i: bytes(8) for i in range(24)})})
+    plan = plan_reshard(survey_of(model, from_ps, to_ps), TARGET)
+    counts = [count("t", ids, to_ps) for ids in pieces_of(model.tables["t"], from_ps)]
+    assert [shard.rows for shard in plan.shards] == [len(range(i, 24, to_ps)) for i in range(to_ps)]
+    first = plan.routes[0]
+    assert first.values_at.tolist() == [layout.values_at["t"] for layout in plan.layouts]
+    assert first.ids_at.tolist() == [layout.ids_at["t"] for layout in plan.layouts]
+    for (before, after), piece in zip(pairwise(plan.routes), counts, strict=False):
+        assert (after.values_at - before.values_at).tolist() == (8 * piece.rows).tolist()
+        assert (after.ids_at - before.ids_at).tolist() == piece.id_bytes.tolist()
+
+
+def test_the_same_survey_gives_the_same_plan() -> None:
+    """Neither the order of variables and tables nor a second call changes a plan."""
+    model = Model(
+        7,
+        {name: ("float32", (2,), bytes(8)) for name in ("z", "a", "m")},
+        {name: Table(1, "", "int8", {3: b"x"}) for name in ("t2", "t1")},
+    )
+    turned = Model(7, dict(reversed(model.dense.items())), dict(reversed(model.tables.items())))
+    plans = [plan_reshard(survey_of(each, 4, 3), TARGET) for each in (model, model, turned)]
+    assert plans[0].layouts == plans[1].layouts == plans[2].layouts
+    assert plans[0].shards == plans[1].shards == plans[2].shards
+
+
+def test_numbers_and_names() -> None:
+    """Shards are named after the target; they contain the source's number, or, renumbered, the target's."""
+    survey = survey_of(Model(7, {}, {}), 8, 2)
+    for renumber, number in ((False, 7), (True, 100)):
+        plan = plan_reshard(survey, TARGET, renumber=renumber)
+        found = Model()
+        add_shard(found, carried_out(plan, Model(), 8)[0], "v4")
+        assert found.version == number
+    names = [shard.path for shard in plan.shards]
+    assert names == ["out/version_100/variables-0-of-2.chkpt", "out/version_100/variables-1-of-2.chkpt"]
+    assert (plan.ref, plan.from_ps, plan.to_ps) == ("run@7", 8, 2)
+
+
+def test_warnings() -> None:
+    """A plan warns of shards over 2 GiB, of servers without variables, and of dtypes that ElasticDL cannot read."""
+    huge = PieceCounts("t", np.array([1, LARGE_SHARD_BYTES]), np.array([1, LARGE_SHARD_BYTES]))
+    table = SurveyedTable(TableInfo("t", 1, ""), DTYPES["int8"])
+    survey = Survey(source(4), 2, 7, (), (table,), (huge,), (), 0)
+    (warning,) = plan_reshard(survey, TARGET).warnings
+    assert warning.startswith("1 of 2 target shards is larger than 2 GiB (shard 1)")
+    variables = tuple(PlacedVariable(name, DTYPES["uint8"], (), 1) for name in "ab")
+    crowded, odd = plan_reshard(Survey(source(4), 32, 7, variables, (), (), (), 0), TARGET).warnings
+    assert "only 16 can have dense variables" in crowded
+    assert "uint8" in odd
+    assert plan_reshard(survey_of(Model(), 4, 8), TARGET).warnings == ()
