@@ -111,4 +111,6 @@ def _import_checkpoint(
     )
     for warning in (*plan.warnings, *settings.warnings):
         out.warn(warning)
-    return replace(execute_reshard(plan, settings, reporter=out.reporter(), wait_seconds=wait), ref=f"{location}@{number}")
+    return replace(
+        execute_reshard(plan, settings, reporter=out.reporter(), wait_seconds=wait), ref=f"{location}@{number}"
+    )
