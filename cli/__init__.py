@@ -1,5 +1,5 @@
 """The program `edl-ckpt`: options, texts, colours, exit codes. No other package imports it."""
 
-from typing import Final
+from edl_ckpt.core import __version__
 
-__version__: Final = "0.1.0"
+__all__ = ["__version__"]

@@ -10,9 +10,8 @@ import inspect
 import os
 import typing
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
@@ -24,7 +23,7 @@ from edl_ckpt.core.errors import UsageError
 if TYPE_CHECKING:
     from edl_ckpt.core.format.model import CheckpointRef, Version
     from edl_ckpt.core.operations.prune.retention import Policy, Rule
-    from edl_ckpt.core.storage.location import Location
+    from edl_ckpt.core.progress import Reporter
 
 
 _KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
@@ -175,18 +174,16 @@ def looks_like_ref(word: str) -> bool:
     return "@" in word or "://" in word or os.path.isdir(word)
 
 
-def locked(out: Output, location: Location, purpose: str, wait: str) -> AbstractContextManager[object]:
-    """Return the lock that a command takes before it changes a location."""
-    from edl_ckpt.core.commit.recovery import location_lock
+class Locking(TypedDict):
+    """The arguments of every operation that takes a location's lock."""
 
-    return location_lock(location, purpose, wait_seconds=parse_duration(wait), reporter=out.reporter())
+    wait_seconds: float
+    reporter: Reporter
 
 
-def check_mode(mode: str) -> str:
-    """Return 'max' or 'min'; UsageError for anything else."""
-    from edl_ckpt.core.state.metadata import mode_of
-
-    return mode_of("", mode, {})
+def locking(out: Output, lock_wait: str) -> Locking:
+    """Return how long an operation waits for a lock, and to whom it reports."""
+    return {"wait_seconds": parse_duration(lock_wait), "reporter": out.reporter()}
 
 
 def with_output(function: Callable[..., None]) -> Callable[..., None]:

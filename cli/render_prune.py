@@ -13,14 +13,14 @@ from edl_ckpt.core.operations.prune.plan import Action
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from edl_ckpt.core.commit.trash import Purge
     from edl_ckpt.core.operations.prune.execute import PruneResult
     from edl_ckpt.core.operations.prune.plan import PruneEntry, PrunePlan
     from edl_ckpt.core.storage.location import Location
 
 
-def document(plan: PrunePlan, result: PruneResult | None = None, purged: Purge | None = None) -> dict[str, Any]:
+def document(plan: PrunePlan, result: PruneResult | None = None) -> dict[str, Any]:
     """Return `edl-ckpt/prune/1`; without a result it is that of a dry run."""
+    purged_bytes = result.purge.freed_bytes if result and result.purge else 0
     return {
         "schema": "edl-ckpt/prune/1",
         "plan": [
@@ -36,7 +36,7 @@ def document(plan: PrunePlan, result: PruneResult | None = None, purged: Purge |
             for e in plan.entries
         ],
         "deleted": len(result.deleted) if result else 0,
-        "freed_bytes": (result.freed_bytes if result else 0) + (purged.freed_bytes if purged else 0),
+        "freed_bytes": (result.freed_bytes if result else 0) + purged_bytes,
         "applied": result is not None,
         "trashed": bool(result and result.trashed),
         "policy": list(plan.policy),
@@ -44,13 +44,13 @@ def document(plan: PrunePlan, result: PruneResult | None = None, purged: Purge |
     }
 
 
-def plan_human(plan: PrunePlan, locations: Sequence[Location]) -> Iterator[RenderableType]:
+def plan_human(plan: PrunePlan) -> Iterator[RenderableType]:
     """Yield the plan: its rules, and each version of each location with its action and the reasons."""
     from rich.text import Text
 
     if plan.policy:
         yield Text("keep " + text.escaped(", or ".join(plan.policy)), "dim")
-    for location in plan.locations or locations:
+    for location in () if plan.only_purges else plan.locations:
         entries = [e for e in plan.entries if e.location == location]
         yield _head(location, entries)
         if entries:
@@ -59,9 +59,7 @@ def plan_human(plan: PrunePlan, locations: Sequence[Location]) -> Iterator[Rende
 
 def human(
     plan: PrunePlan,
-    locations: Sequence[Location],
     result: PruneResult | None = None,
-    purged: Purge | None = None,
     *,
     brief: bool = False,
 ) -> Iterator[RenderableType]:
@@ -69,17 +67,17 @@ def human(
     from rich.text import Text
 
     if not brief:
-        yield from plan_human(plan, locations)
+        yield from plan_human(plan)
     if result is None:
         yield Text("Nothing was deleted.", "dim")
         return
     versions = text.count(len(result.deleted), "version")
     if result.trashed and result.deleted:
         yield Text(f"{versions} moved to the trash (restore: `edl-ckpt undo`; empty it: `edl-ckpt prune --purge`)")
-    elif result.deleted or not purged:
+    elif result.deleted or not result.purge:
         yield Text(f"{versions} deleted, {words.size(result.freed_bytes)} freed")
-    if purged:
-        yield Text(f"trash emptied, {words.size(purged.freed_bytes)} freed")
+    if result.purge:
+        yield Text(f"trash emptied, {words.size(result.purge.freed_bytes)} freed")
 
 
 def _head(location: Location, entries: Sequence[PruneEntry]) -> RenderableType:

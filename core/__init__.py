@@ -5,32 +5,58 @@ Glossary. A *location* (checkpoint_dir) holds *versions*. A version holds one *s
 *id*; a table's *info* is its dim and initializer. A *generation* (v0 to v4) is how a shard's bytes are arranged, a
 *layout* how its file is named. A *fingerprint* names a content, however it is sharded.
 
-The public names below are imported when they are first used, so that a listing costs no numpy.
+Each public name is imported at its first use, so that a listing costs no numpy. A new name has three lines here; a
+test compares them.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from edl_ckpt.core.checkpoint.catalog import list_versions, parse_ref, resolve
     from edl_ckpt.core.checkpoint.fingerprint import Fingerprint, fingerprint_checkpoint
     from edl_ckpt.core.checkpoint.reader import Checkpoint, Part, Rows, open_checkpoint
     from edl_ckpt.core.checkpoint.target import Target, free_target
-    from edl_ckpt.core.commit.recovery import Recovery, recover
-    from edl_ckpt.core.errors import EdlCkptError
+    from edl_ckpt.core.commit.recovery import Recovery, location_lock, recover
+    from edl_ckpt.core.errors import (
+        AuthError,
+        CorruptError,
+        EdlCkptError,
+        IncompleteError,
+        LockedError,
+        NoSpaceError,
+        NotFoundError,
+        RefusedError,
+        UnavailableError,
+        UnsupportedError,
+        UsageError,
+    )
     from edl_ckpt.core.format.model import CheckpointRef, Listing, ShardIndex, State, Version
     from edl_ckpt.core.format.placement import row_owners, variable_owner
+    from edl_ckpt.core.operations.annotate import add_tag, remove_metrics, remove_tag, set_metrics, set_modes, set_note
     from edl_ckpt.core.operations.copy import CopyPlan, CopyResult, execute_copy, plan_copy
     from edl_ckpt.core.operations.diff import DiffResult, diff_versions
     from edl_ckpt.core.operations.export import ExportResult, Selection, export_version
     from edl_ckpt.core.operations.importing import import_arrays
     from edl_ckpt.core.operations.lookup import Lookup, look_up
-    from edl_ckpt.core.operations.prune.execute import execute_prune
+    from edl_ckpt.core.operations.metric_sources import import_metrics, read_series
+    from edl_ckpt.core.operations.prune.execute import PruneResult, execute_prune, prune
+    from edl_ckpt.core.operations.prune.guards import Guards
     from edl_ckpt.core.operations.prune.own_shard import remove_own_shard
-    from edl_ckpt.core.operations.prune.plan import PrunePlan, make_plan
-    from edl_ckpt.core.operations.prune.retention import Policy
+    from edl_ckpt.core.operations.prune.plan import PruneEntry, PrunePlan, plan_prune
+    from edl_ckpt.core.operations.prune.retention import (
+        Best,
+        EverySteps,
+        ExperimentBest,
+        Latest,
+        Policy,
+        Tagged,
+        Within,
+        determined,
+    )
+    from edl_ckpt.core.operations.prune.stored_policy import read_policy, store_policy
     from edl_ckpt.core.operations.reshard.execute import ReshardResult, execute_reshard
     from edl_ckpt.core.operations.reshard.plan import ReshardPlan, plan_reshard
     from edl_ckpt.core.operations.reshard.prepare import prepare_reshard, reshard_version
@@ -40,57 +66,176 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.stats import TensorStats, tensor_stats
     from edl_ckpt.core.operations.summary import CheckpointSummary, summarize
     from edl_ckpt.core.operations.undo import undo
-    from edl_ckpt.core.operations.verify import seal_version, verify_version
+    from edl_ckpt.core.operations.verify.check import verify_version
     from edl_ckpt.core.operations.verify.findings import Finding, VerifyResult
+    from edl_ckpt.core.operations.verify.seals import seal_version
+    from edl_ckpt.core.operations.verify.versions import VerifyRun, verify_and_seal, verify_versions
     from edl_ckpt.core.progress import Reporter
     from edl_ckpt.core.storage.location import Location
 
-_HOMES = {
+__version__: Final = "0.1.0"
+
+_HOMES: Final = {
     "checkpoint.catalog": ("list_versions", "parse_ref", "resolve"),
-    "operations.copy": ("CopyPlan", "CopyResult", "execute_copy", "plan_copy"),
-    "operations.diff": ("DiffResult", "diff_versions"),
-    "errors": ("EdlCkptError",),
-    "operations.export": ("ExportResult", "Selection", "export_version"),
     "checkpoint.fingerprint": ("Fingerprint", "fingerprint_checkpoint"),
-    "operations.importing": ("import_arrays",),
-    "operations.lookup": ("Lookup", "look_up"),
-    "format.model": ("CheckpointRef", "Listing", "ShardIndex", "State", "Version"),
-    "format.placement": ("row_owners", "variable_owner"),
-    "operations.prune.plan": ("PrunePlan", "make_plan"),
-    "operations.prune.execute": ("execute_prune",),
-    "operations.prune.own_shard": ("remove_own_shard",),
     "checkpoint.reader": ("Checkpoint", "Part", "Rows", "open_checkpoint"),
     "checkpoint.target": ("Target", "free_target"),
-    "commit.recovery": ("Recovery", "recover"),
-    "operations.reshard.plan": ("ReshardPlan", "plan_reshard"),
+    "commit.recovery": ("Recovery", "location_lock", "recover"),
+    "errors": (
+        "AuthError",
+        "CorruptError",
+        "EdlCkptError",
+        "IncompleteError",
+        "LockedError",
+        "NoSpaceError",
+        "NotFoundError",
+        "RefusedError",
+        "UnavailableError",
+        "UnsupportedError",
+        "UsageError",
+    ),
+    "format.model": ("CheckpointRef", "Listing", "ShardIndex", "State", "Version"),
+    "format.placement": ("row_owners", "variable_owner"),
+    "operations.annotate": ("add_tag", "remove_metrics", "remove_tag", "set_metrics", "set_modes", "set_note"),
+    "operations.copy": ("CopyPlan", "CopyResult", "execute_copy", "plan_copy"),
+    "operations.diff": ("DiffResult", "diff_versions"),
+    "operations.export": ("ExportResult", "Selection", "export_version"),
+    "operations.importing": ("import_arrays",),
+    "operations.lookup": ("Lookup", "look_up"),
+    "operations.metric_sources": ("import_metrics", "read_series"),
+    "operations.prune.execute": ("PruneResult", "execute_prune", "prune"),
+    "operations.prune.guards": ("Guards",),
+    "operations.prune.own_shard": ("remove_own_shard",),
+    "operations.prune.plan": ("PruneEntry", "PrunePlan", "plan_prune"),
+    "operations.prune.retention": (
+        "Best",
+        "EverySteps",
+        "ExperimentBest",
+        "Latest",
+        "Policy",
+        "Tagged",
+        "Within",
+        "determined",
+    ),
+    "operations.prune.stored_policy": ("read_policy", "store_policy"),
     "operations.reshard.execute": ("ReshardResult", "execute_reshard"),
+    "operations.reshard.plan": ("ReshardPlan", "plan_reshard"),
     "operations.reshard.prepare": ("prepare_reshard", "reshard_version"),
     "operations.reshard.settings": ("ReshardSettings", "settings_for"),
     "operations.reshard.survey": ("Survey", "survey_ids"),
-    "operations.prune.retention": ("Policy",),
+    "operations.save": ("Table", "save_checkpoint"),
     "operations.stats": ("TensorStats", "tensor_stats"),
     "operations.summary": ("CheckpointSummary", "summarize"),
-    "operations.verify.findings": ("Finding", "VerifyResult"),
-    "operations.verify": ("seal_version", "verify_version"),
-    "operations.save": ("Table", "save_checkpoint"),
     "operations.undo": ("undo",),
+    "operations.verify.check": ("verify_version",),
+    "operations.verify.findings": ("Finding", "VerifyResult"),
+    "operations.verify.seals": ("seal_version",),
+    "operations.verify.versions": ("VerifyRun", "verify_and_seal", "verify_versions"),
     "progress": ("Reporter",),
     "storage.location": ("Location",),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+"""Every public name, by the module below `edl_ckpt.core` that defines it."""
+_HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = [  # noqa: RUF022 - in the order of the rooms above
-    "list_versions", "parse_ref", "resolve", "EdlCkptError", "Fingerprint", "fingerprint_checkpoint",
-    "CheckpointRef", "Listing", "ShardIndex", "State", "Version", "row_owners", "variable_owner",
-    "Checkpoint", "Part", "Rows", "open_checkpoint", "Target", "free_target", "Survey", "survey_ids",
-    "ReshardPlan", "plan_reshard", "ReshardSettings", "settings_for", "ReshardResult", "execute_reshard",
-    "prepare_reshard", "reshard_version", "TensorStats", "tensor_stats", "CheckpointSummary", "summarize",
-    "Finding", "VerifyResult",
-    "verify_version", "Table", "save_checkpoint", "DiffResult", "diff_versions", "ExportResult", "Selection",
-    "export_version", "import_arrays", "Lookup", "look_up", "Policy", "PrunePlan", "make_plan",
-    "execute_prune", "remove_own_shard", "CopyPlan", "CopyResult", "plan_copy", "execute_copy",
-    "Recovery", "recover", "seal_version", "undo", "Reporter", "Location",
-]  # fmt: skip
+__all__ = [
+    "AuthError",
+    "Best",
+    "Checkpoint",
+    "CheckpointRef",
+    "CheckpointSummary",
+    "CopyPlan",
+    "CopyResult",
+    "CorruptError",
+    "DiffResult",
+    "EdlCkptError",
+    "EverySteps",
+    "ExperimentBest",
+    "ExportResult",
+    "Finding",
+    "Fingerprint",
+    "Guards",
+    "IncompleteError",
+    "Latest",
+    "Listing",
+    "Location",
+    "LockedError",
+    "Lookup",
+    "NoSpaceError",
+    "NotFoundError",
+    "Part",
+    "Policy",
+    "PruneEntry",
+    "PrunePlan",
+    "PruneResult",
+    "Recovery",
+    "RefusedError",
+    "Reporter",
+    "ReshardPlan",
+    "ReshardResult",
+    "ReshardSettings",
+    "Rows",
+    "Selection",
+    "ShardIndex",
+    "State",
+    "Survey",
+    "Table",
+    "Tagged",
+    "Target",
+    "TensorStats",
+    "UnavailableError",
+    "UnsupportedError",
+    "UsageError",
+    "VerifyResult",
+    "VerifyRun",
+    "Version",
+    "Within",
+    "__version__",
+    "add_tag",
+    "determined",
+    "diff_versions",
+    "execute_copy",
+    "execute_prune",
+    "execute_reshard",
+    "export_version",
+    "fingerprint_checkpoint",
+    "free_target",
+    "import_arrays",
+    "import_metrics",
+    "list_versions",
+    "location_lock",
+    "look_up",
+    "open_checkpoint",
+    "parse_ref",
+    "plan_copy",
+    "plan_prune",
+    "plan_reshard",
+    "prepare_reshard",
+    "prune",
+    "read_policy",
+    "read_series",
+    "recover",
+    "remove_metrics",
+    "remove_own_shard",
+    "remove_tag",
+    "reshard_version",
+    "resolve",
+    "row_owners",
+    "save_checkpoint",
+    "seal_version",
+    "set_metrics",
+    "set_modes",
+    "set_note",
+    "settings_for",
+    "store_policy",
+    "summarize",
+    "survey_ids",
+    "tensor_stats",
+    "undo",
+    "variable_owner",
+    "verify_and_seal",
+    "verify_version",
+    "verify_versions",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -100,4 +245,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return list(__all__)

@@ -36,15 +36,11 @@ def metrics_set_command(
 
     They replace older values of the same names. --mode also declares whether higher or lower values are better.
     """
-    from edl_ckpt.core.state.annotate import remember_modes, set_metrics
+    from edl_ckpt.core.operations.annotate import set_metrics
 
     ref, metrics = _split_pairs(words)
     version = o.resolve_ref(ref, out, to_change=True)
-    with o.locked(out, version.location, "metrics set", lock_wait):
-        set_metrics(version, metrics)
-        if mode is not None:
-            modes = dict.fromkeys(metrics, o.check_mode(mode))
-            remember_modes(version.location, modes)
+    set_metrics(version, metrics, mode=mode, **o.locking(out, lock_wait))
     _show(out, version.location, version.version)
 
 
@@ -86,20 +82,16 @@ def metrics_import_command(
 
     Metrics of a training step belong to the version with the same number. The command reports all that do not match.
     """
-    from contextlib import nullcontext
-
     from edl_ckpt.cli import render_metrics
     from edl_ckpt.core.checkpoint.catalog import list_versions
-    from edl_ckpt.core.operations.metric_sources import execute_import, match_series, read_series
+    from edl_ckpt.core.operations.metric_sources import import_metrics, match_series, read_series
 
     where = out.location(location)
     series = read_series(source, kind)
-    lock = o.locked(out, where, "metrics import", lock_wait)
-    with nullcontext() if dry_run else lock:
-        versions = list_versions(where).versions
-        plan = match_series(series, where, versions, nearest=nearest)
-        if not dry_run:
-            execute_import(plan)
+    if dry_run:
+        plan = match_series(series, where, list_versions(where).versions, nearest=nearest)
+    else:
+        plan = import_metrics(series, where, nearest=nearest, **o.locking(out, lock_wait))
     for problem in plan.skipped[:20]:
         out.warn(f"{source}: {problem}")
     out.show(
@@ -118,14 +110,13 @@ def metrics_remove_command(
     lock_wait: o.LockWait = "10s",
 ) -> None:
     """Remove metrics from a version."""
-    from edl_ckpt.core.state.annotate import remove_metrics
+    from edl_ckpt.core.operations.annotate import remove_metrics
 
     ref, names = (words[0], words[1:]) if o.looks_like_ref(words[0]) else (None, words)
     if not names:
         raise UsageError("no metric was named (expected [REF] NAME...)")
     version = o.resolve_ref(ref, out, to_change=True)
-    with o.locked(out, version.location, "metrics remove", lock_wait):
-        remove_metrics(version, names)
+    remove_metrics(version, names, **o.locking(out, lock_wait))
     _show(out, version.location, version.version)
 
 
@@ -145,14 +136,13 @@ def metrics_mode_command(
 
     `@best:METRIC`, `list --best` and the rules of `prune` use it.
     """
-    from edl_ckpt.core.state.annotate import remember_modes
+    from edl_ckpt.core.operations.annotate import set_modes
 
     if len(words) not in {2, 3}:
         raise UsageError("expected [LOCATION] NAME max|min")
     *place, name, mode = words
     where = out.location(place[0] if place else None)
-    with o.locked(out, where, "metrics mode", lock_wait):
-        remember_modes(where, {name: o.check_mode(mode)})
+    set_modes(where, {name: mode}, **o.locking(out, lock_wait))
     _show(out, where, None)
 
 

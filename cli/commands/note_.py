@@ -29,12 +29,11 @@ def note_command(
 
     It replaces an older note.
     """
-    from edl_ckpt.core.state.annotate import set_note
+    from edl_ckpt.core.operations.annotate import set_note
 
     if len(words) > 2 or (len(words) == 1 and o.looks_like_ref(words[0])):
         raise UsageError("expected [REF] TEXT; put a text of several words in quotes")
     version = o.resolve_ref(words[0] if len(words) == 2 else None, out, to_change=True)
-    with o.locked(out, version.location, "note", lock_wait):
-        set_note(version, words[-1])
+    set_note(version, words[-1], **o.locking(out, lock_wait))
     document = {"schema": "edl-ckpt/note/1", "ref": version.ref, "note": words[-1]}
     out.show(lambda: document, lambda: [f"{escaped(version.ref)}: {escaped(words[-1]) or 'note removed'}"])

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from edl_ckpt.cli import options as o
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import escaped
 from edl_ckpt.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.operations.prune.retention import Policy
 
 
 @examples(
@@ -15,10 +20,10 @@ from edl_ckpt.core.errors import UsageError
 )
 def policy_show_command(out: Output, location: o.Place = None) -> None:
     """Show the retention rules stored with a location."""
-    from edl_ckpt.core.operations.prune.plan import stored_policy
+    from edl_ckpt.core.operations.prune.stored_policy import read_policy
 
     where = out.location(location)
-    policy = stored_policy(where)
+    policy = read_policy(where)
     document = {
         "schema": "edl-ckpt/policy/1",
         "location": where.url,
@@ -46,7 +51,7 @@ def policy_set_command(
     policy = rules.policy()
     if policy.is_empty:
         raise UsageError("no rule was given", hint="try: --keep 5; `policy clear` removes the rules")
-    _store(out, location, policy.to_json(), lock_wait)
+    _store(out, location, policy, lock_wait)
 
 
 @examples(
@@ -55,15 +60,14 @@ def policy_set_command(
 )
 def policy_clear_command(out: Output, location: o.Place = None, lock_wait: o.LockWait = "10s") -> None:
     """Remove the retention rules of a location."""
-    _store(out, location, None, lock_wait)
+    from edl_ckpt.core.operations.prune.retention import Policy
+
+    _store(out, location, Policy(), lock_wait)
 
 
-def _store(out: Output, location: str | None, policy: dict[str, object] | None, lock_wait: str) -> None:
-    from edl_ckpt.core.checkpoint.catalog import list_versions
-    from edl_ckpt.core.state.annotate import store_policy
+def _store(out: Output, location: str | None, policy: Policy, lock_wait: str) -> None:
+    from edl_ckpt.core.operations.prune.stored_policy import store_policy
 
     where = out.location(location)
-    list_versions(where)  # raises when the path is wrong
-    with o.locked(out, where, "policy", lock_wait):
-        store_policy(where, policy)
+    store_policy(where, policy, **o.locking(out, lock_wait))
     policy_show_command(out, location)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,12 +12,12 @@ from edl_ckpt.cli import options as o
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration
-from edl_ckpt.core.errors import EdlCkptError, RefusedError, UsageError
+from edl_ckpt.core.errors import EdlCkptError, UsageError
 from edl_ckpt.core.words import counted, size
 
 if TYPE_CHECKING:
+    from edl_ckpt.core.operations.prune.execute import PruneResult
     from edl_ckpt.core.operations.prune.plan import PrunePlan
-    from edl_ckpt.core.storage.location import Location
 
 
 @examples(
@@ -70,93 +70,71 @@ def prune_command(
 
     Destructive options (--all, --delete, --purge, --drop-tag, --apply) can only be given on the command line.
     """
-    import time
+    from functools import partial
 
-    from edl_ckpt.cli import render_prune
-    from edl_ckpt.core.commit.trash import purge_all
-    from edl_ckpt.core.operations.prune.execute import execute_prune, locked
-    from edl_ckpt.core.operations.prune.plan import Guards, PrunePlan, make_plan
+    from edl_ckpt.core.operations.prune.execute import execute_prune, prune
+    from edl_ckpt.core.operations.prune.guards import Guards
+    from edl_ckpt.core.operations.prune.plan import plan_prune
+    from edl_ckpt.core.operations.prune.plan_file import read_plan
 
     policy = rules.policy()
     guards = Guards(incomplete, everything, tuple(delete or ()), tuple(drop_tag or ()), parse_duration(grace))
-    asks_nothing = policy.is_empty and not guards.ask_for_deletion
-    if apply and (locations or not asks_nothing):
+    if apply and (locations or not policy.is_empty or guards.ask_for_deletion):
         raise UsageError("--apply takes locations and rules from its plan; do not give others")
     places = [out.location(text) for text in locations or [""]]
-    now, wait, age = time.time(), parse_duration(lock_wait), parse_duration(older_than)
+    age = parse_duration(older_than)
     asks = not (yes or dry_run) and sys.stdin.isatty() and sys.stderr.isatty()
-    # In a script nothing of ours may come between plan and execution; while somebody thinks, anything may.
-    hold_early = not (asks or dry_run or apply)
-    with locked(places if hold_early else (), wait_seconds=wait, reporter=out.reporter()):
-        if apply:
-            plan = _read_plan(apply, out.storage_options)
-            places = list(plan.locations)
-        elif purge and asks_nothing:
-            plan = PrunePlan((), (), guards)
-        else:
-            plan = make_plan(places, policy, now, guards=guards)
-        for warning in plan.warnings:
-            out.warn(warning)
-        _check_amount(plan, max_delete)
-        if plan_out:
-            _write_plan(plan_out, plan)
-        if dry_run:
-            out.show(lambda: render_prune.document(plan), lambda: render_prune.human(plan, places))
-            return
-        if asks:
-            _confirm(out, plan, places, trash=trash, purge=purge)
-        with locked(() if hold_early else places, wait_seconds=wait, reporter=out.reporter()):
-            result = execute_prune(plan, now, trash=trash, reporter=out.reporter())
-            purged = purge_all(places, older_than_seconds=age, now=now) if purge else None
-    out.show(
-        lambda: render_prune.document(plan, result, purged),
-        lambda: render_prune.human(plan, places, result, purged, brief=asks),
-    )
-    problems = [*result.problems, *(purged.problems if purged else ())]
-    for problem in problems:
-        out.warn(problem)
-    if problems:
-        raise EdlCkptError(f"{counted(len(problems), 'item')} could not be deleted")
+    review = partial(_review, out, max_delete=max_delete, plan_out=plan_out)
+    confirm = partial(_confirm, out, trash=trash) if asks else None
+    planning: dict[str, Any] = {"guards": guards, "purge_older_than_seconds": age if purge else None}
+    acting: dict[str, Any] = {"trash": trash, "confirm": confirm, **o.locking(out, lock_wait)}
+    if not (apply or dry_run):
+        _show(out, prune(places, policy, review=review, **planning, **acting), brief=asks)
+        return
+    if apply:
+        plan = replace(read_plan(apply, out.storage_options), purge_older_than_seconds=age if purge else None)
+    else:
+        plan = plan_prune(places, policy, **planning)
+    review(plan)
+    _show(out, plan if dry_run else execute_prune(plan, **acting), brief=asks)
 
 
-def _read_plan(path: str, options: dict[str, str]) -> PrunePlan:
-    from edl_ckpt.core.operations.prune.plan_file import plan_from_json
-    from edl_ckpt.core.storage.faults import storage_errors
+def _review(out: Output, plan: PrunePlan, *, max_delete: int | None, plan_out: str | None) -> None:
+    """Print the warnings of a plan, and write it to a file; RefusedError when it deletes too many versions."""
+    from edl_ckpt.core.operations.prune.plan_file import write_plan
 
-    with storage_errors(path), open(path, encoding="utf-8") as file:
-        try:
-            return plan_from_json(json.load(file), options)
-        except ValueError as error:
-            raise UsageError(f"not a plan that prune can apply: {error}", path=path) from None
-
-
-def _write_plan(path: str, plan: PrunePlan) -> None:
-    from edl_ckpt.core.operations.prune.plan_file import plan_to_json
-    from edl_ckpt.core.storage.faults import storage_errors
-
-    with storage_errors(path), open(path, "w", encoding="utf-8") as file:
-        json.dump(plan_to_json(plan), file, indent=1)
+    for warning in plan.warnings:
+        out.warn(warning)
+    plan.check_amount(max_delete)
+    if plan_out:
+        write_plan(plan_out, plan)
 
 
-def _check_amount(plan: PrunePlan, limit: int | None) -> None:
-    if limit is not None and len(plan.deletions) > limit:
-        raise RefusedError(
-            f"the plan deletes {counted(len(plan.deletions), 'version')}, more than --max-delete {limit}",
-            hint="nothing was deleted; try: --dry-run to see the plan",
-        )
-
-
-def _confirm(out: Output, plan: PrunePlan, places: list[Location], *, trash: bool, purge: bool) -> None:
-    """Show the plan and ask; raise RefusedError unless the answer is yes."""
+def _confirm(out: Output, plan: PrunePlan, *, trash: bool) -> bool:
+    """Show the plan and ask; there is nothing to ask when it changes nothing."""
     from edl_ckpt.cli import render_prune
 
-    out.print_human(render_prune.plan_human(plan, places), stderr=out.json)
+    out.print_human(render_prune.plan_human(plan), stderr=out.json)
+    purge = plan.purge_older_than_seconds is not None
     if not plan.deletions and not purge:
-        return
+        return True
     versions = f"{counted(len(plan.deletions), 'version')} ({size(plan.deleted_bytes)})"
     steps = [f"move {versions} to the trash" if trash else f"delete {versions}"] if plan.deletions else []
     steps += ["empty the trash"] if purge else []
     question = " and ".join(steps)
     print(f"{question[0].upper()}{question[1:]}? [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-        raise RefusedError("not confirmed; nothing was deleted")
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def _show(out: Output, done: PrunePlan | PruneResult, *, brief: bool) -> None:
+    """Print a plan, or a result and what could not be deleted."""
+    from edl_ckpt.cli import render_prune
+    from edl_ckpt.core.operations.prune.plan import PrunePlan
+
+    plan, result = (done, None) if isinstance(done, PrunePlan) else (done.plan, done)
+    out.show(lambda: render_prune.document(plan, result), lambda: render_prune.human(plan, result, brief=brief))
+    problems = [*result.problems, *(result.purge.problems if result.purge else ())] if result else []
+    for problem in problems:
+        out.warn(problem)
+    if problems:
+        raise EdlCkptError(f"{counted(len(problems), 'item')} could not be deleted")

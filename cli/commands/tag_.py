@@ -32,16 +32,11 @@ def tag_add_command(
 
     `@TAG` then refers to the version, and `prune` keeps it.
     """
-    from edl_ckpt.core.checkpoint.catalog import list_versions
-    from edl_ckpt.core.state.annotate import add_tag, remove_tag
+    from edl_ckpt.core.operations.annotate import add_tag
 
     ref, tag = _split(words)
     version = o.resolve_ref(ref, out, to_change=True)
-    with o.locked(out, version.location, "tag add", lock_wait):
-        add_tag(version, tag)
-        for other in list_versions(version.location).versions if move else ():
-            if tag in other.tags and other.version != version.version:
-                remove_tag(other, tag)
+    add_tag(version, tag, move=move, **o.locking(out, lock_wait))
     _show(out, version.location)
 
 
@@ -51,12 +46,11 @@ def tag_add_command(
 )
 def tag_remove_command(out: Output, words: _Words, lock_wait: o.LockWait = "10s") -> None:
     """Remove a tag from a version."""
-    from edl_ckpt.core.state.annotate import remove_tag
+    from edl_ckpt.core.operations.annotate import remove_tag
 
     ref, tag = _split(words)
     version = o.resolve_ref(ref, out, to_change=True)
-    with o.locked(out, version.location, "tag remove", lock_wait):
-        remove_tag(version, tag)
+    remove_tag(version, tag, **o.locking(out, lock_wait))
     _show(out, version.location)
 
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.options import LockWait, Ref, Workers, locked, parsed_ref
+from edl_ckpt.cli.options import LockWait, Ref, Workers, locking, parsed_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import escaped
+from edl_ckpt.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.errors import EdlCkptError
     from edl_ckpt.core.format.model import Version
-    from edl_ckpt.core.operations.verify.findings import VerifyResult
+    from edl_ckpt.core.storage.location import Location
 
 
 @examples(
@@ -42,87 +41,46 @@ def verify_command(
     By default the command reads names, headers and ids. Exit code 3 means that it found errors.
     """
     from edl_ckpt.cli import render_verify
-    from edl_ckpt.core.checkpoint.catalog import list_versions, resolve, split_version_dir
-    from edl_ckpt.core.errors import UsageError
+    from edl_ckpt.core.operations.verify.versions import verify_versions
 
     if quick and (deep or seal):
         raise UsageError("--quick cannot be used with --deep or --seal")
     if force and not seal:
         raise UsageError("--force can only be used with --seal")
-    parsed = parsed_ref(ref, out)
-    if every and (parsed.version != "latest" or split_version_dir(parsed.location)):
-        raise UsageError("--all needs a location without a version", path=ref)
-    versions = list_versions(parsed.location).versions if every else (resolve(parsed),)
-    level = "quick" if quick else "deep" if deep or seal else "default"
-    results, failed = _verify_each(out, versions, level, workers, go_on=every, ignore_seal=force)
-    if seal:
-        results = _seal(out, versions, results, lock_wait)
+    location, versions = _versions(out, ref, every=every)
+    level = "quick" if quick else "deep" if deep else "default"
+    run = verify_versions(
+        versions, level=level, seal=seal, use_seal=not force, workers=workers, **locking(out, lock_wait)
+    )
+    if run.failed and not every:
+        raise run.failed[0][1]
+    for _, error in run.failed:
+        out.warn(str(error))
     if junit:
-        render_verify.write_junit(junit, results, strict=strict, failed=failed)
+        render_verify.write_junit(junit, run.results, strict=strict, failed=run.failed)
     out.show(
         lambda: (
-            render_verify.document_all(parsed.location.url, results, failed)
+            render_verify.document_all(location.url, run.results, run.failed)
             if every
-            else render_verify.document(results[0])
+            else render_verify.document(run.results[0])
         ),
-        lambda: render_verify.human(results),
+        lambda: render_verify.human(run.results),
     )
     if not versions:
-        out.say(f"{escaped(parsed.location.url)}: no checkpoint, so nothing was verified")
-    if failed:  # an error wins over findings, the worst over the others
-        raise max((error for _, error in failed), key=lambda error: error.exit_code)
-    if any(not r.ok or (strict and r.findings) for r in results):
+        out.say(f"{escaped(location.url)}: no checkpoint, so nothing was verified")
+    if run.worst_error:  # an error wins over findings
+        raise run.worst_error
+    if any(not r.ok or (strict and r.findings) for r in run.results):
         raise SystemExit(3)
 
 
-def _verify_each(
-    out: Output, versions: Iterable[Version], level: str, workers: int | None, *, go_on: bool, ignore_seal: bool
-) -> tuple[list[VerifyResult], list[tuple[str, EdlCkptError]]]:
-    """Return the results; with `go_on`, also the errors of versions that could not be verified."""
-    from edl_ckpt.core.errors import EdlCkptError
-    from edl_ckpt.core.operations.verify import verify_version
+def _versions(out: Output, ref: str | None, *, every: bool) -> tuple[Location, tuple[Version, ...]]:
+    """Return the location of a reference, and its version, or with `every` all versions of the location."""
+    from edl_ckpt.core.checkpoint.catalog import list_versions, resolve, split_version_dir
 
-    results: list[VerifyResult] = []
-    failed: list[tuple[str, EdlCkptError]] = []
-    reporter = out.reporter()
-    for version in versions:
-        try:
-            results.append(
-                verify_version(
-                    version,
-                    level=level,
-                    workers=workers,
-                    reporter=reporter,
-                    use_seal=not ignore_seal,
-                )
-            )
-        except EdlCkptError as error:
-            if not go_on:
-                raise
-            out.warn(str(error))
-            failed.append((version.ref, error))
-    return results, failed
-
-
-def _seal(out: Output, versions: Sequence[Version], results: Sequence[VerifyResult], wait: str) -> list[VerifyResult]:
-    """Seal each version that has a fingerprint and no seal; return the results with those sealed."""
-    from dataclasses import replace
-
-    from edl_ckpt.core.operations.verify import seal_version
-
-    found = {version.ref: version for version in versions}
-    done: list[VerifyResult] = []
-    for result in results:
-        if result.fingerprint is not None and not result.sealed:
-            with locked(out, found[result.ref].location, "verify --seal", wait):
-                seal_version(
-                    found[result.ref],
-                    result.fingerprint,
-                    reporter=out.reporter(),
-                )
-            done.append(replace(result, sealed=True))
-            continue
-        if result.fingerprint is None:
-            out.warn(f"{result.ref}: not sealed, because shards are missing or damaged")
-        done.append(result)
-    return done
+    parsed = parsed_ref(ref, out)
+    if not every:
+        return parsed.location, (resolve(parsed),)
+    if parsed.version != "latest" or split_version_dir(parsed.location):
+        raise UsageError("--all needs a location without a version", path=ref)
+    return parsed.location, list_versions(parsed.location).versions

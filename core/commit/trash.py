@@ -1,10 +1,10 @@
-"""Deleting versions so that it can be undone: one rename into the trash, removal afterwards.
+"""Deleting versions so that it can be undone: one rename into the trash, then removal there.
 
-`.edl-ckpt-0/trash-0/<id>/` holds, for one deletion, `record.json` (when, what, whether it is to stay), the versions
-under their own names, and what was known of them in `meta/`. A version is moved by one rename, so that a crash at any
-instant leaves it in its place whole or in the trash whole. Before bytes are removed the whole `<id>` is renamed to
-`drop-<id>`, which is never put back. On storage without rename (S3) there is no trash: files are removed one by one,
-and the first removal already makes the version invalid for ElasticDL.
+`.edl-ckpt-0/trash-0/<id>/` has, for one deletion, `record.json` (time, versions, whether they stay), the versions under
+their own names, and their metadata in `meta/`. One rename moves a version, so a crash at any instant leaves it whole in
+its place or whole in the trash. Before bytes are removed, `<id>` is renamed to `drop-<id>`, which `undo` never puts
+back. Storage without rename (S3) has no trash: files are removed one by one, and the first removal already makes the
+version invalid for ElasticDL.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DROP: Final = "drop-"
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What became of versions that were to be deleted: those that are gone, and what could not be removed and why."""
+    """The result of a deletion: the versions that are gone, and why files could not be removed."""
 
     deleted: tuple[Version, ...]
     problems: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class TrashEntry:
-    """One deletion in the trash: its directory, its time in seconds since the epoch, the names of what it holds."""
+    """One deletion in the trash: its directory, its time in seconds since the epoch, the names of its versions."""
 
     path: str
     time: float
@@ -62,14 +62,14 @@ def delete_versions(
 ) -> Removal:
     """Delete versions of a location, or with `keep` leave them in its trash; the caller holds its lock.
 
-    A version that is gone already is no error, and not in the result. Raises UnsupportedError for `keep` on storage
-    without rename, before anything is touched.
+    A version that is gone already is no error; the result does not name it. Raises UnsupportedError for `keep` on
+    storage without rename, before anything changes.
     """
     if not versions:
         return Removal(())
     store = open_store(location)
     if keep and not store.properties.trash:
-        raise UnsupportedError("this storage has no rename, so no trash", path=location.url)
+        raise UnsupportedError("this storage has no rename, and so no trash", path=location.url)
     if not isinstance(store, LocalStore):
         return _remove_in_order(store, versions)
     root = store.root
@@ -79,9 +79,9 @@ def delete_versions(
     record = {"schema": RECORD_SCHEMA, "time": time.time(), "keep": keep, "versions": [v.version for v in versions]}
     write_new(os.path.join(trash, _RECORD), json.dumps(record).encode())
     flush_directory(trash)
-    known = [file for v in versions for file in (version_file(v.version), seal_file(v.version))]
-    if keep:  # first: once a version is gone, the next prune forgets what was known of it
-        _copy_known(root, known, os.path.join(trash, _META))
+    if keep:  # first: once a version is gone, the next prune removes its metadata
+        metadata = [file for v in versions for file in (version_file(v.version), seal_file(v.version))]
+        _copy_metadata(root, metadata, os.path.join(trash, _META))
     deleted = tuple(v for v in versions if _move(v.path, os.path.join(trash, os.path.basename(v.path))))
     _flush_moves(root, trash)
     for version in deleted:
@@ -94,7 +94,7 @@ def delete_versions(
 
 
 def list_trash(location: LocationLike) -> list[TrashEntry]:
-    """Return the deletions in a location's trash, the newest first; a local location's, other storage has none."""
+    """Return the deletions in a location's trash, the newest first. Only local storage has a trash."""
     store = open_store(location)
     if not isinstance(store, LocalStore):
         return []
@@ -105,12 +105,12 @@ def list_trash(location: LocationLike) -> list[TrashEntry]:
         record = _read_record(path)
         if name.startswith(_DROP) or not os.path.isdir(path):
             continue
-        held = tuple(sorted(set(_names(path)) - {_RECORD, _META}))
+        names = tuple(sorted(set(_names(path)) - {_RECORD, _META}))
+        recorded = record.get("time")
         with storage_errors(path):
-            told = record.get("time")
-            moment = float(told) if isinstance(told, int | float) else os.stat(path).st_mtime
-        keep = bool(record.get("keep", True))  # what has no record was put here by `reshard --keep-old`
-        entries.append(TrashEntry(path, moment, keep, held, _tree_bytes(path)))
+            moment = float(recorded) if isinstance(recorded, int | float) else os.stat(path).st_mtime
+        keep = bool(record.get("keep", True))  # `reshard --keep-old` writes no record
+        entries.append(TrashEntry(path, moment, keep, names, _tree_bytes(path)))
     return sorted(entries, key=lambda entry: (entry.time, entry.path), reverse=True)
 
 
@@ -118,18 +118,20 @@ def put_back(store: LocalStore, reporter: Reporter) -> tuple[str, ...]:
     """Put the versions of the last deletion in the trash back, with their metadata; return their names.
 
     The caller holds the location's lock. Raises NotFoundError when there is nothing to put back, and RefusedError,
-    before anything moves, when a name is taken by now.
+    before anything moves, when a version of such a name exists again.
     """
     root, location = store.root, store.location
-    entry = next((e for e in list_trash(location) if _read_record(e.path) and _holds_anything(e.path)), None)
+    entry = next((e for e in list_trash(location) if _read_record(e.path) and _has_content(e.path)), None)
     if entry is None:
-        raise NotFoundError("nothing to undo", path=location.url, hint="only `prune --trash` leaves what it deletes")
+        raise NotFoundError(
+            "nothing to undo", path=location.url, hint="undo restores only versions that `prune --trash` deleted"
+        )
     taken = [name for name in entry.names if os.path.lexists(os.path.join(root, name))]
     if taken:
         raise RefusedError(
-            f"{taken[0]} exists again; nothing was put back",
+            f"{taken[0]} exists again; nothing was restored",
             path=location.url,
-            hint=f"move it away; the deleted one is in {entry.path}",
+            hint=f"move it away and try again; the deleted version is in {entry.path}",
         )
     for name in entry.names:
         rename_new(os.path.join(entry.path, name), os.path.join(root, name))
@@ -152,16 +154,16 @@ def put_back(store: LocalStore, reporter: Reporter) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """What emptying the trash freed, in bytes, and what could not be removed."""
+    """The result of emptying the trash: the bytes that this freed, and the files that could not be removed."""
 
     freed_bytes: int
     problems: tuple[str, ...] = ()
 
 
-def purge_all(locations: Iterable[LocationLike], *, now: float, older_than_seconds: float = 0.0) -> Purge:
-    """Remove for good what is in the trash of locations for so long; the caller holds their locks.
+def empty_trash(locations: Iterable[Location], *, now: float, older_than_seconds: float = 0.0) -> Purge:
+    """Remove versions that have been in the trash for so long; the caller holds the locks of all locations.
 
-    That includes what `reshard --keep-old` left. Locations on storage without rename have no trash.
+    This includes the old shards of `reshard --keep-old`. Locations on storage without rename have no trash.
     """
     freed = 0
     problems: list[str] = []
@@ -175,7 +177,7 @@ def purge_all(locations: Iterable[LocationLike], *, now: float, older_than_secon
 
 
 def sweep(store: LocalStore | ObjectStore) -> tuple[str, ...]:
-    """Finish what killed deletions left: those that were not to stay in the trash. The caller holds the lock."""
+    """Finish deletions that were killed, except those that stay in the trash. The caller holds the lock."""
     if not isinstance(store, LocalStore) or not os.path.isdir(store.path(TRASH_DIR)):
         return ()
     state = store.path(STATE_DIR)
@@ -183,14 +185,14 @@ def sweep(store: LocalStore | ObjectStore) -> tuple[str, ...]:
     problems: list[str] = []
     for name in _names(top):
         path = os.path.join(top, name)
-        if name.startswith(_DROP) or not _read_record(path).get("keep", True) or not _holds_anything(path):
+        if name.startswith(_DROP) or not _read_record(path).get("keep", True) or not _has_content(path):
             problems += _drop(path)
     _tidy(state)
     return tuple(problems)
 
 
 def forget_gone(location: Location, present: Iterable[int]) -> None:
-    """Remove what is known of versions that are gone: a restarted job may use their numbers again. Caller locks."""
+    """Remove the metadata of gone versions: a restarted job may use their numbers. The caller holds the lock."""
     store = open_store(location)
     kept = {f"{version}{ending}" for version in present for ending in (".json", ".seal.json")} | {"location.json"}
     for name in store.names(META_DIR):
@@ -199,8 +201,8 @@ def forget_gone(location: Location, present: Iterable[int]) -> None:
             store.remove(f"{META_DIR}/{name}")
 
 
-def _copy_known(root: str, files: Iterable[str], target: str) -> None:
-    """Copy what is known of versions, as far as anything is, into a directory of the trash."""
+def _copy_metadata(root: str, files: Iterable[str], target: str) -> None:
+    """Copy the metadata files that exist into a directory of the trash."""
     for file in files:
         path = os.path.join(root, file)
         with storage_errors(path), suppress(FileNotFoundError), open(path, "rb") as source:
@@ -229,7 +231,7 @@ def _flush_moves(root: str, trash: str) -> None:
 
 
 def _drop(path: str) -> list[str]:
-    """Remove a directory of the trash for good; return what was in the way."""
+    """Remove a directory of the trash; return why files could not be removed."""
     doomed = path
     if not os.path.basename(path).startswith(_DROP):
         doomed = os.path.join(os.path.dirname(path), _DROP + os.path.basename(path))
@@ -255,7 +257,7 @@ def _remove_tree(path: str, note: Callable[[object, str, BaseException], None]) 
 
 
 def _tidy(state: str) -> None:
-    """Remove our directories that are empty now."""
+    """Remove those of our directories that are empty now."""
     for path in (os.path.join(state, "trash-0"), os.path.join(state, "meta-0"), state):
         with suppress(OSError):  # not empty
             os.rmdir(path)
@@ -269,7 +271,7 @@ def _names(directory: str) -> list[str]:
         return []
 
 
-def _holds_anything(path: str) -> bool:
+def _has_content(path: str) -> bool:
     return any(name != _RECORD and (name != _META or _names(os.path.join(path, name))) for name in _names(path))
 
 
@@ -296,7 +298,7 @@ def _files(path: str) -> Iterator[str]:
 
 
 def _remove_in_order(store: ObjectStore, versions: Sequence[Version]) -> Removal:
-    """Delete files where nothing can be renamed: one of each ps_num first, so that no rest is taken for a whole."""
+    """Delete files one by one; a shard of each ps_num goes first, so that no remainder passes for a whole version."""
     deleted: list[Version] = []
     problems: list[str] = []
     for version in versions:

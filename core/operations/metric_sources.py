@@ -18,8 +18,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from edl_ckpt.core.checkpoint.catalog import list_versions
+from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state.annotate import write_metrics
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.metadata import check_metric_name
 from edl_ckpt.core.storage import Location, LocationLike
 from edl_ckpt.core.storage.faults import storage_errors
@@ -132,14 +137,25 @@ def match_series(
     )
 
 
-def execute_import(plan: ImportPlan) -> None:
-    """Record the metrics of a plan; the caller holds the location's lock."""
-    from edl_ckpt.core.state.annotate import set_metrics
+def import_metrics(
+    series: MetricSeries,
+    location: LocationLike,
+    *,
+    nearest: int = 0,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = SILENT,
+) -> ImportPlan:
+    """Match a series with the versions of a location as `match_series` does, and record the metrics.
 
-    for match in plan.matches:
-        elsewhere = match.step != match.version.version
-        steps = dict.fromkeys(match.metrics, match.step) if elsewhere else {}
-        set_metrics(match.version, match.metrics, steps=steps)
+    Takes the location's lock itself, before it lists the versions.
+    """
+    with location_lock(location, "metrics import", wait_seconds=wait_seconds, reporter=reporter):
+        plan = match_series(series, location, list_versions(location).versions, nearest=nearest)
+        for match in plan.matches:
+            elsewhere = match.step != match.version.version
+            steps = dict.fromkeys(match.metrics, match.step) if elsewhere else {}
+            write_metrics(match.version, match.metrics, steps=steps)
+    return plan
 
 
 def _same(a: float, b: float) -> bool:

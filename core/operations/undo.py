@@ -1,4 +1,4 @@
-"""Putting back what the last prune moved to the trash."""
+"""Putting back the versions that the last prune moved to the trash."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def undo(
 ) -> tuple[str, ...]:
     """Put the versions of the last deletion in the trash back, with their metadata; return their names.
 
-    Raises NotFoundError when there is none, RefusedError, before anything moves, when a name is taken by now, and
-    UnsupportedError on storage that has no trash.
+    Takes the lock itself. Raises NotFoundError when there is no such deletion, RefusedError, before anything moves,
+    when a version of such a name exists again, and UnsupportedError on storage that has no trash.
     """
     where = Location.of(location)
     store = open_store(where)
     if not isinstance(store, LocalStore):
-        raise UnsupportedError("this storage has no rename, so no trash", path=where.url)
+        raise UnsupportedError("this storage has no rename, and so no trash", path=where.url)
     with location_lock(where, "undo", wait_seconds=wait_seconds, reporter=reporter):
         return put_back(store, reporter)

@@ -1,6 +1,7 @@
-"""Writing what is known of versions beside their shards: metrics, tags, a note, modes, a policy.
+"""Writing metadata: metrics, tags and a note of a version, modes and a policy of a location.
 
-Every file is replaced whole, under the location's lock; keys that we do not know stay as they are.
+Every file is replaced whole; keys that we do not know stay as they are. The caller of each function holds the
+location's lock: `operations/annotate.py` has the functions that take it themselves.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ from edl_ckpt.core.storage.location import Location
 Document = dict[str, Any]
 
 
-def set_metrics(
+def write_metrics(
     version: Version,
     metrics: Mapping[str, float],
     *,
     steps: Mapping[str, int] | None = None,
 ) -> None:
-    """Record metrics of a version, in the place of older values of the same names; NaN is a value too.
+    """Record metrics of a version; they replace older values of the same names. NaN is a value too.
 
-    `steps` says of metrics that were measured at another step which one. The caller holds the location's lock.
+    `steps` has the step of each metric that was measured at another step than the version.
     """
     for name in metrics:
         check_metric_name(name)
@@ -51,21 +52,21 @@ def set_metrics(
     _edit_version(version, change)
 
 
-def remove_metrics(version: Version, names: Sequence[str]) -> None:
-    """Forget metrics of a version; NotFoundError when it has none of such a name. The caller holds the lock."""
-    absent = [name for name in names if name not in version.metrics]
-    if absent:
-        raise NotFoundError(f"no metric {absent[0]!r}", path=version.ref)
+def erase_metrics(version: Version, names: Sequence[str]) -> None:
+    """Remove metrics of a version; NotFoundError when it has none of such a name."""
 
     def change(document: Document) -> None:
+        absent = [name for name in names if name not in document.get("metrics", {})]
+        if absent:
+            raise NotFoundError(f"no metric {absent[0]!r}", path=version.ref)
         for key in ("metrics", "steps"):
             document[key] = {n: v for n, v in document.get(key, {}).items() if n not in names}
 
     _edit_version(version, change)
 
 
-def add_tag(version: Version, tag: str) -> None:
-    """Give a version a tag; one it has already stays once. The caller holds the location's lock."""
+def write_tag(version: Version, tag: str) -> None:
+    """Give a version a tag; nothing changes when the version has it already."""
     check_tag(tag)
 
     def change(document: Document) -> None:
@@ -74,24 +75,24 @@ def add_tag(version: Version, tag: str) -> None:
     _edit_version(version, change)
 
 
-def remove_tag(version: Version, tag: str) -> None:
-    """Take a tag from a version; NotFoundError when it has none of that name. The caller holds the lock."""
-    if tag not in version.tags:
-        raise NotFoundError(f"no tag {tag!r}", path=version.ref)
+def erase_tag(version: Version, tag: str) -> None:
+    """Remove a tag from a version; NotFoundError when the version does not have it."""
 
     def change(document: Document) -> None:
+        if tag not in document.get("tags", []):
+            raise NotFoundError(f"no tag {tag!r}", path=version.ref)
         document["tags"] = [t for t in document.get("tags", []) if t != tag]
 
     _edit_version(version, change)
 
 
-def set_note(version: Version, text: str) -> None:
-    """Write a version's note, in the place of an older one; '' removes it. The caller holds the lock."""
+def write_note(version: Version, text: str) -> None:
+    """Write a version's note; it replaces an older one, and '' removes it."""
     _edit_version(version, lambda document: document.update(note=text))
 
 
-def remember_modes(location: LocationLike, modes: Mapping[str, str]) -> None:
-    """Remember, for a location, which end of each metric is the better one. The caller holds the lock."""
+def write_modes(location: LocationLike, modes: Mapping[str, str]) -> None:
+    """Declare for a location the mode of each metric: 'max' when higher is better, 'min' when lower is."""
 
     def change(document: Document) -> None:
         document["modes"] = document.get("modes", {}) | {check_metric_name(n): mode for n, mode in modes.items()}
@@ -99,8 +100,8 @@ def remember_modes(location: LocationLike, modes: Mapping[str, str]) -> None:
     _edit_location(location, change)
 
 
-def store_policy(location: LocationLike, policy: Mapping[str, Any] | None) -> None:
-    """Keep a retention policy, as `Policy.to_json` makes it, with a location; None forgets it. The caller locks."""
+def write_policy(location: LocationLike, policy: Mapping[str, Any] | None) -> None:
+    """Store a retention policy, as `Policy.to_json` makes it, with a location; None removes it."""
     _edit_location(location, lambda document: document.update(policy=policy))
 
 
@@ -124,17 +125,17 @@ def _edit(
     change: Callable[[Document], None],
     check: Callable[[Document], object],
 ) -> None:
-    """Read a document, change it, and put it back; one that says nothing any more is removed."""
+    """Read a document, change it, and write it back; an empty one is removed."""
     try:
-        held = read_document(store, relative) or {}
-        check(held)
+        existing = read_document(store, relative) or {}
+        check(existing)
     except EdlCkptError as error:
         raise type(error)(
-            error.message, path=f"{location}/{relative}", hint="mend it or move it away; nothing was changed"
+            error.message, path=f"{location}/{relative}", hint="repair the file or move it away; nothing was changed"
         ) from None
-    document = empty | held
+    document = empty | existing
     change(document)
-    if document == held:
+    if document == existing:
         return
     document = {key: value for key, value in document.items() if value not in ({}, [], "", None)}
     if set(document) <= set(empty):
@@ -145,7 +146,7 @@ def _edit(
 
 
 def copy_metadata(source: Version, target: Location) -> None:
-    """Bring the metadata of a version to its copy in another location, and the modes of its metrics.
+    """Copy the metadata of a version to its copy in another location, with the modes of its metrics.
 
     Metrics and tags that the copy has under other names stay. The caller holds the target's lock.
     """
@@ -160,18 +161,18 @@ def copy_metadata(source: Version, target: Location) -> None:
         existing.update(_merged(existing, document))
 
     _edit(store, target, version_file(source.version), empty, change, parse_version)
-    known = read_metadata(store).modes
-    new = {name: mode for name, mode in modes.items() if known.get(name) != mode}
+    declared = read_metadata(store).modes
+    new = {name: mode for name, mode in modes.items() if declared.get(name) != mode}
     if new:
-        remember_modes(target, new)
+        write_modes(target, new)
 
 
-def _merged(there: Document, here: Document) -> Document:
-    """Return a document with all that two say; where they differ, what the second says."""
-    merged = there | here
+def _merged(existing: Document, new: Document) -> Document:
+    """Return a document with the keys of both; where they differ, the value of the second."""
+    merged = existing | new
     for key in ("metrics", "steps"):
-        if key in there and key in here:
-            merged[key] = there[key] | here[key]
-    if "tags" in there and "tags" in here:
-        merged["tags"] = sorted({*there["tags"], *here["tags"]})
+        if key in existing and key in new:
+            merged[key] = existing[key] | new[key]
+    if "tags" in existing and "tags" in new:
+        merged["tags"] = sorted({*existing["tags"], *new["tags"]})
     return merged

@@ -1,9 +1,9 @@
-"""What is known of versions beside their shards: metrics, tags, a note; and of their location: modes and a policy.
+"""Metadata of versions (metrics, tags, a note) and of their location (modes of metrics, a policy), as it is read.
 
-Small JSON files under `.edl-ckpt-0/meta-0/`, which ElasticDL's scan never meets: `{version}.json` for each version that
-anything is known of, `location.json` for the whole. They are readable without this tool and travel with a copy of the
-directory (`core/README.md`, section State, shows one). Keys that we do not know are kept, a file that cannot be read is
-reported and leaves the rest alone. Here they are read; `annotate.py` writes them.
+It is in small JSON files under `.edl-ckpt-0/meta-0/`, where ElasticDL's scan does not look: `{version}.json` for each
+version that has metadata, and `location.json`. People can read them without this tool, and a copy of the directory
+takes them along (`core/README.md`, section State, shows one). Keys that we do not know are kept. A damaged file is
+reported, and the others are still read. `annotate.py` writes the files.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ LOCATION_SCHEMA: Final = "edl-ckpt/location/1"
 MODES: Final = ("max", "min")
 _VERSION_FILE = re.compile(r"(0|[1-9][0-9]{0,17})\.json", re.ASCII)
 _SEAL_FILE = re.compile(r"(0|[1-9][0-9]{0,17})\.seal\.json", re.ASCII)
-_AGREED_MODES: Final = {"loss": "min", "mse": "min", "error": "min", "auc": "max", "accuracy": "max"}
+_KNOWN_MODES: Final = {"loss": "min", "mse": "min", "error": "min", "auc": "max", "accuracy": "max"}
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _MAX_NAME: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class VersionMetadata:
-    """What is known of one version; `steps` holds, for metrics measured at another step than the version, which."""
+    """The metadata of one version; `steps` has the step of each metric that was measured at another step."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     steps: Mapping[str, int] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class VersionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class LocationMetadata:
-    """What is known in a location; `policy` is as `retention.Policy.to_json` made it, None when none was set."""
+    """The metadata of a location; `policy` is a document of `retention.Policy.to_json`, None when none is stored."""
 
     versions: Mapping[int, VersionMetadata] = field(default_factory=dict)
     modes: Mapping[str, str] = field(default_factory=dict)
@@ -55,16 +55,16 @@ class LocationMetadata:
 
 
 def read_metadata(store: Store, names: Iterable[str] | None = None) -> LocationMetadata:
-    """Return all that is kept in a location; damaged files are in `problems`, foreign ones are passed over.
+    """Return the metadata of a location. Damaged files are named in `problems`; foreign files are ignored.
 
-    `names` are those of the files in META_DIR, where a listing has told them already.
+    `names` are those of the files in META_DIR, when a listing has them already.
     """
     versions: dict[int, VersionMetadata] = {}
     modes: Mapping[str, str] = {}
     policy: Mapping[str, Any] | None = None
     problems: list[str] = []
-    held = sorted(store.names(META_DIR) if names is None else names)
-    wanted = [name for name in held if name == LOCATION_FILE or _VERSION_FILE.fullmatch(name)]
+    present = sorted(store.names(META_DIR) if names is None else names)
+    wanted = [name for name in present if name == LOCATION_FILE or _VERSION_FILE.fullmatch(name)]
     for name, read in zip(wanted, read_documents(store, wanted), strict=True):
         match = _VERSION_FILE.fullmatch(name)
         try:
@@ -79,21 +79,21 @@ def read_metadata(store: Store, names: Iterable[str] | None = None) -> LocationM
             problems.append(f"{store.location}/{META_DIR}/{name}: {error.message}")
             if match:
                 versions[int(match[1])] = VersionMetadata(fault=error.message)
-    sealed = frozenset(int(match[1]) for match in map(_SEAL_FILE.fullmatch, held) if match)
+    sealed = frozenset(int(match[1]) for match in map(_SEAL_FILE.fullmatch, present) if match)
     return LocationMetadata(versions, modes, policy, tuple(problems), sealed)
 
 
 def read_documents(store: Store, names: Sequence[str]) -> Iterator[Callable[[], dict[str, Any] | None]]:
-    """Yield, for each file of META_DIR, what returns its document, or raises what kept it from being read.
+    """Yield a function for each file of META_DIR: it returns the document, or raises the error of reading it.
 
-    On a remote store several are read at a time: a thousand requests take a while.
+    On a remote store several files are read at a time: a thousand requests one by one would take minutes.
     """
 
     def read(name: str) -> Callable[[], dict[str, Any] | None]:
         try:
             document = read_document(store, f"{META_DIR}/{name}")
         except (AuthError, UnavailableError):
-            raise  # says nothing of the file
+            raise  # a fault of the storage, not of the file
         except EdlCkptError as error:
             return partial(_raise, error)
         return lambda: document
@@ -120,15 +120,15 @@ def read_document(store: Store, relative: str) -> dict[str, Any] | None:
 
 
 def parse_version(document: Mapping[str, Any]) -> VersionMetadata:
-    """Return a version's metadata from its document; UsageError names what is not as it must be."""
+    """Return a version's metadata from its document; UsageError names the fault."""
     metrics, steps = document.get("metrics", {}), document.get("steps", {})
     tags, note = document.get("tags", []), document.get("note", "")
     if not isinstance(metrics, dict) or not isinstance(steps, dict):
         raise UsageError("damaged: metrics and steps must be objects")
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
-        raise UsageError("damaged: tags must be a list of texts")
+        raise UsageError("damaged: tags must be a list of strings")
     if not isinstance(note, str):
-        raise UsageError("damaged: note must be a text")
+        raise UsageError("damaged: note must be a string")
     return VersionMetadata(
         {name: number(value, name) for name, value in metrics.items()},
         {name: step for name, step in steps.items() if isinstance(step, int)},
@@ -138,7 +138,7 @@ def parse_version(document: Mapping[str, Any]) -> VersionMetadata:
 
 
 def parse_location(document: Mapping[str, Any]) -> tuple[Mapping[str, str], Mapping[str, Any] | None]:
-    """Return (modes, policy) of a location's document; UsageError names what is not as it must be."""
+    """Return (modes, policy) of a location's document; UsageError names the fault."""
     modes, policy = document.get("modes", {}), document.get("policy")
     if not isinstance(modes, dict) or not all(mode in MODES for mode in modes.values()):
         raise UsageError("damaged: modes must be 'max' or 'min' by metric")
@@ -148,7 +148,7 @@ def parse_location(document: Mapping[str, Any]) -> tuple[Mapping[str, str], Mapp
 
 
 def number(value: Any, name: str) -> float:
-    """Return a metric's value from JSON, where NaN and infinities are texts, as in protobuf's JSON.
+    """Return a metric's value from JSON, where NaN and infinities are strings, as in protobuf's JSON.
 
     >>> number("NaN", "auc"), number(1, "auc")
     (nan, 1.0)
@@ -161,7 +161,7 @@ def number(value: Any, name: str) -> float:
 
 
 def json_number(value: float) -> float | str:
-    """Return a metric's value as JSON has it; the other way than `number`.
+    """Return a metric's value for JSON; `number` is the inverse.
 
     >>> json_number(float("nan")), json_number(0.5)
     ('NaN', 0.5)
@@ -172,46 +172,51 @@ def json_number(value: float) -> float | str:
 
 
 def check_metric_name(name: str) -> str:
-    """Return a metric's name; UsageError for one that is empty, too long or holds what cannot be printed."""
+    """Return a metric's name; UsageError when it is empty, too long or has characters that cannot be printed."""
     if not name or len(name) > _MAX_NAME or not name.isprintable():
-        raise UsageError(f"{name!r} is no name for a metric")
+        raise UsageError(f"{name!r} is not a valid name of a metric")
     return name
 
 
 def check_tag(tag: str) -> str:
-    """Return a tag; UsageError for one that a reference could not name: numbers, latest, best, '@', '/', blanks."""
+    """Return a tag; UsageError for one that no reference could name: a number, latest, best; with '@', '/', a blank."""
     reserved = tag in {"latest", "best"} or tag.startswith("best:") or (tag.isascii() and tag.isdigit())
     if reserved or not tag or len(tag) > _MAX_NAME or not tag.isprintable() or {"@", "/", " "} & set(tag):
         raise UsageError(
-            f"{tag!r} is no tag", hint="a tag has no '@', '/' or blanks, and is not latest, best or a number"
+            f"{tag!r} is not a valid tag", hint="a tag has no '@', '/' or blanks, and is not latest, best or a number"
         )
     return tag
 
 
 def mode_of(metric: str, asked: str | None, modes: Mapping[str, str]) -> str:
-    """Return which end of a metric is the better one: as asked, as remembered, or as everybody agrees.
+    """Return 'max' or 'min', the better end of a metric: the mode asked for, the declared one, or that of its name.
 
-    Everybody agrees on loss, mse and error (min), auc and accuracy (max), by the name's last part. Raises UsageError
+    Known names are loss, mse and error (min), auc and accuracy (max); the last part of a name counts. Raises UsageError
     for other names: a guess could delete the best version.
 
     >>> mode_of("output/loss", None, {}), mode_of("f1", None, {"f1": "max"})
     ('min', 'max')
     """
     if asked is not None:
-        if asked not in MODES:
-            raise UsageError(f"mode must be max or min, got {asked!r}")
-        return asked
-    known = modes.get(metric) or _AGREED_MODES.get(metric.rpartition("/")[2].lower())
-    if known is None:
+        return check_mode(asked)
+    mode = modes.get(metric) or _KNOWN_MODES.get(metric.rpartition("/")[2].lower())
+    if mode is None:
         raise UsageError(
-            f"is more of {metric!r} better, or less?",
-            hint=f"say --mode max or --mode min, or once for all: edl-ckpt metrics mode [LOCATION] {metric} max|min",
+            f"metric {metric!r}: is higher or lower better?",
+            hint=f"use --mode max or --mode min, or declare it once: edl-ckpt metrics mode [LOCATION] {metric} max|min",
         )
-    return known
+    return mode
+
+
+def check_mode(mode: str) -> str:
+    """Return 'max' or 'min'; UsageError for anything else."""
+    if mode not in MODES:
+        raise UsageError(f"mode must be max or min, got {mode!r}")
+    return mode
 
 
 def rank(value: float, mode: str) -> float:
-    """Return a key by which better values come first; NaN has none and must be left out before.
+    """Return a sort key that puts better values first; the caller leaves out NaN.
 
     >>> sorted([0.2, 0.9], key=lambda v: rank(v, "max"))
     [0.9, 0.2]

@@ -41,7 +41,6 @@ from edl_ckpt.core import (
     DiffResult,
     ExportResult,
     Lookup,
-    PrunePlan,
     ReshardPlan,
     ReshardResult,
     ReshardSettings,
@@ -68,10 +67,9 @@ from edl_ckpt.core.format.model import Listing, State, Version
 from edl_ckpt.core.operations.lookup import Neighbours, find_nearest
 from edl_ckpt.core.operations.metric_sources import ImportPlan, MetricSeries, match_series
 from edl_ckpt.core.operations.prune.execute import PruneResult
-from edl_ckpt.core.operations.prune.plan import plan_prune
+from edl_ckpt.core.operations.prune.plan import judge_versions
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.save import Table
-from edl_ckpt.core.storage import Location
 from places import GOLDEN
 
 if TYPE_CHECKING:
@@ -144,11 +142,10 @@ def _check_retention(place: Path, listing: Listing, capsys: pytest.CaptureFixtur
     for applied in (True, False):
         document = render_metrics.import_document(matched, applied=applied)
         check(document, render_metrics.import_human(matched, applied=applied), "metrics-import/1", capsys)
-    plan = plan_prune(listing.versions, Policy((Latest(1),)), 2e9)
-    done = PruneResult(tuple(e.ref for e in plan.deletions), plan.deleted_bytes, trashed=True)
-    for result, purged in ((None, None), (done, None), (replace(done, trashed=False), Purge(5))):
-        human = render_prune.human(plan, [Location(str(place))], result, purged)
-        check(render_prune.document(plan, result, purged), human, "prune/1", capsys)
+    plan = judge_versions(listing.versions, Policy((Latest(1),)), now=2e9)
+    done = PruneResult(plan, tuple(e.ref for e in plan.deletions), plan.deleted_bytes, trashed=True)
+    for result in (None, done, replace(done, trashed=False, purge=Purge(5))):
+        check(render_prune.document(plan, result), render_prune.human(plan, result), "prune/1", capsys)
 
 
 def _check_version(version: Version, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,7 +214,7 @@ class Results:
     resharded: ReshardResult
     copy_plan: CopyPlan
     copied: CopyResult
-    pruned: tuple[PrunePlan, PruneResult]
+    pruned: PruneResult
     matched: ImportPlan
 
 
@@ -243,7 +240,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     exported = export_version(new, f"{run}.npz")
     plan, settings = prepare_reshard(new, 3, output=f"{run}-3")
     copy = plan_copy([old], f"{run}-copy")
-    prune = plan_prune([replace(v, modified=0.0) for v in listing.versions], Policy((Latest(1),)), 2e9)
+    prune = judge_versions([replace(v, modified=0.0) for v in listing.versions], Policy((Latest(1),)), now=2e9)
     series = MetricSeries("log", {1: {"auc": math.nan}, 77: {}}, ("line 1: \x1b",))
     failed = ((new.ref, EdlCkptError("a [bold]word\x1b[31m", path="there")),)
     return Results(
@@ -260,7 +257,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
         resharded=execute_reshard(plan, settings),
         copy_plan=copy,
         copied=replace(execute_copy(copy), failed=failed),
-        pruned=(prune, PruneResult(tuple(e.ref for e in prune.deletions), prune.deleted_bytes, trashed=True)),
+        pruned=PruneResult(prune, tuple(e.ref for e in prune.deletions), prune.deleted_bytes, trashed=True),
         matched=match_series(series, str(run), listing.versions, nearest=1),
     )
 
@@ -299,9 +296,12 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "render_metrics.import_document": lambda r: [render_metrics.import_document(r.matched, applied=True)],
     "render_metrics.import_human": lambda r: [render_metrics.import_human(r.matched, applied=True)],
     "render_metrics.rows": lambda r: [render_metrics.rows(r.listing.versions)],
-    "render_prune.document": lambda r: [render_prune.document(*r.pruned), render_prune.document(*r.pruned, Purge(5))],
-    "render_prune.human": lambda r: [render_prune.human(r.pruned[0], [r.listing.location], r.pruned[1])],
-    "render_prune.plan_human": lambda r: [render_prune.plan_human(r.pruned[0], [r.listing.location])],
+    "render_prune.document": lambda r: [
+        render_prune.document(r.pruned.plan),
+        render_prune.document(r.pruned.plan, replace(r.pruned, purge=Purge(5))),
+    ],
+    "render_prune.human": lambda r: [render_prune.human(r.pruned.plan, r.pruned)],
+    "render_prune.plan_human": lambda r: [render_prune.plan_human(r.pruned.plan)],
     "render_reshard.document": lambda r: [render_reshard.document(r.resharded)],
     "render_reshard.human": lambda r: [render_reshard.human(r.resharded)],
     "render_reshard.plan_document": lambda r: [render_reshard.plan_document(*r.plan)],

@@ -12,7 +12,7 @@ import console
 import edl_ckpt.core
 import picture
 from edl_ckpt.core.format.consistency import BLOCKING, WARNINGS
-from edl_ckpt.core.operations.verify.findings import _HINTS as HINTS
+from edl_ckpt.core.operations.verify.findings import HINTS
 from places import TOP
 
 MANUAL = TOP / "docs"

@@ -10,8 +10,8 @@ from typing import Any
 from edl_ckpt.core import list_versions, open_checkpoint, verify_version
 from edl_ckpt.core.errors import CorruptError, IncompleteError, LockedError, NotFoundError
 from edl_ckpt.core.format.names import ELASTICDL
-from edl_ckpt.core.operations.prune.execute import execute_prune, locked
-from edl_ckpt.core.operations.prune.plan import Guards, make_plan
+from edl_ckpt.core.operations.prune.execute import prune
+from edl_ckpt.core.operations.prune.guards import Guards
 from edl_ckpt.core.operations.prune.retention import EverySteps, Latest, Policy
 from edl_ckpt.proto import model_v4_pb2
 
@@ -45,9 +45,7 @@ def prune_often(location: str, seconds: float) -> None:
     guards = Guards(incomplete=True, grace_seconds=2.0)
     until = time.time() + seconds
     while time.time() < until:
-        with locked([location], wait_seconds=30):
-            plan = make_plan([location], policy, time.time(), guards=guards)
-            execute_prune(plan, time.time(), trash=chance.random() < 0.2)
+        prune([location], policy, guards=guards, trash=chance.random() < 0.2, wait_seconds=30)
         time.sleep(chance.random() * 0.02)
 
 

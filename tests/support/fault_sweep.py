@@ -27,7 +27,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import chdir, redirect_stderr, redirect_stdout
@@ -44,11 +43,10 @@ from edl_ckpt.core import export_version, list_versions, parse_ref, resolve, sav
 from edl_ckpt.core.commit.trash import list_trash
 from edl_ckpt.core.errors import EdlCkptError, NoSpaceError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.operations.prune.execute import execute_prune, locked
-from edl_ckpt.core.operations.prune.plan import make_plan
+from edl_ckpt.core.operations.annotate import set_metrics
+from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.save import Table
-from edl_ckpt.core.state.annotate import set_metrics
 from edl_ckpt.core.state.paths import STATE_DIR
 from program import PROGRAM
 
@@ -199,8 +197,7 @@ def prepare_trash(work: Path) -> None:
     """Make the same, with two of the versions in the trash."""
     prepare_run(work)
     place = str(work / "run")
-    with locked([place]):
-        execute_prune(make_plan([place], Policy((Latest(1),)), time.time()), time.time(), trash=True)
+    prune([place], Policy((Latest(1),)), trash=True)
 
 
 def prepare_target(work: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from edl_ckpt.core.format.model import ShardFile, State, Version
 from edl_ckpt.core.format.names import ELASTICDL
-from edl_ckpt.core.operations.prune.plan import Guards
+from edl_ckpt.core.operations.prune.guards import Guards
 from edl_ckpt.core.storage import Location
 
 NOW = 2_000_000_000.0

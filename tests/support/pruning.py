@@ -8,8 +8,9 @@ from pathlib import Path
 import elasticdl_rules
 from edl_ckpt.core import verify_version
 from edl_ckpt.core.checkpoint.catalog import list_versions
-from edl_ckpt.core.operations.prune.execute import PruneResult, execute_prune, locked
-from edl_ckpt.core.operations.prune.plan import Guards, PrunePlan, make_plan
+from edl_ckpt.core.operations.prune.execute import PruneResult, execute_prune
+from edl_ckpt.core.operations.prune.guards import Guards
+from edl_ckpt.core.operations.prune.plan import PrunePlan, plan_prune
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 
 NOW = time.time() + 3600.0
@@ -18,13 +19,12 @@ NOW = time.time() + 3600.0
 
 def plan_for(*locations: Path, keep: int = 1, guards: Guards | None = None) -> PrunePlan:
     """Return the plan that keeps the latest of each location."""
-    return make_plan([str(p) for p in locations], Policy((Latest(keep),)), NOW, guards=guards or Guards())
+    return plan_prune([str(p) for p in locations], Policy((Latest(keep),)), guards=guards or Guards(), now=NOW)
 
 
 def prune(*locations: Path, keep: int = 1, trash: bool = False, guards: Guards | None = None) -> PruneResult:
     """Plan and execute."""
-    with locked(map(str, locations)):
-        return execute_prune(plan_for(*locations, keep=keep, guards=guards), NOW, trash=trash)
+    return execute_prune(plan_for(*locations, keep=keep, guards=guards), trash=trash, now=NOW)
 
 
 def check_whole(location: Path) -> None:

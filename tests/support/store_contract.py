@@ -17,12 +17,11 @@ from edl_ckpt.core import (
     resolve,
     verify_version,
 )
-from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError, RefusedError
-from edl_ckpt.core.operations.prune.execute import execute_prune
-from edl_ckpt.core.operations.prune.plan import make_plan
+from edl_ckpt.core.operations.annotate import add_tag, set_metrics, set_note
+from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
-from edl_ckpt.core.state.annotate import add_tag, set_metrics, set_note, store_policy
+from edl_ckpt.core.operations.prune.stored_policy import read_policy, store_policy
 from edl_ckpt.core.storage import LocalStore, open_store
 from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter
 
@@ -115,7 +114,7 @@ class Contract:
         set_metrics(version, {"auc": 0.5})
         add_tag(version, "good")
         set_note(version, "words")
-        store_policy(self.location, {"rules": []})
+        store_policy(self.location, Policy((Latest(3),)))
         assert reshard_version(version, 5).fingerprint == text
         version = resolve(parse_ref(f"{self.location}@good"))
         assert (version.ps_num, version.metrics, version.note) == (5, {"auc": 0.5}, "words")
@@ -128,9 +127,8 @@ class Contract:
             check = verify_version(held, level="deep")
             assert (check.fingerprint, check.sealed, check.findings, held.tags) == (text, True, (), ("good",))
             assert recover(place).done == ()
-        with location_lock(self.location, "prune"):
-            plan = make_plan([self.location], Policy((Latest(1),)), 1e10)
-            assert len(execute_prune(plan, 1e10).deleted) == 1
+        assert read_policy(self.location) == Policy((Latest(3),))
+        assert len(prune([self.location], Policy((Latest(1),)), now=1e10).deleted) == 1
         assert [v.version for v in list_versions(self.location).versions] == [20, 100]
 
 

@@ -1,17 +1,24 @@
-"""Carrying out a plan: the locations are looked at again, and a stale plan is refused."""
+"""Executing a plan: take the locks of all locations, look again, refuse a stale plan, delete.
+
+`execute_prune` takes the locks itself. `prune` plans and executes; without a question in between, it takes the locks
+before it plans, so that no other command of ours comes between plan and execution.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from edl_ckpt.core.checkpoint.catalog import list_versions
 from edl_ckpt.core.commit.recovery import location_lock
-from edl_ckpt.core.commit.trash import delete_versions, forget_gone, sweep
+from edl_ckpt.core.commit.trash import Purge, delete_versions, empty_trash, forget_gone, sweep
 from edl_ckpt.core.errors import RefusedError
 from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan, find_unreadable, guard, identify
+from edl_ckpt.core.operations.prune.guards import NO_EXCEPTIONS, Guards, find_unreadable, guard_reasons
+from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan, identify, plan_prune
+from edl_ckpt.core.operations.prune.retention import Policy
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import Location, LocationLike, open_store
@@ -19,66 +26,122 @@ from edl_ckpt.core.storage import Location, LocationLike, open_store
 
 @dataclass(frozen=True, slots=True)
 class PruneResult:
-    """What a prune did: the references it deleted, the bytes that are free now, and what could not be removed."""
+    """The result of a prune: the references of deleted versions, the bytes that this freed, and what failed."""
 
+    plan: PrunePlan
     deleted: tuple[str, ...]
     freed_bytes: int
     trashed: bool
     problems: tuple[str, ...] = ()
+    purge: Purge | None = None
+    """The result of emptying the trash, None when the plan does not ask for it."""
+
+
+def prune(
+    locations: Sequence[LocationLike],
+    policy: Policy,
+    *,
+    guards: Guards = NO_EXCEPTIONS,
+    trash: bool = False,
+    purge_older_than_seconds: float | None = None,
+    max_delete: int | None = None,
+    review: Callable[[PrunePlan], None] | None = None,
+    confirm: Callable[[PrunePlan], bool] | None = None,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    now: float | None = None,
+    reporter: Reporter = SILENT,
+) -> PruneResult:
+    """Delete the versions that no rule keeps, or with `trash` move them to the trash.
+
+    `review` gets the plan before anything is deleted; an error that it raises ends the prune. Without `confirm`, the
+    locks of all locations are held from before the plan to the end. With `confirm`, they are taken after its answer,
+    and a plan that is stale by then is refused: nobody is locked out while a person thinks.
+
+    Raises RefusedError when `confirm` returns False, or when the plan deletes more than `max_delete` versions; the
+    errors of `plan_prune` and `execute_prune`; LockedError when a lock is not free within `wait_seconds`.
+    """
+    places = tuple(dict.fromkeys(map(Location.of, locations)))
+    moment = time.time() if now is None else now
+
+    def plan() -> PrunePlan:
+        made = plan_prune(places, policy, guards=guards, purge_older_than_seconds=purge_older_than_seconds, now=moment)
+        made.check_amount(max_delete)
+        if review is not None:
+            review(made)
+        return made
+
+    if confirm is None:
+        with _locked(places, wait_seconds, reporter):
+            return _execute(plan(), moment, trash=trash, reporter=reporter)
+    return execute_prune(plan(), trash=trash, confirm=confirm, wait_seconds=wait_seconds, now=now, reporter=reporter)
 
 
 def execute_prune(
     plan: PrunePlan,
-    now: float,
     *,
     trash: bool = False,
+    confirm: Callable[[PrunePlan], bool] | None = None,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    now: float | None = None,
     reporter: Reporter = SILENT,
 ) -> PruneResult:
-    """Delete what a plan deletes, or with `trash` move it to the trash; the caller holds the locks of all locations.
+    """Delete the versions that a plan deletes, or with `trash` move them to the trash; takes the locks itself.
 
-    What is gone already is no error. Raises RefusedError, before anything is deleted, when a version that the plan
-    deletes has changed or is guarded by now, or when one that it keeps is no longer what it was.
+    A version that is gone already is no error. Raises RefusedError, before anything is deleted, when `confirm` returns
+    False, when a version that the plan deletes has changed or has become guarded, or when one that it keeps has
+    changed. Raises LockedError when a lock is not free within `wait_seconds`. `now` is in seconds since the epoch, the
+    current time when None.
     """
-    locations = plan.locations
-    listings = {loc: list_versions(loc).versions for loc in locations}
-    found = {v.path: v for versions in listings.values() for v in versions}
-    unreadable = find_unreadable(found.values())
-    held = {p: w for trial in listings.values() for p, w in guard(trial, now, plan.guards, unreadable).items()}
-    check_fresh(plan, found, held)
-    reporter.start("deleting", plan.deleted_bytes)
-    gone: list[Version] = []
-    problems: list[str] = []
-    for location in locations:
-        doomed = [found[e.path] for e in plan.deletions if e.location == location and e.path in found]
-        problems += sweep(open_store(location))
-        removal = delete_versions(location, doomed, keep=trash)
-        left = {v.version for v in listings[location]} - {v.version for v in removal.deleted}
-        forget_gone(location, left)
-        gone += removal.deleted
-        problems += removal.problems
-        reporter.advance(sum(v.size_bytes for v in removal.deleted))
-    freed = 0 if trash else sum(v.size_bytes for v in gone)
-    return PruneResult(tuple(v.ref for v in gone), freed, trash, tuple(problems))
+    if confirm is not None and not confirm(plan):
+        raise RefusedError("not confirmed; nothing was deleted")
+    with _locked(plan.locations, wait_seconds, reporter):
+        return _execute(plan, time.time() if now is None else now, trash=trash, reporter=reporter)
 
 
 @contextmanager
-def locked(
-    locations: Iterable[LocationLike],
-    *,
-    wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = SILENT,
-) -> Iterator[None]:
-    """StageLock the locks of several locations, taken in the order of their names: two prunes cannot meet halfway."""
+def _locked(locations: Iterable[Location], wait_seconds: float, reporter: Reporter) -> Iterator[None]:
+    """Hold the locks of several locations, taken in the order of their names: two prunes cannot deadlock."""
     with ExitStack() as stack:
-        for location in sorted(set(map(Location.of, locations)), key=str):
+        for location in sorted(set(locations), key=str):
             stack.enter_context(location_lock(location, "prune", wait_seconds=wait_seconds, reporter=reporter))
         yield
 
 
-def check_fresh(plan: PrunePlan, found: Mapping[str, Version], guarded: Mapping[str, Sequence[str]]) -> None:
-    """Raise RefusedError when what a plan relied on is no longer so; `found` is what is there now, by path."""
+def _execute(plan: PrunePlan, now: float, *, trash: bool, reporter: Reporter) -> PruneResult:
+    """Execute a plan; the caller holds the locks of all its locations."""
+    present = {location: list_versions(location).versions for location in plan.locations} if plan.entries else {}
+    by_path = {v.path: v for versions in present.values() for v in versions}
+    unreadable = find_unreadable(by_path.values())
+    guarded: dict[str, list[str]] = {}
+    for versions in present.values():
+        guarded |= guard_reasons(versions, plan.guards, unreadable, now=now)
+    _check_fresh(plan, by_path, guarded)
+    reporter.start("deleting", plan.deleted_bytes)
+    deleted: list[Version] = []
+    problems: list[str] = []
+    for location, versions in present.items():
+        doomed = [by_path[e.path] for e in plan.deletions if e.location == location and e.path in by_path]
+        problems += sweep(open_store(location))
+        removal = delete_versions(location, doomed, keep=trash)
+        forget_gone(location, {v.version for v in versions} - {v.version for v in removal.deleted})
+        deleted += removal.deleted
+        problems += removal.problems
+        reporter.advance(sum(v.size_bytes for v in removal.deleted))
+    age = plan.purge_older_than_seconds
+    return PruneResult(
+        plan=plan,
+        deleted=tuple(v.ref for v in deleted),
+        freed_bytes=0 if trash else sum(v.size_bytes for v in deleted),
+        trashed=trash,
+        problems=tuple(problems),
+        purge=None if age is None else empty_trash(plan.locations, now=now, older_than_seconds=age),
+    )
+
+
+def _check_fresh(plan: PrunePlan, present: Mapping[str, Version], guarded: Mapping[str, Sequence[str]]) -> None:
+    """Raise RefusedError when a fact that the plan relies on has changed; `present` has today's versions by path."""
     for entry in plan.entries:
-        version = found.get(entry.path)
+        version = present.get(entry.path)
         if entry.action is Action.DELETE:
             if version is None:
                 continue
@@ -87,9 +150,9 @@ def check_fresh(plan: PrunePlan, found: Mapping[str, Version], guarded: Mapping[
         elif not entry.identity:
             continue
         if version is None:
-            raise _stale(entry, "the plan counts on it, and it is gone")
+            raise _stale(entry, "the plan keeps this version, but it is gone")
         if identify(version) != entry.identity:
-            raise _stale(entry, "it has changed")
+            raise _stale(entry, "this version has changed")
 
 
 def _stale(entry: PruneEntry, why: str) -> RefusedError:

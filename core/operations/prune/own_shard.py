@@ -7,7 +7,7 @@ import os
 from edl_ckpt.core.checkpoint.catalog import list_versions
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError, UsageError
 from edl_ckpt.core.format.model import State
-from edl_ckpt.core.operations.prune.plan import find_unreadable
+from edl_ckpt.core.operations.prune.guards import find_unreadable
 from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.storage.faults import storage_errors
 
@@ -15,10 +15,10 @@ from edl_ckpt.core.storage.faults import storage_errors
 def remove_own_shard(location: LocationLike, ps_id: int, ps_num: int, keep: int) -> tuple[str, ...]:
     """Apply keep_checkpoint_max as one parameter server does after saving; return the paths that were removed.
 
-    Source: the checkpoint design of ElasticDL. While more than `keep` versions hold this server's shard, it removes its
-    own shard of the smallest, then the directory if that is empty. Made safe: never of the newest complete version that
-    can be read, nor of one with a tag; 0 keeps all. Local locations only. Servers need no lock among each other: each
-    removes only what it wrote.
+    Source: the checkpoint design of ElasticDL. While more than `keep` versions have this server's shard, the server
+    removes its own shard of the smallest, then the directory if it is empty. Made safe: the newest complete version
+    that can be read keeps its shard, and so does a tagged one; `keep` 0 removes nothing. Local locations only. Servers
+    need no lock among each other, because each removes only its own shards.
     """
     if keep <= 0:
         return ()
@@ -42,7 +42,7 @@ def remove_own_shard(location: LocationLike, ps_id: int, ps_num: int, keep: int)
 
 
 def _remove_shard(path: str, directory: str) -> list[str]:
-    """Remove a shard, and its directory when it was the last; what is gone already is no error."""
+    """Remove a shard, and its directory when it is empty; neither need exist."""
     removed: list[str] = []
     for remove, target in ((os.unlink, path), (os.rmdir, directory)):
         try:
@@ -51,7 +51,7 @@ def _remove_shard(path: str, directory: str) -> list[str]:
         except NotFoundError:
             continue
         except EdlCkptError:
-            if remove is os.rmdir:  # other servers have theirs in it
+            if remove is os.rmdir:  # it has shards of other servers
                 break
             raise
         removed.append(target)

@@ -1,8 +1,8 @@
-"""Which versions to keep: small frozen rules, joined by "any": what one of them keeps is kept.
+"""Which versions to keep: small frozen rules, joined by "any": a version that one of them keeps is kept.
 
-A rule looks at complete versions only and says why it keeps what it keeps. Guards that no rule can lift are in
-`prune.py`. Several locations are the trials of one experiment: every rule but `ExperimentBest` and the size budget
-looks at each location alone.
+A rule looks at complete versions only and gives the reason for each version that it keeps. `guards.py` has the guards,
+which no rule can lift. Several locations are the trials of one experiment: every rule looks at each location alone,
+except `ExperimentBest` and the size budget.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from edl_ckpt.core.checkpoint.catalog import ranked
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.state.metadata import mode_of
-from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.storage import Location
 from edl_ckpt.core.words import duration, size
 
 Reasons = dict[str, list[str]]
@@ -31,7 +31,7 @@ class Latest:
     count: int
 
     def choose(self, versions: Sequence[Version]) -> Iterator[tuple[Version, str]]:
-        """Yield what is kept, and why."""
+        """Yield the versions to keep, with the reason."""
         for trial in by_location(versions):
             newest = trial[::-1] if self.count == 0 else trial[: -self.count - 1 : -1]
             for place, version in enumerate(newest, start=1):
@@ -45,8 +45,8 @@ class Latest:
 class Best:
     """Keep the best `count` complete versions of each location by a metric.
 
-    Of equal values the newer version is the better. NaN and missing values are never kept by this rule. `mode` is 'max'
-    or 'min'; None is to be settled by `Policy.settle` first.
+    Of equal values the newer version is better. This rule never keeps NaN and missing values. `mode` is 'max' or 'min';
+    `Policy.settle` must fill in a None first.
     """
 
     count: int
@@ -54,13 +54,13 @@ class Best:
     mode: str | None = None
 
     def choose(self, versions: Sequence[Version]) -> Iterator[tuple[Version, str]]:
-        """Yield what is kept, and why."""
+        """Yield the versions to keep, with the reason."""
         for trial in by_location(versions):
             for place, version in enumerate(_ranked(trial, self.metric, self.mode)[: self.count], start=1):
                 yield version, f"best {place} of {self.count} by {self.metric} ({version.metrics[self.metric]:g})"
 
     def __str__(self) -> str:
-        return f"the best {self.count} by {self.metric} ({self.mode or 'as remembered'})"
+        return f"the best {self.count} by {self.metric} ({self.mode or 'declared mode'})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +75,13 @@ class ExperimentBest:
     mode: str | None = None
 
     def choose(self, versions: Sequence[Version]) -> Iterator[tuple[Version, str]]:
-        """Yield what is kept, and why."""
+        """Yield the versions to keep, with the reason."""
         for place, version in enumerate(_ranked(versions, self.metric, self.mode)[: self.count], start=1):
             value = version.metrics[self.metric]
             yield version, f"best {place} of {self.count} in the experiment by {self.metric} ({value:g})"
 
     def __str__(self) -> str:
-        return f"the best {self.count} in the experiment by {self.metric} ({self.mode or 'as remembered'})"
+        return f"the best {self.count} in the experiment by {self.metric} ({self.mode or 'declared mode'})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class EverySteps:
     steps: int
 
     def choose(self, versions: Sequence[Version]) -> Iterator[tuple[Version, str]]:
-        """Yield what is kept, and why."""
+        """Yield the versions to keep, with the reason."""
         for trial in by_location(versions):
             for window, members in groupby(trial, key=lambda v: v.version // self.steps):
                 start = window * self.steps
@@ -107,15 +107,16 @@ class EverySteps:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """Keep what was modified within `seconds` before the newest complete version of its location was.
+    """Keep versions modified at most `seconds` before the newest complete version of their location.
 
-    Before the newest and not before now, as restic does: a job that ended a month ago keeps what it had.
+    The time counts from the newest version and not from now, as in restic: a job that ended a month ago keeps its
+    versions.
     """
 
     seconds: float
 
     def choose(self, versions: Sequence[Version]) -> Iterator[tuple[Version, str]]:
-        """Yield what is kept, and why."""
+        """Yield the versions to keep, with the reason."""
         for trial in by_location(versions):
             for version in trial:
                 if version.modified >= trial[-1].modified - self.seconds:
@@ -132,7 +133,7 @@ class Tagged:
     tags: tuple[str, ...]
 
     def choose(self, versions: Sequence[Version]) -> Iterator[tuple[Version, str]]:
-        """Yield what is kept, and why."""
+        """Yield the versions to keep, with the reason."""
         for version in versions:
             for tag in version.tags:
                 if tag in self.tags:
@@ -156,20 +157,20 @@ _NAMES: Final = {kind: name for name, kind in _RULES.items()}
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Rules joined by "any", and a size budget in bytes for what no rule keeps."""
+    """Rules joined by "any", and a size budget in bytes for the versions that no rule keeps."""
 
     rules: tuple[Rule, ...] = ()
     max_size_bytes: int | None = None
 
     @property
     def is_empty(self) -> bool:
-        """Return True when it says nothing at all; an empty policy is a mistake, not a wish to delete everything."""
+        """Return True for a policy without a rule; it is a mistake, not a wish to delete everything."""
         return not self.rules and self.max_size_bytes is None
 
     def settle(self, modes: Mapping[str, str]) -> Policy:
-        """Return the policy with the mode of each metric filled in, from those remembered or agreed on.
+        """Return the policy with the mode of each metric filled in: the declared mode, or that of a common metric.
 
-        Raises UsageError for a metric whose better end nobody said.
+        Raises UsageError for a metric whose mode is unknown.
         """
         return replace(
             self,
@@ -182,19 +183,19 @@ class Policy:
         )
 
     def describe(self) -> tuple[str, ...]:
-        """Return what is kept, in words, one text for each rule."""
+        """Return the rules in words, one text for each."""
         budget = () if self.max_size_bytes is None else (f"more while all fits into {size(self.max_size_bytes)}",)
         return (*map(str, self.rules), *budget)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the policy as it is stored; the other way than `from_json`."""
+        """Return the policy as it is stored; `from_json` is the inverse."""
         fields = [(_NAMES[type(rule)], asdict(rule).items()) for rule in self.rules]
-        rules = [{"rule": n, **{k: list(v) if isinstance(v, tuple) else v for k, v in held}} for n, held in fields]
+        rules = [{"rule": n, **{k: list(v) if isinstance(v, tuple) else v for k, v in items}} for n, items in fields]
         return {"rules": rules, "max_size_bytes": self.max_size_bytes}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Policy:
-        """Return a stored policy; UsageError for what this version of the tool does not know: it is not guessed at."""
+        """Return a stored policy; UsageError for a rule that this version of the tool does not know."""
         try:
             rules = tuple(_rule(dict(rule)) for rule in document.get("rules", ()))
             limit = document.get("max_size_bytes")
@@ -236,7 +237,7 @@ def determined(
 
 
 def evaluate(policy: Policy, versions: Iterable[Version]) -> Reasons:
-    """Return why the policy's rules keep versions, by path; what is not in it no rule keeps. Complete versions only."""
+    """Return why the policy's rules keep versions, by path. Only complete versions count; others have no entry."""
     complete = [v for v in versions if v.state is State.COMPLETE]
     reasons: Reasons = {}
     for rule in policy.rules:
@@ -246,7 +247,7 @@ def evaluate(policy: Policy, versions: Iterable[Version]) -> Reasons:
 
 
 def fit(max_size_bytes: int, kept_bytes: int, candidates: Sequence[Version]) -> list[Version]:
-    """Return those of the candidates that must go, the oldest first, until the rest fits with what is kept anyway.
+    """Return the candidates to delete, the oldest first, so that the rest and `kept_bytes` fit into the budget.
 
     The oldest is the lowest number of a location; between locations, the one that was modified first.
     """
@@ -261,7 +262,7 @@ def fit(max_size_bytes: int, kept_bytes: int, candidates: Sequence[Version]) -> 
 
 
 def by_location(versions: Iterable[Version]) -> list[list[Version]]:
-    """Return the versions of each location by number, locations in the order in which they come."""
+    """Return the versions of each location by number, locations in the order of their first version."""
     trials: dict[Location, list[Version]] = {}
     for version in versions:
         trials.setdefault(version.location, []).append(version)
@@ -270,5 +271,5 @@ def by_location(versions: Iterable[Version]) -> list[list[Version]]:
 
 def _ranked(versions: Iterable[Version], metric: str, mode: str | None) -> list[Version]:
     if mode is None:
-        raise UsageError(f"is more of {metric!r} better, or less?")
+        raise UsageError(f"metric {metric!r}: is higher or lower better?")
     return ranked(versions, metric, mode)

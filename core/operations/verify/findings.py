@@ -45,7 +45,7 @@ class VerifyResult:
         return all(finding.severity != "error" for finding in self.findings)
 
 
-_HINTS: Final = {
+HINTS: Final = {
     "missing-shard": "a job may still be writing this version; if not, its save never finished",
     "extra-file": "move the file elsewhere: ElasticDL refuses a version with more entries than shards",
     "misplaced-row": "ElasticDL moves such rows on restore; `edl-ckpt reshard` writes them to their shards",
@@ -61,7 +61,7 @@ _HINTS: Final = {
 
 
 @dataclass(slots=True)
-class _Report:
+class Report:
     """Collects findings from several threads."""
 
     findings: list[Finding] = field(default_factory=list)
@@ -88,7 +88,7 @@ class _Report:
             subject,
             offset,
             message,
-            _HINTS.get(code, ""),
+            HINTS.get(code, ""),
         )
         with self.lock:
             self.findings.append(found)

@@ -1,4 +1,4 @@
-"""What names and headers of a version show, without reading ids or values."""
+"""The faults that names and headers of a version show, without reading ids or values."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from edl_ckpt.core.format.generations import Draft, draft_shard, index_shards
 from edl_ckpt.core.format.model import DenseEntry, ShardFile, ShardIndex, State, TableEntry, Version
 from edl_ckpt.core.format.shard_layout import LARGE_SHARD_BYTES
 from edl_ckpt.core.format.wire import Cursor
-from edl_ckpt.core.operations.verify.findings import _Report
+from edl_ckpt.core.operations.verify.findings import Report
 from edl_ckpt.core.state.seal import base_name
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader
 
 
-def _check_listing(version: Version, report: _Report) -> None:
+def check_listing(version: Version, report: Report) -> None:
     """Report the faults that names alone show."""
     for name in version.extra:
         report.add("extra-file", f"{name!r} is not a shard of this version", path=version.path, subject=name)
@@ -42,15 +42,15 @@ def _check_listing(version: Version, report: _Report) -> None:
         )  # fmt: skip
 
 
-def _open_what_can_be(
+def open_readable_shards(
     version: Version,
-    report: _Report,
+    report: Report,
     stack: ExitStack,
     opened: dict[str, RangeReader],
 ) -> tuple[Checkpoint, bool]:
-    """Open every shard that can be indexed, report each that cannot, and return whether all shards are there.
+    """Open every shard that can be indexed, report the others, and return whether every shard is indexed.
 
-    `opened` gets every reader that could be opened, by file name, with or without an index.
+    `opened` gets every reader that could be opened, by file name, even if its shard cannot be indexed.
     """
     store = open_store(version.location)
     readers: dict[int, RangeReader] = {}
@@ -80,7 +80,7 @@ def _open_what_can_be(
 
 
 def _one_set(version: Version) -> Sequence[ShardFile]:
-    """Return the shards to check: in a mixed directory the largest complete set, else the largest set."""
+    """Return the shards to check: of a mixed directory the largest complete set, or else the largest set."""
     if version.state is not State.MIXED:
         return version.shards
     sets: dict[tuple[int, str], list[ShardFile]] = {}
@@ -90,7 +90,7 @@ def _one_set(version: Version) -> Sequence[ShardFile]:
 
 
 def _fresh(draft: Draft) -> Draft:
-    """Return a draft as it was before it was filled, for another attempt with fewer shards."""
+    """Return a draft in its first state, for another attempt with fewer shards."""
     return Draft(
         draft.file,
         draft.cursor,
@@ -101,14 +101,14 @@ def _fresh(draft: Draft) -> Draft:
     )
 
 
-def _check_headers(version: Version, checkpoint: Checkpoint, report: _Report) -> None:
+def check_headers(version: Version, checkpoint: Checkpoint, report: Report) -> None:
     """Report the faults that headers show: contradictions, misplaced variables, sizes, generation, unknown fields."""
     for shard in checkpoint.shards:
         for problem in shard.problems:
             report.add_problem(shard, problem)
         for number, offset in _first_of_each(shard.unknown_fields):
             report.add(
-                "unknown-field", f"no reader knows field {number}, and no restore keeps it",
+                "unknown-field", f"field {number} is unknown: no reader knows it, and no restore keeps it",
                 shard=shard.file, subject=str(number), offset=offset,
             )  # fmt: skip
         if shard.file.size_bytes > LARGE_SHARD_BYTES:
@@ -154,7 +154,7 @@ def _odd_dtypes(shard: ShardIndex) -> Iterator[tuple[str, DenseEntry | TableEntr
         yield from (("table", t) for t in shard.tables if t.dtype and not t.dtype.elasticdl)
 
 
-def _check_placed(shard: ShardIndex, report: _Report) -> None:
+def _check_placed(shard: ShardIndex, report: Report) -> None:
     for variable in shard.variables:
         owner = placement.variable_owner(variable.name, shard.file.ps_num)
         if owner != shard.file.ps_id:

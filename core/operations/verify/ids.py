@@ -1,4 +1,4 @@
-"""What the ids of a version show: placement, duplicates, counts."""
+"""The faults that ids and values of a version show: placement, duplicates, counts; NaN, infinite and huge values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from edl_ckpt.core.checkpoint.scan import (
 from edl_ckpt.core.errors import CorruptError, EdlCkptError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.model import DenseEntry, ShardIndex, TableEntry, Version
-from edl_ckpt.core.operations.verify.findings import _Report
+from edl_ckpt.core.operations.verify.findings import Report
 from edl_ckpt.core.operations.verify.values import HUGE_EXPONENT, odd_values
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.progress import Reporter
@@ -50,11 +50,11 @@ class _IdCounts:
     negative_examples: list[int] = field(default_factory=list)
 
 
-class _Scan:
+class ContentCheck:
     """The checks that read ids and values, over all shards with several workers."""
 
     def __init__(
-        self, checkpoint: Checkpoint, version: Version, report: _Report, workers: int, reporter: Reporter
+        self, checkpoint: Checkpoint, version: Version, report: Report, workers: int, reporter: Reporter
     ) -> None:
         self.checkpoint = checkpoint
         self.version = version
@@ -165,9 +165,9 @@ class _Scan:
             self.report.add("duplicate-id", message, shard=shard.file, subject=entry.name, offset=entry.offset)
 
     def check_values(self, *, certain: bool) -> str | None:
-        """Read every value: find NaN, infinite and huge ones, and return the fingerprint of content that is certain.
+        """Read every value: find NaN, infinite and huge ones, and return the fingerprint when the content is `certain`.
 
-        Shards that contradict each other have none: their rows, of one name and two sizes, do not even add up.
+        Shards that contradict each other have no fingerprint: their rows, of one name and two sizes, do not add up.
         """
         checkpoint, sketch = self.checkpoint, ContentSketch()
         odd: dict[tuple[int, str, str], npt.NDArray[np.int64]] = {}

@@ -1,4 +1,4 @@
-"""What the values of a version show: NaN, infinite and huge ones."""
+"""Odd values of a version: NaN, infinite and huge ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FLOATS: Final = {  # name: (unsigned view, mask of the magnitude, least huge, i
 
 
 def odd_values(data: bulk.U8, dtype: DType | None) -> npt.NDArray[np.int64]:
-    """Return how many elements are NaN, infinite and huge: int64 [3]; none of an integer type is.
+    """Return how many elements are NaN, infinite and huge: int64 [3]; integers are none of them.
 
     >>> from edl_ckpt.core.format.model import DTYPES
     >>> odd_values(np.array([1, np.nan, -np.inf, 2.0**101], "<f4").view(np.uint8), DTYPES["float32"]).tolist()

@@ -17,7 +17,7 @@ from edl_ckpt.core import open_checkpoint, parse_ref, reshard_version, resolve, 
 from edl_ckpt.core.checkpoint import sealing as module
 from edl_ckpt.core.errors import LockedError, UsageError
 from edl_ckpt.core.operations.save import Table
-from edl_ckpt.core.operations.verify import seal_version
+from edl_ckpt.core.operations.verify.seals import seal_version
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.state.seal import parse_seal, read_seal, seal_bytes
 from edl_ckpt.core.storage import open_store

@@ -19,10 +19,10 @@ from edl_ckpt.core.commit.recovery import recover
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError, RefusedError, UsageError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.operations import copy as module
+from edl_ckpt.core.operations.annotate import add_tag, set_metrics, set_modes, set_note
 from edl_ckpt.core.operations.copy import execute_copy, plan_copy
 from edl_ckpt.core.operations.save import Table
-from edl_ckpt.core.operations.verify import seal_version
-from edl_ckpt.core.state.annotate import add_tag, remember_modes, set_metrics, set_note
+from edl_ckpt.core.operations.verify.seals import seal_version
 from edl_ckpt.core.storage.files import PreallocatedFile
 from edl_ckpt.core.storage.s3.upload import Upload
 from places import GOLDEN
@@ -47,7 +47,7 @@ def run(tmp_path: Path) -> Path:
     set_metrics(version, {"f1": 0.5})
     add_tag(version, "good")
     set_note(version, "words")
-    remember_modes(str(tmp_path / "run"), {"f1": "max", "other": "min"})
+    set_modes(str(tmp_path / "run"), {"f1": "max", "other": "min"})
     return tmp_path / "run"
 
 

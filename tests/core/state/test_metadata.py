@@ -12,15 +12,16 @@ from checkpoints import at
 from edl_ckpt.core import list_versions
 from edl_ckpt.core.checkpoint.catalog import narrowed
 from edl_ckpt.core.errors import NotFoundError, UsageError
-from edl_ckpt.core.state.annotate import (
+from edl_ckpt.core.operations.annotate import (
     add_tag,
-    remember_modes,
     remove_metrics,
     remove_tag,
     set_metrics,
+    set_modes,
     set_note,
-    store_policy,
 )
+from edl_ckpt.core.operations.prune.retention import Latest, Policy
+from edl_ckpt.core.operations.prune.stored_policy import store_policy
 from edl_ckpt.core.state.metadata import check_tag
 from places import GOLDEN
 
@@ -52,15 +53,15 @@ def test_round_trip(run: Path) -> None:
 
 
 def test_nothing_is_left(run: Path) -> None:
-    """What says nothing any more is removed, and so are our empty directories."""
+    """A metadata file without content is removed, and so are our empty directories."""
     set_metrics(at(run, "9"), {"auc": 0.5})
     add_tag(at(run, "9"), "prod")
     set_note(at(run, "9"), "x")
     remove_tag(at(run, "9"), "prod")
     remove_metrics(at(run, "9"), ["auc"])
     set_note(at(run, "9"), "")
-    store_policy(str(run), {"rules": []})
-    store_policy(str(run), None)
+    store_policy(str(run), Policy((Latest(2),)))
+    store_policy(str(run), Policy())
     assert not (run / ".edl-ckpt-0").exists()
     with pytest.raises(NotFoundError):
         remove_tag(at(run, "9"), "prod")
@@ -126,7 +127,7 @@ def test_references(run: Path) -> None:
     set_metrics(at(run, "9"), {"f1": 0.1})
     with pytest.raises(UsageError, match="better"):
         at(run, "best:f1")
-    remember_modes(str(run), {"f1": "min"})
+    set_modes(str(run), {"f1": "min"})
     assert at(run, "best:f1").version == 9
     add_tag(at(run, "9"), "prod")
     assert at(run, "prod").version == 9
@@ -154,5 +155,5 @@ def test_narrowed(run: Path) -> None:
 @pytest.mark.parametrize("tag", ["", "7", "latest", "best", "best:auc", "a@b", "a/b", "a b", "a\nb", "x" * 201])
 def test_no_tags(tag: str) -> None:
     """A tag that a reference could not name is refused."""
-    with pytest.raises(UsageError, match="is no tag"):
+    with pytest.raises(UsageError, match="is not a valid tag"):
         check_tag(tag)

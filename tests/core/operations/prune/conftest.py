@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from checkpoints import at, save_small
-from edl_ckpt.core.state.annotate import add_tag, set_metrics, set_note
+from edl_ckpt.core.operations.annotate import add_tag, set_metrics, set_note
 
 
 @pytest.fixture

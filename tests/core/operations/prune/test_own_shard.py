@@ -10,9 +10,9 @@ from checkpoints import at, numbers, save_small
 from edl_ckpt.core import verify_version
 from edl_ckpt.core.checkpoint.catalog import list_versions
 from edl_ckpt.core.format.model import State
+from edl_ckpt.core.operations.annotate import add_tag
+from edl_ckpt.core.operations.prune.guards import Guards
 from edl_ckpt.core.operations.prune.own_shard import remove_own_shard
-from edl_ckpt.core.operations.prune.plan import Guards
-from edl_ckpt.core.state.annotate import add_tag
 from pruning import NOW, plan_for, prune
 
 
@@ -44,7 +44,7 @@ def test_per_server_rule_is_safe(tmp_path: Path) -> None:
 
 
 def test_go_server_story(tmp_path: Path) -> None:
-    """What Go servers leave: orphans, a restart that counts anew with other shards, mixed counts in one directory.
+    """What Go servers leave: orphans, a restarted count with other shards, mixed counts in one directory.
 
     `list` tells each apart, `verify` says what is wrong, `prune` deletes orphans when asked and nothing else of it.
     """
@@ -88,7 +88,7 @@ def test_go_server_story(tmp_path: Path) -> None:
         80: "delete",
         100: "keep",
     }
-    assert "written long after higher numbers: version 1" in plan.warnings[0]
+    assert "version 1 was written long after higher numbers" in plan.warnings[0]
     prune(tmp_path, guards=Guards(incomplete=True))
     assert numbers(tmp_path) == [1, 60, 100]
     prune(tmp_path, guards=Guards(delete=(60,)))

@@ -9,18 +9,20 @@ import pytest
 
 from checkpoints import at, numbers, save_small
 from edl_ckpt.core.checkpoint.catalog import list_versions
+from edl_ckpt.core.checkpoint.reader import open_checkpoint
 from edl_ckpt.core.errors import RefusedError, UnsupportedError
 from edl_ckpt.core.format.model import State
-from edl_ckpt.core.operations.prune.execute import execute_prune, locked
-from edl_ckpt.core.operations.prune.plan import find_unreadable, make_plan
+from edl_ckpt.core.operations.annotate import add_tag, set_metrics
+from edl_ckpt.core.operations.prune.execute import execute_prune
+from edl_ckpt.core.operations.prune.guards import find_unreadable
+from edl_ckpt.core.operations.prune.plan import plan_prune
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
-from edl_ckpt.core.state.annotate import add_tag, set_metrics
 from places import GOLDEN
 from pruning import NOW, check_whole, plan_for, prune
 
 
 def test_prune_deletes(run: Path) -> None:
-    """What no rule keeps is gone, with what was known of it; nothing else is touched, and nothing of ours is left."""
+    """What no rule keeps is gone, with its metadata; nothing else is touched, and nothing of ours is left."""
     result = prune(run)
     assert numbers(run) == [1, 5]
     assert [ref.rpartition("@")[2] for ref in result.deleted] == ["2", "3", "4"]
@@ -50,14 +52,13 @@ def test_stale_plans(run: Path, change: Any, refused: bool) -> None:
     plan = plan_for(run)
     change(run)
     before = numbers(run)
-    with locked([str(run)]):
-        if refused:
-            with pytest.raises(RefusedError, match="stale"):
-                execute_prune(plan, NOW)
-            assert numbers(run) == before
-        else:
-            execute_prune(plan, NOW)
-            assert not {2, 3, 4} & set(numbers(run))
+    if refused:
+        with pytest.raises(RefusedError, match="stale"):
+            execute_prune(plan, now=NOW)
+        assert numbers(run) == before
+    else:
+        execute_prune(plan, now=NOW)
+        assert not {2, 3, 4} & set(numbers(run))
 
 
 def test_newest_is_half_written(run: Path) -> None:
@@ -83,8 +84,7 @@ def test_gone_already(run: Path) -> None:
     """What another process deleted between plan and execution is no error."""
     plan = plan_for(run)
     shutil.rmtree(run / "version-2")
-    with locked([str(run)]):
-        result = execute_prune(plan, NOW)
+    result = execute_prune(plan, now=NOW)
     assert [ref.rpartition("@")[2] for ref in result.deleted] == ["3", "4"]
 
 
@@ -107,10 +107,10 @@ def test_store_without_rename() -> None:
         fs.pipe_file(f"/prune/run/{source.parent.name}/{source.name}", source.read_bytes())
     location = "memory://prune/run"
     set_metrics(at(location, 9), {"auc": 0.5})
-    plan = make_plan([location], Policy((Latest(1),)), NOW)
+    plan = plan_prune([location], Policy((Latest(1),)), now=NOW)
     assert [e.version for e in plan.deletions] == [9]
     with pytest.raises(UnsupportedError):
-        execute_prune(plan, NOW, trash=True)
+        execute_prune(plan, now=NOW, trash=True)
     states: list[str] = []
     remove = FsspecStore.remove
 
@@ -120,7 +120,7 @@ def test_store_without_rename() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FsspecStore, "remove", watched)
-        execute_prune(plan, NOW)
+        execute_prune(plan, now=NOW)
     assert states == [State.INCOMPLETE]
     assert numbers(location) == [20, 100]
     assert not fs.exists("/prune/run/.edl-ckpt-0/meta-0/9.json")
@@ -128,15 +128,12 @@ def test_store_without_rename() -> None:
 
 def test_find_unreadable_stops_at_the_first_good_one(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only as many versions are opened as are needed to find a good one: usually one."""
-    from edl_ckpt.core.checkpoint import reader
-
     opened: list[int] = []
-    real = reader.open_checkpoint
 
     def counted(version: Any, **options: Any) -> Any:
         opened.append(version.version)
-        return real(version, **options)
+        return open_checkpoint(version, **options)
 
-    monkeypatch.setattr(reader, "open_checkpoint", counted)
+    monkeypatch.setattr("edl_ckpt.core.operations.prune.guards.open_checkpoint", counted)
     assert find_unreadable(list_versions(str(run)).versions) == {}
     assert opened == [5]

@@ -11,7 +11,8 @@ import pytest
 from edl_ckpt.core.errors import NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.format.model import ShardFile, State, Version
 from edl_ckpt.core.format.names import ELASTICDL
-from edl_ckpt.core.operations.prune.plan import Guards, PrunePlan, plan_prune
+from edl_ckpt.core.operations.prune.guards import Guards
+from edl_ckpt.core.operations.prune.plan import PrunePlan, judge_versions
 from edl_ckpt.core.operations.prune.plan_file import plan_from_json, plan_to_json
 from edl_ckpt.core.operations.prune.retention import (
     Best,
@@ -32,7 +33,7 @@ from policy_cases import NOW, guards_of, versions_of
 CASES = sorted((DATA / "policies").glob("*.json"))
 
 
-def format_owner(plan: PrunePlan) -> list[str]:
+def plan_lines(plan: PrunePlan) -> list[str]:
     """Return a plan in the words of the case files."""
     places = [e.path.replace("run/version-", "").replace("version-", "") for e in plan.entries]
     return [f"{e.action} {place}: {'; '.join(e.reasons)}" for e, place in zip(plan.entries, places, strict=True)]
@@ -45,8 +46,8 @@ def test_policy_case(path: Path) -> None:
     versions, unreadable = versions_of(case["versions"])
     policy = Policy.from_json(case["policy"])
     assert policy.to_json()["rules"] == case["policy"]["rules"]
-    plan = plan_prune(versions, policy, NOW, guards=guards_of(case["guards"]), unreadable=unreadable)
-    assert format_owner(plan) == case["expect"]
+    plan = judge_versions(versions, policy, now=NOW, guards=guards_of(case["guards"]), unreadable=unreadable)
+    assert plan_lines(plan) == case["expect"]
     assert list(plan.warnings) == case["warnings"]
     assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))).guards == plan.guards
 
@@ -98,14 +99,14 @@ def test_named_versions_are_guarded() -> None:
     versions, _ = versions_of(["1 complete", "2 complete tag:prod", "3 complete"])
     for number, error in ((3, RefusedError), (2, RefusedError), (4, NotFoundError)):
         with pytest.raises(error):
-            plan_prune(versions, Policy(), NOW, guards=Guards(delete=(number,)))
+            judge_versions(versions, Policy(), now=NOW, guards=Guards(delete=(number,)))
 
 
 def test_no_rule_is_an_error() -> None:
     """An empty policy is a mistake: it neither keeps nor deletes everything."""
     versions, _ = versions_of(["1 complete", "2 complete"])
     with pytest.raises(UsageError):
-        plan_prune(versions, Policy(), NOW)
+        judge_versions(versions, Policy(), now=NOW)
 
 
 def test_modes() -> None:
@@ -191,7 +192,7 @@ def test_properties() -> None:
         random = Random(seed)
         versions, policy = random_versions(random), random_policy(random)
         guards = Guards(incomplete=random.random() < 0.5)
-        plan = plan_prune(versions, policy, NOW, guards=guards)
+        plan = judge_versions(versions, policy, now=NOW, guards=guards)
         going = {e.path for e in plan.deletions}
         deleted += len(going)
         assert {e.path for e in plan.entries} == {v.path for v in versions}, seed
@@ -204,6 +205,6 @@ def test_properties() -> None:
                 assert v.state is State.COMPLETE or (v.state is State.INCOMPLETE and guards.incomplete), seed
         kept = set().union(*(evaluate(Policy((rule,)), versions) for rule in policy.rules))
         assert not going & kept, seed
-        again = plan_prune([v for v in versions if v.path not in going], policy, NOW, guards=guards)
+        again = judge_versions([v for v in versions if v.path not in going], policy, now=NOW, guards=guards)
         assert not again.deletions, seed
     assert deleted > 10_000

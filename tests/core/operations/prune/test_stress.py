@@ -15,10 +15,9 @@ from crowd import EVERY, KEEP, PS_NUM, prune_often, read_often, save_shards, wor
 from edl_ckpt.core import list_versions, verify_version
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.format.model import State
-from edl_ckpt.core.operations.prune.execute import execute_prune, locked
-from edl_ckpt.core.operations.prune.plan import make_plan
+from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.retention import EverySteps, Latest, Policy
-from edl_ckpt.core.state.annotate import add_tag
+from edl_ckpt.core.state.annotate import write_tag
 
 
 @pytest.mark.parametrize(
@@ -45,22 +44,20 @@ def test_savers_pruners_readers(tmp_path: Path, seconds: float) -> None:
         with location_lock(location, "tag", wait_seconds=30):
             complete = [v for v in list_versions(location).versions if v.state is State.COMPLETE and v.version % EVERY]
             if complete:
-                add_tag(complete[-1], "keep")
+                write_tag(complete[-1], "keep")
                 tagged = complete[-1].version
     for child in children:
         child.join(60)
         assert child.exitcode == 0
-    told = [queue.get() for _ in range(queue.qsize())] if not queue.empty() else []
-    assert told == []
+    errors = [queue.get() for _ in range(queue.qsize())] if not queue.empty() else []
+    assert errors == []
     assert tagged
     before = {v.version for v in list_versions(location).versions if v.state is State.COMPLETE}
     newest = max(before)
     assert newest > 2 * EVERY
     expected = {1, tagged, *range(EVERY, newest + 1, EVERY), *range(newest - KEEP + 1, newest + 1)}
     assert expected <= before
-    with locked([location]):
-        plan = make_plan([location], Policy((Latest(KEEP), EverySteps(EVERY))), time.time() + 60)
-        execute_prune(plan, time.time() + 60)
+    prune([location], Policy((Latest(KEEP), EverySteps(EVERY))), now=time.time() + 60)
     versions = list_versions(location).versions
     assert {v.version for v in versions if v.state is State.COMPLETE} == expected
     assert all(v.version > newest for v in versions if v.state is not State.COMPLETE)

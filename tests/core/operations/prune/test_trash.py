@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
 
 import pytest
 
 import elasticdl_rules
 from checkpoints import numbers, save_small
-from edl_ckpt.core.commit.trash import list_trash, purge_all
+from edl_ckpt.core.commit.trash import list_trash
 from edl_ckpt.core.errors import NotFoundError, RefusedError
-from edl_ckpt.core.operations.prune.execute import locked
+from edl_ckpt.core.operations.prune.execute import prune as prune_locations
+from edl_ckpt.core.operations.prune.retention import Policy
 from edl_ckpt.core.operations.undo import undo
 from places import GOLDEN
 from pruning import check_whole, prune
@@ -47,10 +47,14 @@ def test_undo_when_the_name_is_taken(run: Path) -> None:
 def test_purge(run: Path) -> None:
     """Purging empties the trash, or what is in it for long enough, and says how much that was."""
     prune(run, keep=3, trash=True)
-    with locked([str(run)]):
-        assert purge_all([str(run)], now=time.time(), older_than_seconds=3600).freed_bytes == 0
-        assert len(list_trash(str(run))) == 1
-        assert purge_all([str(run)], now=time.time()).freed_bytes > 0
+    before = numbers(run)
+    result = prune_locations([run], Policy(), purge_older_than_seconds=3600)
+    assert result.purge is not None
+    assert (result.purge.freed_bytes, len(list_trash(str(run)))) == (0, 1)
+    result = prune_locations([run], Policy(), purge_older_than_seconds=0)
+    assert result.purge is not None
+    assert result.purge.freed_bytes > 0
+    assert (result.deleted, numbers(run)) == ((), before)
     assert list_trash(str(run)) == []
     assert not (run / ".edl-ckpt-0/trash-0").exists()
 

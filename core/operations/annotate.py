@@ -1,0 +1,95 @@
+"""Metadata for library users and commands: each function takes the location's lock itself and writes one change.
+
+`state/annotate.py` has the same changes for callers that hold the lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from edl_ckpt.core.checkpoint.catalog import list_versions
+from edl_ckpt.core.commit.recovery import location_lock
+from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state import annotate
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
+from edl_ckpt.core.state.metadata import check_mode
+from edl_ckpt.core.storage import LocationLike
+
+
+def set_metrics(
+    version: Version,
+    metrics: Mapping[str, float],
+    *,
+    steps: Mapping[str, int] | None = None,
+    mode: str | None = None,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = SILENT,
+) -> None:
+    """Record metrics of a version; they replace older values of the same names. NaN is a value too.
+
+    `steps` has the step of each metric that was measured at another step than the version. `mode` ('max' or 'min') also
+    declares the better end of these metrics for the location. Raises LockedError when the lock is not free in time.
+    """
+    modes = {} if mode is None else dict.fromkeys(metrics, check_mode(mode))
+    with location_lock(version.location, "metrics set", wait_seconds=wait_seconds, reporter=reporter):
+        annotate.write_metrics(version, metrics, steps=steps)
+        if modes:
+            annotate.write_modes(version.location, modes)
+
+
+def remove_metrics(
+    version: Version,
+    names: Sequence[str],
+    *,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = SILENT,
+) -> None:
+    """Remove metrics of a version; NotFoundError when it has none of such a name."""
+    with location_lock(version.location, "metrics remove", wait_seconds=wait_seconds, reporter=reporter):
+        annotate.erase_metrics(version, names)
+
+
+def set_modes(
+    location: LocationLike,
+    modes: Mapping[str, str],
+    *,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = SILENT,
+) -> None:
+    """Declare for a location the mode of each metric: 'max' when higher is better, 'min' when lower is."""
+    checked = {name: check_mode(mode) for name, mode in modes.items()}
+    with location_lock(location, "metrics mode", wait_seconds=wait_seconds, reporter=reporter):
+        annotate.write_modes(location, checked)
+
+
+def add_tag(
+    version: Version,
+    tag: str,
+    *,
+    move: bool = False,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = SILENT,
+) -> None:
+    """Give a version a tag, which protects it from deletion; with `move`, remove the tag from other versions."""
+    with location_lock(version.location, "tag add", wait_seconds=wait_seconds, reporter=reporter):
+        annotate.write_tag(version, tag)
+        for other in list_versions(version.location).versions if move else ():
+            if tag in other.tags and other.version != version.version:
+                annotate.erase_tag(other, tag)
+
+
+def remove_tag(
+    version: Version, tag: str, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = SILENT
+) -> None:
+    """Remove a tag from a version; NotFoundError when the version does not have it."""
+    with location_lock(version.location, "tag remove", wait_seconds=wait_seconds, reporter=reporter):
+        annotate.erase_tag(version, tag)
+
+
+def set_note(
+    version: Version, text: str, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = SILENT
+) -> None:
+    """Write a version's note; it replaces an older one, and '' removes it."""
+    with location_lock(version.location, "note", wait_seconds=wait_seconds, reporter=reporter):
+        annotate.write_note(version, text)

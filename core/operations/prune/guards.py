@@ -1,0 +1,140 @@
+"""Guards: the versions that no rule may delete.
+
+These are the newest complete version, every version that is newer by number or by time (a job may be writing it),
+tagged versions, and versions that still change. Savers write in place, so a listing can show all files of a version
+that is half written. `find_unreadable` therefore opens the newest versions; one that cannot be read does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from edl_ckpt.core.checkpoint.catalog import GRACE_SECONDS
+from edl_ckpt.core.checkpoint.reader import open_checkpoint
+from edl_ckpt.core.errors import AuthError, EdlCkptError, UnavailableError
+from edl_ckpt.core.format.model import State, Version
+from edl_ckpt.core.operations.prune.retention import by_location
+from edl_ckpt.core.words import counted
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """The exceptions that the caller makes from the guards, and the grace period; none is made by default."""
+
+    incomplete: bool = False
+    """Delete incomplete versions older than the newest complete one."""
+    everything: bool = False
+    """Delete even the newest complete version when no rule keeps it."""
+    delete: tuple[int, ...] = ()
+    """Delete these versions, whatever the rules keep; mixed and invalid versions are deleted only if named here."""
+    drop_tags: tuple[str, ...] = ()
+    """Tags that do not protect."""
+    grace_seconds: float = GRACE_SECONDS
+
+    @property
+    def ask_for_deletion(self) -> bool:
+        """Return True when these ask for a deletion even without a rule."""
+        return bool(self.incomplete or self.everything or self.delete)
+
+
+NO_EXCEPTIONS: Final = Guards()
+
+
+def guard_reasons(
+    trial: Sequence[Version], guards: Guards, unreadable: Mapping[str, str], *, now: float
+) -> dict[str, list[str]]:
+    """Return, by path, why versions of one location must not be deleted whatever the rules say."""
+    whole = [v for v in trial if v.state is State.COMPLETE and v.path not in unreadable]
+    newest = whole[-1] if whole else None
+    fresh_after = now - guards.grace_seconds
+    reasons: dict[str, list[str]] = {}
+    for version in trial:
+        why: list[str] = []
+        if not guards.everything:
+            why += _against_the_newest(version, newest, guards.grace_seconds, unreadable)
+        if version.state is State.WRITING or (version.state is State.INCOMPLETE and version.modified > fresh_after):
+            why.append("still being written")
+        why += [f"tag {tag}" for tag in version.tags if tag not in guards.drop_tags]
+        if version.metadata_fault:
+            why.append("its tags cannot be read")
+        if version.state in {State.MIXED, State.INVALID} and version.version not in guards.delete:
+            why.append(f"{version.state}: deleted only when named (--delete {version.version})")
+        if why:
+            reasons[version.path] = why
+    return reasons
+
+
+def _against_the_newest(
+    version: Version, newest: Version | None, grace_seconds: float, unreadable: Mapping[str, str]
+) -> list[str]:
+    if newest is None:
+        return ["no complete version could take its place"]
+    if version.path == newest.path:
+        return ["newest complete version"]
+    if version.path in unreadable:
+        return [f"newer than the newest version that can be read: {unreadable[version.path]}"]
+    if version.version >= newest.version:
+        return ["newer than the newest complete version"]
+    if _written_long_after(version, newest, grace_seconds):
+        return [f"written after version {newest.version}: the job may have restarted its count"]
+    return []
+
+
+def _written_long_after(version: Version, newest: Version, grace_seconds: float) -> bool:
+    """Return True for a version of a job that may have restarted its count; a shorter time is the order of a copy."""
+    late = newest.modified + max(grace_seconds, GRACE_SECONDS)
+    return version.state is State.COMPLETE and version.version < newest.version and version.modified > late
+
+
+def guard_warnings(trial: Sequence[Version], guards: Guards, unreadable: Mapping[str, str]) -> list[str]:
+    """Return what people should check in one location before its versions are deleted."""
+    warnings: list[str] = []
+    torn = [v for v in trial if v.path in unreadable]
+    if torn:
+        older = len(torn) - 1
+        has = f" and {counted(older, 'older version')} have all their" if older else " has all its"
+        warnings.append(f"{torn[-1].ref}{has} files but cannot be read: {unreadable[torn[-1].path]}")
+    whole = [v for v in trial if v.state is State.COMPLETE and v.path not in unreadable]
+    late = [str(v.version) for v in whole if _written_long_after(v, whole[-1], guards.grace_seconds)]
+    if late and not guards.everything:
+        was = "version {} was" if len(late) == 1 else "versions {} were"
+        warnings.append(
+            f"{trial[0].location}: {was.format(', '.join(late))} written long after higher numbers. The job may have"
+            " restarted its count, but ElasticDL restores the highest number"
+        )
+    return warnings
+
+
+def find_unreadable(versions: Iterable[Version]) -> dict[str, str]:
+    """Return, by path, why complete versions cannot be read: from each location's newest down to the first that can.
+
+    Reads headers only: a shard that is still being written is shorter than its headers say, grows while it is read, or
+    ends before it describes its tables.
+    """
+    faults: dict[str, str] = {}
+    for trial in by_location(v for v in versions if v.state is State.COMPLETE):
+        for version in reversed(trial):
+            fault = _read_fault(version)
+            if fault is None:
+                break
+            faults[version.path] = fault
+    return faults
+
+
+def _read_fault(version: Version) -> str | None:
+    """Return why ElasticDL could not restore a version, as far as headers show; None when they show no fault."""
+    try:
+        with open_checkpoint(version) as checkpoint:
+            for shard in checkpoint.shards:
+                if checkpoint.reader(shard).size_bytes != shard.file.size_bytes:
+                    return f"{shard.file.path}: still being written"
+                absent = checkpoint.infos.keys() - {info.name for info in shard.infos}
+                if absent:
+                    return f"{shard.file.path}: does not describe table {min(absent)!r}, as other shards do"
+    except (AuthError, UnavailableError):
+        raise  # a fault of the storage, not of the version
+    except EdlCkptError as error:
+        return str(error)
+    return None

@@ -1,0 +1,98 @@
+"""Verifying one version: a list of findings, each with file, shard, subject and byte offset.
+
+Three levels: `quick` reads names and headers; `default` also every id (placement, duplicates, counts); `deep` also
+every value. An error means that ElasticDL would not restore the saved values, or that nothing proves that it would; a
+warning leaves the version restorable. A damaged checkpoint raises nothing: verify finds all its faults.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from typing import Final
+
+from edl_ckpt.core.checkpoint.catalog import list_versions
+from edl_ckpt.core.errors import LockedError, UsageError
+from edl_ckpt.core.format.consistency import BLOCKING
+from edl_ckpt.core.format.model import State, Version
+from edl_ckpt.core.operations.verify.findings import LEVELS, Report, VerifyResult
+from edl_ckpt.core.operations.verify.headers import check_headers, check_listing, open_readable_shards
+from edl_ckpt.core.operations.verify.ids import ContentCheck
+from edl_ckpt.core.operations.verify.seals import compare_with_seal, find_seal
+from edl_ckpt.core.parallel import default_workers
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage.interface import RangeReader
+
+_ATTEMPTS: Final = 10
+_PAUSE_SECONDS: Final = 0.1
+
+
+def verify_version(
+    version: Version,
+    *,
+    level: str = "default",
+    workers: int | None = None,
+    reporter: Reporter = SILENT,
+    use_seal: bool = True,
+) -> VerifyResult:
+    """Check a version at one of LEVELS and return all findings, errors before warnings.
+
+    A sealed version is compared with its seal: names and sizes at each level, every byte at `deep`. `use_seal=False`
+    ignores the seal. When a job changes a shard meanwhile, the version is verified again. Raises UsageError for another
+    level, LockedError when a shard keeps changing, and the errors of storage; a damaged checkpoint raises nothing.
+    """
+    if level not in LEVELS:
+        raise UsageError(f"no level {level!r}; expected {', '.join(LEVELS)}")
+    workers = (
+        default_workers(remote=open_store(version.location).properties.round_trips) if workers is None else workers
+    )
+    for attempt in range(_ATTEMPTS):
+        try:
+            return _verify(version, level, workers, reporter, use_seal=use_seal)
+        except LockedError:  # a job is saving it: verify the files that it leaves
+            if attempt == _ATTEMPTS - 1:
+                raise
+            time.sleep(_PAUSE_SECONDS)
+            present = list_versions(version.location).versions
+            version = next((v for v in present if v.path == version.path), version)
+    raise AssertionError  # the loop always ends by a return or a raise
+
+
+def _verify(
+    version: Version,
+    level: str,
+    workers: int,
+    reporter: Reporter,
+    *,
+    use_seal: bool,
+) -> VerifyResult:
+    report = Report()
+    check_listing(version, report)
+    with ExitStack() as stack:
+        readers: dict[str, RangeReader] = {}
+        checkpoint, whole = open_readable_shards(version, report, stack, readers)
+        check_headers(version, checkpoint, report)
+        fingerprint = None
+        seal = find_seal(version, report) if use_seal else None
+        if seal is not None and level == "deep":
+            compare_with_seal(seal, version, readers, report, workers=workers, reporter=reporter)
+        if level != "quick":
+            content = ContentCheck(checkpoint, version, report, workers, reporter)
+            sound = content.check_ids()
+            if level == "deep":
+                contradicted = any(f.severity == "error" and f.code in BLOCKING for f in report.findings)
+                certain = whole and sound and not contradicted and version.state is not State.MIXED
+                fingerprint = content.check_values(certain=certain)
+                if seal is not None and fingerprint not in {None, seal.fingerprint}:
+                    message = f"the fingerprint was {seal.fingerprint} when the version was sealed"
+                    report.add("fingerprint-mismatch", message, path=version.path)
+        for shard in checkpoint.shards:
+            checkpoint.reader(shard).check_unchanged()
+        bytes_read = checkpoint.bytes_read
+    order = {"error": 0, "warning": 1}
+    findings = sorted(
+        report.findings,
+        key=lambda f: (order[f.severity], f.shard is None, f.shard or 0, f.offset or 0, f.code, f.subject),
+    )
+    return VerifyResult(version.ref, level, tuple(findings), fingerprint, bytes_read, seal is not None)

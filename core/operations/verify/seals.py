@@ -1,0 +1,82 @@
+"""Seals in a verification: compare a version with its seal, or seal it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from edl_ckpt.core.checkpoint.catalog import list_versions
+from edl_ckpt.core.checkpoint.reader import open_checkpoint
+from edl_ckpt.core.checkpoint.sealing import check_chunks, make_seal
+from edl_ckpt.core.commit.recovery import location_lock
+from edl_ckpt.core.errors import LockedError, UsageError
+from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.operations.verify.findings import Report
+from edl_ckpt.core.parallel import default_workers
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
+from edl_ckpt.core.state.paths import seal_file
+from edl_ckpt.core.state.seal import Seal, base_name, differing_sizes, read_seal, seal_bytes
+from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage.interface import RangeReader
+
+
+def seal_version(
+    version: Version,
+    fingerprint: str,
+    *,
+    workers: int | None = None,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = SILENT,
+) -> None:
+    """Record checksums of all bytes of a version that verify found whole; they replace an older seal.
+
+    `fingerprint` is that of the verification. Takes the location's lock itself. Raises LockedError when a shard has
+    changed since the version was listed, or when the lock is not free in time.
+    """
+    store = open_store(version.location)
+    count = default_workers(remote=store.properties.round_trips) if workers is None else workers
+    with (
+        location_lock(version.location, "verify --seal", wait_seconds=wait_seconds, reporter=reporter),
+        open_checkpoint(version) as checkpoint,
+    ):
+        seal = make_seal(checkpoint, fingerprint, workers=count, reporter=reporter)
+        checkpoint.check_unchanged()
+        present = list_versions(version.location).versions
+        if all(v.path != version.path or v.shards != version.shards for v in present):
+            raise LockedError("the version changed before it was sealed; a job may be writing it", path=version.path)
+        store.write_small(seal_file(version.version), seal_bytes(seal))
+
+
+def find_seal(version: Version, report: Report) -> Seal | None:
+    """Return the version's seal; report each shard whose size differs from it."""
+    try:
+        seal = read_seal(open_store(version.location), version.version)
+    except UsageError as error:
+        report.add("checksum-mismatch", f"the seal cannot be read: {error.message}", path=version.path)
+        return None
+    for fault in differing_sizes(seal, version) if seal is not None else ():
+        report.add("checksum-mismatch", fault, path=version.path, subject=fault.partition(" ")[0])
+    return seal
+
+
+def compare_with_seal(
+    seal: Seal,
+    version: Version,
+    readers: Mapping[str, RangeReader],
+    report: Report,
+    *,
+    workers: int,
+    reporter: Reporter,
+) -> None:
+    """Compare every byte with the seal; a finding names the shard, the chunk, its offset and its tensor."""
+    shards = {base_name(shard.path): shard for shard in version.shards}
+    reporter.start("comparing with the seal", version.size_bytes)
+    for name, chunk in check_chunks(seal, readers, workers=workers, reporter=reporter):
+        tensor = f"{chunk.kind} {chunk.name!r}" if chunk.kind else "the header"
+        report.add(
+            "checksum-mismatch",
+            f"chunk {chunk.number} of {tensor}, bytes {chunk.start} to {chunk.end}, differs from the seal",
+            shard=shards[name],
+            subject=chunk.name,
+            offset=chunk.start,
+        )

@@ -1,0 +1,79 @@
+"""Verifying several versions, and sealing those that are whole: an error in one does not stop the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from edl_ckpt.core.errors import EdlCkptError
+from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.operations.verify.check import verify_version
+from edl_ckpt.core.operations.verify.findings import VerifyResult
+from edl_ckpt.core.operations.verify.seals import seal_version
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyRun:
+    """The results of several verifications, and the errors of versions that could not be verified, by reference."""
+
+    results: tuple[VerifyResult, ...]
+    failed: tuple[tuple[str, EdlCkptError], ...] = ()
+
+    @property
+    def worst_error(self) -> EdlCkptError | None:
+        """Return the error with the highest exit code, None when every version could be verified."""
+        return max((error for _, error in self.failed), key=lambda error: error.exit_code, default=None)
+
+
+def verify_versions(
+    versions: Iterable[Version],
+    *,
+    level: str = "default",
+    seal: bool = False,
+    use_seal: bool = True,
+    workers: int | None = None,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = SILENT,
+) -> VerifyRun:
+    """Verify each version as `verify_version` does, or with `seal` as `verify_and_seal` does.
+
+    An error of one version is in the result, and the next version is verified.
+    """
+    results: list[VerifyResult] = []
+    failed: list[tuple[str, EdlCkptError]] = []
+    for version in versions:
+        try:
+            if seal:
+                result = verify_and_seal(
+                    version, use_seal=use_seal, workers=workers, wait_seconds=wait_seconds, reporter=reporter
+                )
+            else:
+                result = verify_version(version, level=level, workers=workers, reporter=reporter, use_seal=use_seal)
+            results.append(result)
+        except EdlCkptError as error:
+            failed.append((version.ref, error))
+    return VerifyRun(tuple(results), tuple(failed))
+
+
+def verify_and_seal(
+    version: Version,
+    *,
+    use_seal: bool = True,
+    workers: int | None = None,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = SILENT,
+) -> VerifyResult:
+    """Verify a version at the level `deep`, and seal it when it is whole and has no seal.
+
+    `use_seal=False` ignores an existing seal and replaces it. A version that is not whole stays as it is, with a
+    warning. Takes the location's lock itself, for the sealing only. Raises the errors of both.
+    """
+    result = verify_version(version, level="deep", workers=workers, reporter=reporter, use_seal=use_seal)
+    if result.fingerprint is None:
+        reporter.warn(f"{result.ref}: not sealed, because shards are missing or damaged")
+        return result
+    if not result.sealed:
+        seal_version(version, result.fingerprint, workers=workers, wait_seconds=wait_seconds, reporter=reporter)
+    return replace(result, sealed=True)
