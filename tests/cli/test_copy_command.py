@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -103,40 +100,3 @@ def test_recover(run: Path) -> None:
     assert document("recover", run) == {**result, "done": [], "kept": []}
     assert edl("recover", run).stdout == f"{run}: nothing to recover\n"
     assert edl("recover", f"{run}-not").returncode == 10
-
-
-SLOW = """
-import time
-from edl_ckpt.cli import app
-from edl_ckpt.core.commit import local
-from edl_ckpt.core.storage import files
-real = local.remove_stage
-def slowly(path):
-    print("cleaning up", flush=True)
-    time.sleep(30)
-    real(path)
-local.remove_stage = slowly
-files.flush_all = lambda files: time.sleep(30)
-app.main()
-"""
-
-
-@pytest.mark.parametrize(("first", "second"), [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGINT)])
-def test_a_second_signal_ends_at_once(run: Path, tmp_path: Path, first: int, second: int) -> None:
-    """While the first signal is being obeyed, a second one, of either kind, ends the process where it stands."""
-    out = tmp_path / "out"
-    command = [sys.executable, "-c", SLOW, "reshard", f"{run}@20", "--ps", "3", "--output", str(out), "--quiet"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 20
-        while not list(out.rglob("variables-2-*")) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        process.send_signal(first)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "cleaning up\n"
-        begin = time.monotonic()
-        process.send_signal(second)
-        assert process.wait(20) == -second
-        assert time.monotonic() - begin < 2
-    assert elasticdl_rules.leftovers(out) != []
-    assert edl("recover", out).returncode == 0
-    assert elasticdl_rules.leftovers(out) == []

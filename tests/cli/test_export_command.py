@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from edl_ckpt.core import Table, save_checkpoint
 from places import GOLDEN
-from program import PROGRAM, document, edl
+from program import document, edl
 
 PLACE = GOLDEN / "current/ps3"
 
@@ -58,28 +53,6 @@ def test_failures(tmp_path: Path, arguments: list[str], code: int) -> None:
     assert edl("export", PLACE, tmp_path / "m.npz").returncode == 0
     assert edl("export", PLACE, tmp_path / "m.npz").returncode == 16
     assert edl("export", PLACE, tmp_path / "m.npz", "--force").returncode == 0
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    """A signal during an export ends it with its code and leaves nothing."""
-    ids = np.arange(400_000, dtype=np.int64)
-    table = Table(ids, np.zeros((len(ids), 64), np.float32))
-    save_checkpoint(str(tmp_path / "run"), 1, 2, variables={}, tables={"t": table})
-    for _ in range(5):
-        with subprocess.Popen([*PROGRAM, "export", str(tmp_path / "run"), str(tmp_path / "t.csv"), "-q"]) as process:
-            deadline = time.monotonic() + 30
-            while len(list(tmp_path.iterdir())) < 2 and process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.002)
-            process.send_signal(number)
-            ended = process.wait(30)
-        if ended == 0:
-            (tmp_path / "t.csv").unlink()
-            continue
-        assert ended == code
-        assert [p.name for p in tmp_path.iterdir()] == ["run"]
-        return
-    pytest.fail("the export was always faster than the signal")
 
 
 def test_import(tmp_path: Path) -> None:

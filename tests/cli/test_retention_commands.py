@@ -277,10 +277,11 @@ def test_damaged_metadata_is_told(run: Path) -> None:
 def test_locked(run: Path) -> None:
     """While another command holds the lock, one that would change something ends with 11 and says who holds it."""
     script = (
-        "import time; from edl_ckpt.core.commit.recovery import location_lock\n"
-        f"with location_lock({str(run)!r}, 'test'): print(1, flush=True); time.sleep(60)"
+        "import sys; from edl_ckpt.core.commit.recovery import location_lock\n"
+        f"with location_lock({str(run)!r}, 'test'): print(1, flush=True); sys.stdin.read()"
     )
-    with subprocess.Popen([PROGRAM[0], "-c", script], stdout=subprocess.PIPE, text=True) as holder:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([PROGRAM[0], "-c", script], stdin=pipe, stdout=pipe, text=True) as holder:
         assert holder.stdout
         holder.stdout.readline()
         done = edl("prune", run, "--keep", "1", "--lock-wait", "0s")

@@ -27,6 +27,25 @@ def edl(*arguments: str | Path, cwd: Path | None = None, **env: str) -> subproce
     )
 
 
+def without_reader(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the program with a pipe for stdout whose reader has gone away."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        return subprocess.run(
+            [*PROGRAM, *map(str, arguments)],
+            cwd=cwd,
+            env={**os.environ, "XDG_CONFIG_HOME": "/nowhere"},
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+
+
 def document(*arguments: str | Path, code: int = 0) -> dict[str, Any]:
     """Run with --json and return the one document on stdout."""
     done = edl(*arguments, "--json")

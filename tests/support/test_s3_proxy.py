@@ -35,6 +35,7 @@ from s3_proxy import (
     status,
     truncate,
 )
+from waiting import wait_until
 
 DATA = bytes(range(256)) * 64
 SIGNED = "AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
@@ -423,9 +424,7 @@ def test_stall(s3: Bucket) -> None:
         with pytest.raises(TimeoutError):
             connection.getresponse()
     assert ask(s3.proxy, "GET", f"/{s3.name}/run/k")[0] == 404
-    while not s3.proxy.count("put"):
-        assert time.monotonic() < began + 20
-        time.sleep(0.01)
+    wait_until(lambda: s3.proxy.count("put"))
     assert time.monotonic() >= began + 0.5
     assert s3.get("run/k") == DATA
 
@@ -509,9 +508,7 @@ def test_nothing_is_left_running(s3: Bucket, capfd: pytest.CaptureFixture[str]) 
             idle.getresponse().read()
             armed = proxy.fail(Fault(stall(60)))
             stalled.request("PUT", f"/{s3.name}/run/k", DATA, {"Authorization": SIGNED})
-            while not armed.hits:
-                assert time.monotonic() < began + 20
-                time.sleep(0.01)
+            wait_until(lambda: armed.hits)
             assert [thread for thread in set(threading.enumerate()) - before if not thread.daemon]
         assert time.monotonic() < began + 30
         assert not [thread for thread in set(threading.enumerate()) - before if not thread.daemon]  # moto's are daemons

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +21,8 @@ import elasticdl_rules
 from checkpoints import files_of
 from edl_ckpt.core import list_versions, save_checkpoint, verify_version
 from edl_ckpt.core.operations.save import Table
-from program import PROGRAM, edl
+from program import edl
+from waiting import CHANGES, count_calls, paused, wait_until
 
 pytestmark = pytest.mark.root
 
@@ -52,12 +52,15 @@ class Disk:
 
     def come_back(self) -> None:
         """Start again from what is on the disk."""
-        for _ in range(50):
-            with suppress(OSError):
-                tool("umount", str(self.place))
-                break
-            time.sleep(0.1)
+        wait_until(self._unmount)
         self.mount()
+
+    def _unmount(self) -> bool:
+        """Return whether nothing uses the file system any more, so that it could be unmounted."""
+        with suppress(OSError):
+            tool("umount", str(self.place))
+            return True
+        return False
 
 
 @pytest.fixture(params=["xfs", "ext4"])
@@ -100,6 +103,16 @@ COMMANDS = {
 }
 
 
+MOMENTS = 8
+
+
+def age_empty_files(place: Path) -> None:
+    """Make empty files two seconds old: one that is younger may be that of an owner that just begins."""
+    for path in place.rglob("*"):
+        if path.is_file() and path.stat().st_size == 0:
+            os.utime(path, (path.stat().st_mtime - 2,) * 2)
+
+
 def whole(location: Path) -> tuple[int | None, str | None]:
     """Return the shards and the fingerprint of the one version in a location, having verified it."""
     (version,) = list_versions(str(location)).versions
@@ -123,7 +136,7 @@ def test_after_it_returned(disk: Disk, name: str) -> None:
     # What was removed at the end may be back: nobody waits for that to reach the disk, and the next command removes it.
     back = {name for name in left.keys() - held.keys() if "/stage-0/" in name or name.endswith("lock-0")}
     assert {name: data for name, data in left.items() if name not in back} == held
-    time.sleep(1.1)  # an owner's file that is empty may be its owner's that just begins
+    age_empty_files(disk.place)
     for location in {name.partition("/")[0] for name in back}:
         assert edl("recover", location, cwd=disk.place).returncode == 0
     assert files_of(disk.place) == held
@@ -135,34 +148,29 @@ def test_after_it_returned(disk: Disk, name: str) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_at_any_moment(disk: Disk, name: str) -> None:
-    """Cut at any moment of a command: the old state or the new is there whole, and the next command tidies up."""
+    """Cut before one of its changes: the old state or the new is there whole, and the next command tidies up."""
     run = disk.place / "run"
     save(run)
     before = whole(run)
-    begin = time.monotonic()
-    assert edl(*COMMANDS[name], cwd=disk.place).returncode == 0
-    seconds = time.monotonic() - begin
+    calls = count_calls(*COMMANDS[name], of=CHANGES, cwd=disk.place)
+    assert calls > MOMENTS
     after = whole(run)
-    moments = 8
-    for k in range(moments):
+    for moment in range(MOMENTS):
         for path in disk.place.iterdir():
             if path.name != "lost+found":
                 shutil.rmtree(path, ignore_errors=True)
                 path.unlink(missing_ok=True)
         save(run)
-        with subprocess.Popen(
-            [*PROGRAM, *COMMANDS[name]], cwd=disk.place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        ) as process:
-            time.sleep(seconds * (0.35 + 0.65 * k / moments))
+        with paused(*COMMANDS[name], at=f"{CHANGES}:{1 + moment * calls // MOMENTS}", cwd=disk.place) as program:
             disk.power_off()
-            process.kill()
+            program.process.kill()
         disk.come_back()
         assert elasticdl_rules.latest_valid(run) == "version-10"
         assert whole(run) in {before, after}
         other = disk.place / "other"
         if other.exists() and list_versions(str(other)).versions:
             assert whole(other)[1] == before[1]
-        time.sleep(1.1)
+        age_empty_files(disk.place)
         for location in (run, *([other] if other.exists() else [])):
             assert edl("recover", location, "--drop-copies").returncode == 0
             assert elasticdl_rules.leftovers(location) == []

@@ -23,6 +23,7 @@ from places import GOLDEN
 from program import PROGRAM
 from s3_fixtures import Bucket
 from s3_proxy import Fault, Operation, Request, hook, stall, status
+from waiting import wait_until
 
 
 def orders(names: Sequence[str]) -> Iterator[list[str]]:
@@ -103,13 +104,10 @@ def test_in_place_with_parts_comes_back_whole(s3: Bucket, large: Path) -> None:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted(s3: Bucket, large: Path, number: int, code: int) -> None:
     """A signal in the middle of an upload that stalls: over within two seconds, nothing visible, no upload open."""
-    s3.proxy.fail(Fault(stall(30), operation="upload_part", times=None))
+    armed = s3.proxy.fail(Fault(stall(30), operation="upload_part", times=None))
     command = [*PROGRAM, "reshard", str(large), "--ps", "1", "--output", s3.url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 20
-        while not s3.open_uploads() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        time.sleep(0.3)
+        wait_until(lambda: armed.hits)
         process.send_signal(number)
         begin = time.monotonic()
         _, said = process.communicate(timeout=20)
@@ -125,9 +123,7 @@ def test_killed(s3: Bucket, large: Path) -> None:
     s3.proxy.fail(Fault(stall(30), operation="upload_part", times=None))
     command = [*PROGRAM, "reshard", str(large), "--ps", "1", "--output", s3.url]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 20
-        while not any("journal" in key for key in s3.objects()) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: any("journal" in key for key in s3.objects()))
         process.kill()
     s3.proxy.heal()
     assert s3.open_uploads() != []
@@ -153,9 +149,7 @@ def test_killed_in_place(multi: Bucket, operation: Any, key: str, whole: int) ->
     armed = multi.proxy.fail(Fault(stall(30), operation=operation, key=key, times=None))
     command = [*PROGRAM, "reshard", f"{multi.url}@20", "--ps", "3"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 20
-        while not armed.hits and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: armed.hits)
         process.kill()
     multi.proxy.heal()
     held = recover(multi.url, wait_seconds=0)
