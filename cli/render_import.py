@@ -13,15 +13,15 @@ from edl_ckpt.core import words
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from edl_ckpt.core.operations.reshard.execute import ReshardResult
+    from edl_ckpt.core.operations.importing import ImportResult
 
 
-def document(result: ReshardResult) -> dict[str, Any]:
+def document(result: ImportResult) -> dict[str, Any]:
     """Return `edl-ckpt/import/1`, the keys of a reshard."""
     return {"schema": "edl-ckpt/import/1", **asdict(result)}
 
 
-def human(result: ReshardResult) -> Iterator[RenderableType]:
+def human(result: ImportResult) -> Iterator[RenderableType]:
     """Yield the shards written, and their proof."""
     from rich.text import Text
 

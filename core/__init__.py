@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.copy import CopyPlan, CopyResult, execute_copy, plan_copy
     from edl_ckpt.core.operations.diff import DiffResult, diff_versions
     from edl_ckpt.core.operations.export import ExportResult, Selection, export_version
-    from edl_ckpt.core.operations.importing import import_arrays
+    from edl_ckpt.core.operations.importing import ImportResult, NameMap, import_arrays, import_checkpoint, read_map
     from edl_ckpt.core.operations.lookup import Lookup, look_up
     from edl_ckpt.core.operations.metric_sources import import_metrics, read_series
     from edl_ckpt.core.operations.prune.execute import PruneResult, execute_prune, prune
@@ -100,7 +100,7 @@ _HOMES: Final = {
     "operations.copy": ("CopyPlan", "CopyResult", "execute_copy", "plan_copy"),
     "operations.diff": ("DiffResult", "diff_versions"),
     "operations.export": ("ExportResult", "Selection", "export_version"),
-    "operations.importing": ("import_arrays",),
+    "operations.importing": ("ImportResult", "NameMap", "import_arrays", "import_checkpoint", "read_map"),
     "operations.lookup": ("Lookup", "look_up"),
     "operations.metric_sources": ("import_metrics", "read_series"),
     "operations.prune.execute": ("PruneResult", "execute_prune", "prune"),
@@ -154,12 +154,14 @@ __all__ = [
     "Finding",
     "Fingerprint",
     "Guards",
+    "ImportResult",
     "IncompleteError",
     "Latest",
     "Listing",
     "Location",
     "LockedError",
     "Lookup",
+    "NameMap",
     "NoSpaceError",
     "NotFoundError",
     "Part",
@@ -200,6 +202,7 @@ __all__ = [
     "fingerprint_checkpoint",
     "free_target",
     "import_arrays",
+    "import_checkpoint",
     "import_metrics",
     "list_versions",
     "location_lock",
@@ -211,6 +214,7 @@ __all__ = [
     "plan_reshard",
     "prepare_reshard",
     "prune",
+    "read_map",
     "read_policy",
     "read_series",
     "recover",

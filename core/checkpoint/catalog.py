@@ -22,6 +22,7 @@ from edl_ckpt.core.state.metadata import LocationMetadata, mode_of, rank, read_d
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, STAGE_DIR, STATE_DIR, seal_file
 from edl_ckpt.core.state.seal import differing_sizes, parse_seal
 from edl_ckpt.core.storage import Location, LocationLike, open_store
+from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import Entry, Store
 
 GRACE_SECONDS: Final = 600.0
@@ -114,6 +115,15 @@ def _half_done(location: Location, state: Iterable[Entry]) -> Iterator[str]:
 def _single(location: Location, version: int, entry: Entry) -> Version:
     shard = ShardFile(0, 1, entry.path, entry.size_bytes, entry.modified)
     return Version(location, version, entry.path, SINGLE_FILE, State.COMPLETE, 1, (shard,), modified=entry.modified)
+
+
+def bare_shard(path: str, number: int) -> Version:
+    """Return the file of one shard outside of a checkpoint_dir, as `export` writes it, as a version of this number."""
+    with storage_errors(path):
+        info = os.stat(path)
+    shard = ShardFile(0, 1, path, info.st_size, info.st_mtime)
+    location = Location(os.path.dirname(path) or ".")
+    return Version(location, number, path, names.ELASTICDL, State.COMPLETE, 1, (shard,))
 
 
 def _sharded(

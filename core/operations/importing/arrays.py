@@ -1,7 +1,7 @@
 """Arrays in files of other tools, opened for ranged reads: safetensors, .npz, directories of .npy.
 
-Headers are not believed: every offset, size and shape is checked against the file before anything is read or allocated.
-Nothing is ever unpickled. What only a framework's own library can read comes through `frameworks_in.py`.
+No header is trusted: every offset, size and shape is checked against the file before anything is read or allocated.
+Nothing is ever unpickled. Files that only a framework's own library can read come through `frameworks.py`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from edl_ckpt.core.storage import LocalStore, Location, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.local import LocalReader
+from edl_ckpt.core.words import counted
 
 _DTYPE_OF: Final = {tag: DTYPES[name] for name, tag in SAFETENSORS_DTYPES.items()}
 _MAX_HEADER_BYTES: Final = 100_000_000
@@ -64,7 +65,7 @@ class ArrayData:
 
 
 class ArraySource:
-    """All arrays of a file or a directory; a context manager. `notes` say which are tables, where the file says so."""
+    """All arrays of a file or a directory; a context manager. `notes` name the tables, where the file has such notes."""
 
     def __init__(self, source: Location) -> None:
         self._source = source
@@ -109,11 +110,12 @@ class ArraySource:
             with storage_errors(self.path):
                 os.stat(self.path)
             raise UnsupportedError(
-                "neither safetensors, .npz, .npy in a directory, Parquet, .pt nor TensorFlow's",
+                "unknown kind of file; expected .safetensors, .npz, .pt, a directory of .npy or Parquet files, or a"
+                " TensorFlow checkpoint",
                 path=self.path,
             )
         if not self.arrays:
-            raise NotFoundError("holds no array", path=self.path)
+            raise NotFoundError("no array in it", path=self.path)
 
     def _open_folder(self) -> None:
         index = os.path.join(self.path, "model.safetensors.index.json")
@@ -129,7 +131,7 @@ class ArraySource:
             self._open_directory()
 
     def _spool(self, found: Iterator[Found]) -> None:
-        """Take arrays that a library hands out, one after the other, into files without names."""
+        """Write arrays from a library, one after the other, to files without names."""
         for name, dtype, shape, data in found:
             file = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed with the stack
             with storage_errors(tempfile.gettempdir()):
@@ -173,21 +175,21 @@ class ArraySource:
 
     def _add(self, array: ArrayData) -> None:
         if array.name in self.arrays:
-            raise CorruptError(f"{array.name!r} is there twice", path=array.reader.path)
+            raise CorruptError(f"{array.name!r} occurs twice", path=array.reader.path)
         self.arrays[array.name] = array
 
     def _open_sharded(self, index: str) -> None:
         document = _load_json(index)
         weights = document.get("weight_map")
         if not isinstance(weights, dict) or not all(isinstance(f, str) for f in weights.values()):
-            raise CorruptError("has no weight_map", path=index)
+            raise CorruptError("there is no weight_map in it", path=index)
         for name in sorted(set(weights.values())):
             if os.path.basename(name) != name or name in {"", ".", ".."}:
-                raise CorruptError(f"names a file elsewhere: {name!r}", path=index)
+                raise CorruptError(f"weight_map names a file in another directory: {name!r}", path=index)
             self._open_safetensors(os.path.join(self.path, name))
         absent = sorted(set(weights) - set(self.arrays))
         if absent:
-            raise CorruptError(f"names {absent[0]!r}, which no file holds", path=index)
+            raise CorruptError(f"weight_map names {absent[0]!r}, which is in none of its files", path=index)
 
     def _open_safetensors(self, path: str) -> None:
         reader = self._reader(path)
@@ -196,7 +198,9 @@ class ArraySource:
         size = int.from_bytes(reader.read(0, 8), "little")
         if size > min(_MAX_HEADER_BYTES, reader.size_bytes - 8):
             raise CorruptError(
-                f"a header of {size} bytes does not fit into {reader.size_bytes} bytes", path=path, offset=0
+                f"the header ends after the end of the file (needs {counted(8 + size, 'byte')}, got {reader.size_bytes})",
+                path=path,
+                offset=0,
             )
         header = _parse_json(reader.read(8, size), path)
         metadata = header.pop("__metadata__", {})
@@ -204,26 +208,28 @@ class ArraySource:
             self._take_notes(_parse_json(metadata["tables"].encode("utf-8", "surrogatepass"), path), path)
         end = 0
         spans = [(_span(name, entry, path), name, entry) for name, entry in header.items()]
-        for (start, stop), name, entry in sorted(spans, key=lambda held: held[0]):
+        for (start, stop), name, entry in sorted(spans, key=lambda found: found[0]):
             if start < end or 8 + size + stop > reader.size_bytes:
-                what = "overlaps the one before it" if start < end else f"ends beyond the {reader.size_bytes} bytes"
-                raise CorruptError(f"{name!r} {what}", path=path, offset=8 + size + start)
+                fault = "overlaps the array before it" if start < end else "ends after the end of the file"
+                raise CorruptError(f"{name!r} {fault}", path=path, offset=8 + size + start)
             end = stop
             array = ArrayData(name, _DTYPE_OF[entry["dtype"]], tuple(entry["shape"]), reader, 8 + size + start)
             if array.size_bytes != stop - start:
                 raise CorruptError(
-                    f"{name!r} has {stop - start} bytes for {array.size_bytes}", path=path, offset=array.offset
+                    f"{name!r} has {counted(stop - start, 'byte')} (expected {array.size_bytes})",
+                    path=path,
+                    offset=array.offset,
                 )
             self._add(array)
 
     def _take_notes(self, document: Mapping[str, Any], path: str) -> None:
         for name, note in document.items():
             if not isinstance(note, dict) or not all(isinstance(note.get(k), str) for k in ("ids", "vectors")):
-                raise CorruptError(f"what it says of table {name!r} is damaged", path=path)
+                raise CorruptError(f"the notes on table {name!r} are damaged", path=path)
             self.notes[name] = note
 
     def _open_npz(self) -> None:
-        """Open the members of an archive; each is unpacked to a file without a name, which checks its sum."""
+        """Open the members of an archive; each is unpacked to a file without a name, and its checksum compared."""
         with storage_errors(self.path):
             try:
                 archive = self._stack.enter_context(zipfile.ZipFile(self.path))
@@ -234,7 +240,7 @@ class ArraySource:
                         with archive.open(name) as member:
                             self._add_npy(name.removesuffix(".npy"), _Spooled(self._unpack(member), self.path), index)
             except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
-                raise CorruptError(f"not an .npz that can be read: {error}", path=self.path) from None
+                raise CorruptError(f"not a readable .npz: {error}", path=self.path) from None
         self._take_index(index)
 
     def _unpack(self, member: IO[bytes]) -> IO[bytes]:
@@ -255,21 +261,21 @@ class ArraySource:
     def _take_index(self, index: Mapping[str, Any]) -> None:
         tables = index.get("tables", {})
         if not isinstance(tables, dict):
-            raise CorruptError("what its index says of tables is damaged", path=self.path)
+            raise CorruptError("the notes on tables in its index are damaged", path=self.path)
         self._take_notes(tables, self.path)
 
     def _add_npy(self, written: str, reader: RangeReader, index: Mapping[str, Any]) -> None:
-        """Add the array of an .npy file; the index says the true dtype where numpy has none."""
+        """Add the array of an .npy file; the index names the dtype where numpy has no such dtype."""
         name = original_name(written)
         dtype, shape, offset = npy_header(reader, name)
-        said = index.get("tensors", {})
-        told = said.get(name, {}).get("dtype") if isinstance(said, dict) and isinstance(said.get(name), dict) else None
-        if told == "bfloat16" and dtype.name == "uint16":
+        tensors = index.get("tensors", {})
+        entry = tensors.get(name) if isinstance(tensors, dict) else None
+        if isinstance(entry, dict) and entry.get("dtype") == "bfloat16" and dtype.name == "uint16":
             dtype = DTYPES["bfloat16"]
         array = ArrayData(name, dtype, shape, reader, offset)
         if offset + array.size_bytes != reader.size_bytes:
             raise CorruptError(
-                f"{name!r} has {reader.size_bytes - offset} bytes for {array.size_bytes}",
+                f"{name!r} has {counted(reader.size_bytes - offset, 'byte')} (expected {array.size_bytes})",
                 path=reader.path,
                 offset=offset,
             )
@@ -288,7 +294,7 @@ class _Spooled(LocalReader):
 
 
 def npy_header(reader: RangeReader, name: str) -> tuple[DType, tuple[int, ...], int]:
-    """Return (dtype, shape, offset of the elements) of an .npy file; objects and other orders of bytes are refused."""
+    """Return (dtype, shape, offset of the elements) of an .npy file; objects and big-endian or column-major arrays are refused."""
     head = io.BytesIO(reader.read(0, min(_NPY_HEAD_BYTES, reader.size_bytes)))
     try:
         version = np.lib.format.read_magic(head)
@@ -297,19 +303,19 @@ def npy_header(reader: RangeReader, name: str) -> tuple[DType, tuple[int, ...], 
     except (KeyError, ValueError, SyntaxError, TypeError, EOFError, RecursionError) as error:
         raise CorruptError(f"{name!r}: not an .npy file ({error})", path=reader.path, offset=0) from None
     if dtype.hasobject:
-        raise UnsupportedError(f"{name!r}: an array of Python objects; nothing is unpickled here", path=reader.path)
+        raise UnsupportedError(f"{name!r}: an array of Python objects; nothing is unpickled", path=reader.path)
     if dtype.name not in DTYPES or dtype.byteorder == ">" or (fortran and len(shape) > 1):
         order = "big-endian " if dtype.byteorder == ">" else "column-major " if fortran else ""
-        raise UnsupportedError(f"{name!r}: no checkpoint can hold {order}{dtype.name}", path=reader.path)
+        raise UnsupportedError(f"{name!r}: a checkpoint cannot contain {order}{dtype.name}", path=reader.path)
     return DTYPES[dtype.name], tuple(int(n) for n in shape), head.tell()
 
 
 def _span(name: str, entry: Any, path: str) -> tuple[int, int]:
-    """Return the offsets of a tensor; CorruptError for an entry that is none."""
+    """Return the offsets of a tensor; CorruptError for a damaged entry."""
     good = isinstance(entry, dict) and entry.get("dtype") in _DTYPE_OF
     shape, span = (entry.get("shape"), entry.get("data_offsets")) if good else (None, None)
     if not (_naturals(shape) and _naturals(span) and span is not None and len(span) == 2 and span[0] <= span[1]):
-        raise CorruptError(f"what the header says of {name!r} is damaged", path=path, offset=8)
+        raise CorruptError(f"the entry of {name!r} in the header is damaged", path=path, offset=8)
     return span[0], span[1]
 
 
@@ -328,7 +334,7 @@ def _parse_json(data: bytes, path: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        raise CorruptError("its header is not a JSON object", path=path)
+        raise CorruptError("the header is not a JSON object", path=path)
     return document
 
 

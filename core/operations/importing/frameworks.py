@@ -1,6 +1,6 @@
 """Arrays from files of frameworks, read with their own libraries: Parquet, PyTorch, TensorFlow checkpoints.
 
-What a library hands us goes to temporary files without a name, so that the rest of an import reads ranges of files. A
+Values from a library go to temporary files without a name, so that the rest of an import reads ranges of files. A
 tensor is in memory once at most; a PyTorch file is opened with `weights_only`, which unpickles tensors and no more.
 """
 
@@ -24,9 +24,9 @@ Found = tuple[str, DType, tuple[int, ...], Iterator[npt.NDArray[np.uint8]]]
 
 
 def dtype_of(name: str, dtype: str) -> DType:
-    """Return our dtype of a library's; UnsupportedError for one that no checkpoint can hold."""
+    """Return our dtype for that of a library; UnsupportedError for one that a checkpoint cannot contain."""
     if dtype not in DTYPES:
-        raise UnsupportedError(f"{name!r}: no checkpoint can hold {dtype}")
+        raise UnsupportedError(f"{name!r}: a checkpoint cannot contain {dtype}")
     return DTYPES[dtype]
 
 
@@ -34,16 +34,16 @@ def read_torch(path: str, take_notes: Callable[[Mapping[str, Any]], None]) -> It
     """Yield the tensors of a state_dict; CorruptError for anything that is more than tensors."""
     torch = library("torch", "torch")
     try:
-        held = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        loaded = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     except Exception as error:  # noqa: BLE001 - pickle, zipfile and torch raise what they like on foreign files
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CorruptError(f"not a file of tensors that can be read safely: {first}", path=path) from None
-    if not isinstance(held, dict):
-        raise UnsupportedError(f"holds a {type(held).__name__}, not a dict of tensors", path=path)
-    notes = held.pop("__edl_ckpt__", None)
+        raise CorruptError(f"not a file of tensors that is safe to read: {first}", path=path) from None
+    if not isinstance(loaded, dict):
+        raise UnsupportedError(f"expected a dict of tensors, got {type(loaded).__name__}", path=path)
+    notes = loaded.pop("__edl_ckpt__", None)
     if notes is not None:
         take_notes(_notes(bytes(notes.numpy()), path))
-    for name, tensor in held.items():
+    for name, tensor in loaded.items():
         if not isinstance(tensor, torch.Tensor):
             raise UnsupportedError(f"{name!r} is a {type(tensor).__name__}, not a tensor", path=path)
         dtype = dtype_of(str(name), str(tensor.dtype).removeprefix("torch."))
@@ -52,16 +52,16 @@ def read_torch(path: str, take_notes: Callable[[Mapping[str, Any]], None]) -> It
 
 
 def read_tensorflow(prefix: str, take_notes: Callable[[Mapping[str, Any]], None]) -> Iterator[Found]:
-    """Yield the tensors of a checkpoint by its prefix; what is no array of numbers (a graph, texts) is left out."""
+    """Yield the tensors of a checkpoint by its prefix; anything but arrays of numbers (a graph, texts) is left out."""
     tf = library("tensorflow", "tensorflow")
     try:
         reader = tf.train.load_checkpoint(prefix)
     except Exception as error:  # noqa: BLE001 - its errors have no common root but Exception
         raise CorruptError(f"not a TensorFlow checkpoint: {str(error)[:200]}", path=prefix) from None
-    told = os.path.join(os.path.dirname(prefix), METADATA_FILE)
-    if os.path.exists(told):
-        with open(told, "rb") as file:
-            take_notes(_notes(file.read(), told))
+    metadata = os.path.join(os.path.dirname(prefix), METADATA_FILE)
+    if os.path.exists(metadata):
+        with open(metadata, "rb") as file:
+            take_notes(_notes(file.read(), metadata))
     dtypes = reader.get_variable_to_dtype_map()
     for name, shape in sorted(reader.get_variable_to_shape_map().items()):
         if dtypes[name].name in DTYPES:
@@ -75,30 +75,30 @@ def read_parquet(path: str, take_notes: Callable[[Mapping[str, Any]], None]) -> 
     for file_name in sorted(name for name in os.listdir(path) if name.endswith(".parquet")):
         full = os.path.join(path, file_name)
         try:
-            held = parquet.ParquetFile(full)
+            table = parquet.ParquetFile(full)
         except Exception as error:  # noqa: BLE001 - pyarrow's errors have no common root but Exception
             raise CorruptError(f"not a Parquet file: {error}", path=full) from None
-        schema = held.schema_arrow
+        schema = table.schema_arrow
         if not {"id", "vector"} <= set(schema.names) or not hasattr(schema.field("vector").type, "list_size"):
             raise UnsupportedError("expected columns `id` and `vector`, a list of fixed size", path=full)
-        told = schema.metadata or {}
-        if b"edl-ckpt" in told:
-            take_notes(_notes(told[b"edl-ckpt"], full))
-        name = told[b"table"].decode("utf-8", "replace") if b"table" in told else original_name(file_name[:-8])
-        rows, vector = held.metadata.num_rows, schema.field("vector").type
+        metadata = schema.metadata or {}
+        if b"edl-ckpt" in metadata:
+            take_notes(_notes(metadata[b"edl-ckpt"], full))
+        name = metadata[b"table"].decode("utf-8", "replace") if b"table" in metadata else original_name(file_name[:-8])
+        rows, vector = table.metadata.num_rows, schema.field("vector").type
         ids = str(schema.field("id").type)
-        yield f"{name}.ids", dtype_of(name, ids), (rows,), _column(held, "id")
+        yield f"{name}.ids", dtype_of(name, ids), (rows,), _column(table, "id")
         element = {"float": "float32", "double": "float64", "halffloat": "float16"}.get(
             str(vector.value_type), str(vector.value_type)
         )
-        yield f"{name}.vectors", dtype_of(name, element), (rows, vector.list_size), _column(held, "vector")
+        yield f"{name}.vectors", dtype_of(name, element), (rows, vector.list_size), _column(table, "vector")
 
 
-def _column(held: Any, name: str) -> Iterator[npt.NDArray[np.uint8]]:
-    for batch in held.iter_batches(columns=[name]):
+def _column(table: Any, name: str) -> Iterator[npt.NDArray[np.uint8]]:
+    for batch in table.iter_batches(columns=[name]):
         column = batch.column(0)
         if column.null_count:
-            raise CorruptError(f"column {name!r} holds nulls")
+            raise CorruptError(f"column {name!r} contains nulls")
         values = column.flatten() if name == "vector" else column
         yield np.ascontiguousarray(values.to_numpy(zero_copy_only=False)).reshape(-1).view(np.uint8)
 
@@ -107,7 +107,7 @@ def _notes(data: bytes, path: str) -> Mapping[str, Any]:
     try:
         tables = json.loads(data)["tables"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise CorruptError("what it says of tables is damaged", path=path) from None
+        raise CorruptError("the notes on tables are damaged", path=path) from None
     if not isinstance(tables, dict):
-        raise CorruptError("what it says of tables is damaged", path=path)
+        raise CorruptError("the notes on tables are damaged", path=path)
     return tables

@@ -1,0 +1,60 @@
+"""An import whose source is a checkpoint: a reshard to a version of another number, perhaps in another location."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+
+from edl_ckpt.core.checkpoint.catalog import bare_shard, list_versions, parse_ref, resolve, split_version_dir
+from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.format.names import parse_version_dir
+from edl_ckpt.core.operations.importing.execute import ImportResult
+from edl_ckpt.core.operations.reshard.execute import execute_reshard
+from edl_ckpt.core.operations.reshard.prepare import prepare_reshard
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
+from edl_ckpt.core.storage import LocationLike, open_store
+from edl_ckpt.core.storage.location import Location
+
+
+def as_checkpoint(source: LocationLike, number: int) -> Version | None:
+    """Return a source as a version: a reference, a checkpoint_dir or one shard's file; None for files of other tools.
+
+    A shard's file alone does not tell the number of its version: it gets `number`.
+    """
+    place = Location.of(source)
+    path, in_version_dir = place.local_path, split_version_dir(place) is not None
+    is_shard = path is not None and path.endswith((".ckpt", ".chkpt")) and os.path.isfile(path)
+    if path is not None and is_shard and not in_version_dir:
+        return bare_shard(path, number)
+    if "@" in place.url or in_version_dir or _is_checkpoint_dir(place):
+        return resolve(parse_ref(place.url, options=place.options))
+    return None
+
+
+def _is_checkpoint_dir(place: Location) -> bool:
+    """Return True for a location with versions rather than files of another tool."""
+    path = place.local_path
+    if path is None:
+        return any(map(parse_version_dir, open_store(place).names("")))
+    return os.path.isdir(path) and bool(list_versions(place).versions)
+
+
+def import_checkpoint(
+    version: Version,
+    location: LocationLike,
+    number: int,
+    ps_num: int,
+    *,
+    layout: str = "design",
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = SILENT,
+) -> ImportResult:
+    """Write a version as version `number` of a location, for `ps_num` servers; errors as those of a reshard."""
+    where = Location.of(location)
+    plan, settings = prepare_reshard(version, ps_num, output=where, layout=layout, number=number, reporter=reporter)
+    for warning in (*plan.warnings, *settings.warnings):
+        reporter.warn(warning)
+    done = execute_reshard(plan, settings, wait_seconds=wait_seconds, reporter=reporter)
+    values = {field.name: getattr(done, field.name) for field in fields(done)}
+    return ImportResult(**values | {"ref": f"{where}@{number}"})

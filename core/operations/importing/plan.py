@@ -1,0 +1,38 @@
+"""The plan of an import: the shards of the new version and the offset of everything in them; nothing is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from edl_ckpt.core.checkpoint.target import Target, TargetShard, target_shards
+from edl_ckpt.core.format.shard_layout import ShardLayout, lay_out_shards
+from edl_ckpt.core.operations.importing.survey import ImportSurvey
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImportPlan:
+    """All that an import will write, and where."""
+
+    survey: ImportSurvey
+    target: Target
+    layouts: tuple[ShardLayout, ...]
+    shards: tuple[TargetShard, ...]
+
+    @property
+    def rows(self) -> int:
+        """Return the rows of all tables."""
+        return sum(shard.rows for shard in self.shards)
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of all shards."""
+        return sum(shard.size_bytes for shard in self.shards)
+
+
+def plan_import(survey: ImportSurvey, target: Target) -> ImportPlan:
+    """Return what writing surveyed arrays to a target means."""
+    layouts = lay_out_shards(target.number, survey.variables, survey.tables, survey.to_ps)
+    rows = sum((table.rows for table in survey.tables), np.zeros(survey.to_ps, np.int64))
+    return ImportPlan(survey, target, layouts, target_shards(target, layouts, rows))
