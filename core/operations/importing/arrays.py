@@ -65,7 +65,7 @@ class ArrayData:
 
 
 class ArraySource:
-    """All arrays of a file or a directory; a context manager. `notes` name the tables, where the file has such notes."""
+    """All arrays of a file or a directory; a context manager. `notes` name its tables, where it has any notes."""
 
     def __init__(self, source: Location) -> None:
         self._source = source
@@ -198,7 +198,7 @@ class ArraySource:
         size = int.from_bytes(reader.read(0, 8), "little")
         if size > min(_MAX_HEADER_BYTES, reader.size_bytes - 8):
             raise CorruptError(
-                f"the header ends after the end of the file (needs {counted(8 + size, 'byte')}, got {reader.size_bytes})",
+                f"the header ends after the end of the file (at byte {8 + size} of {reader.size_bytes})",
                 path=path,
                 offset=0,
             )
@@ -294,7 +294,10 @@ class _Spooled(LocalReader):
 
 
 def npy_header(reader: RangeReader, name: str) -> tuple[DType, tuple[int, ...], int]:
-    """Return (dtype, shape, offset of the elements) of an .npy file; objects and big-endian or column-major arrays are refused."""
+    """Return (dtype, shape, offset of the elements) of an .npy file.
+
+    Raises UnsupportedError for Python objects and for big-endian or column-major arrays.
+    """
     head = io.BytesIO(reader.read(0, min(_NPY_HEAD_BYTES, reader.size_bytes)))
     try:
         version = np.lib.format.read_magic(head)
