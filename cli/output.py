@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import traceback
@@ -77,8 +78,8 @@ class Output:
             self.print_human(human())
 
     def print_json(self, document: dict[str, Any]) -> None:
-        """Print one JSON document in ASCII, safe on any terminal; NaN and infinities become null, as JSON has none."""
-        self.write(json.dumps(_finite(document), allow_nan=False) + "\n")
+        """Print one JSON document in ASCII, safe on any terminal; NaN and infinities are texts, as JSON lacks them."""
+        self.write(json.dumps(_expressible(document), allow_nan=False) + "\n")
 
     def _print_csv(self, rows: Sequence[Sequence[Any]]) -> None:
         import csv
@@ -270,11 +271,14 @@ def reported_errors(out: Output) -> Iterator[None]:
         out.end_progress()
 
 
-def _finite(value: Any) -> Any:
+def _expressible(value: Any) -> Any:
+    """Return a document in which NaN and infinities are the texts that protobuf's JSON has for them."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: _expressible(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and (value != value or value in {float("inf"), float("-inf")}):  # noqa: PLR0124 - NaN
-        return None
+        return [_expressible(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        from edl_ckpt.core.state.metadata import json_number
+
+        return json_number(value)
     return value

@@ -92,10 +92,11 @@ def parse_size(text: str) -> int:
     (536870912, 10000000000, 1500)
     """
     match = _SIZE.fullmatch(text.strip())
-    if match is None:
+    base = 1024 if match and match[3] else 1000
+    found = float(match[1]) * base ** " kmgtp".index(match[2].lower() or " ") if match else math.inf
+    if math.isinf(found):
         raise UsageError(f"{text!r} is not a size (expected one such as 512MiB or 10GB)")
-    base = 1024 if match[3] else 1000
-    return int(float(match[1]) * base ** " kmgtp".index(match[2].lower() or " "))
+    return int(found)
 
 
 def parse_duration(text: str) -> float:
@@ -105,6 +106,7 @@ def parse_duration(text: str) -> float:
     (5400.0, 604800.0)
     """
     match = _DURATION.fullmatch(text.strip())
-    if match is None:
+    found = float(match[1]) * _SECONDS[match[2]] if match else math.inf
+    if math.isinf(found):
         raise UsageError(f"{text!r} is not a duration (expected one such as 90m, 36h or 7d)")
-    return float(match[1]) * _SECONDS[match[2]]
+    return found

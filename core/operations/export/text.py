@@ -5,16 +5,21 @@ Numbers are the shortest decimals that give the same float again.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
-from typing import IO
+from typing import IO, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.operations.export.interface import ExportContent, TableRows
+from edl_ckpt.core.state.metadata import json_number
 from edl_ckpt.core.storage.faults import storage_errors
+
+_NOT_FINITE: Final = {text: json.dumps(json_number(float(text))) for text in ("nan", "inf", "-inf")}
+"""How JSON lines have what numpy prints and JSON lacks."""
 
 Format = Callable[[npt.NDArray[np.int64], list[list[str]]], Iterator[str]]
 
@@ -83,12 +88,12 @@ def csv_file(limit: int | None) -> RowsFile:
 
 
 def json_lines(limit: int | None) -> RowsFile:
-    """Return the format: `{"id": 5, "vector": [...]}`; NaN and infinities, which JSON lacks, are null."""
+    """Return the format: `{"id": 5, "vector": [...]}`; NaN and infinities, which JSON lacks, are texts."""
 
     def lines(ids: npt.NDArray[np.int64], text: list[list[str]]) -> Iterator[str]:
         for i, row in zip(ids.tolist(), text, strict=True):
-            finite = ("null" if x in {"nan", "inf", "-inf"} else x.lower() for x in row)
-            yield f'{{"id": {i}, "vector": [{", ".join(finite)}]}}\n'
+            numbers = (_NOT_FINITE.get(x) or x.lower() for x in row)  # `True` of numpy is `true` of JSON
+            yield f'{{"id": {i}, "vector": [{", ".join(numbers)}]}}\n'
 
     return RowsFile("jsonl", lambda _: "", lines, limit)
 
