@@ -14,6 +14,7 @@ from edl_ckpt.core.errors import UsageError
 
 if TYPE_CHECKING:
     from edl_ckpt.core.format.model import Version
+    from edl_ckpt.core.operations.verify.versions import VerifyRun
     from edl_ckpt.core.storage.location import Location
 
 
@@ -68,7 +69,12 @@ def verify_command(
     )
     if not versions:
         out.say(f"{escaped(location.url)}: no checkpoint, so nothing was verified")
-    if run.worst_error:  # an error wins over findings
+    _end(run, strict=strict)
+
+
+def _end(run: VerifyRun, *, strict: bool) -> None:
+    """Raise the worst error, which wins over findings, or exit with 3 for findings."""
+    if run.worst_error:
         raise run.worst_error
     if any(not r.ok or (strict and r.findings) for r in run.results):
         raise SystemExit(3)

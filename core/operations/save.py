@@ -10,6 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.checkpoint.catalog import list_versions, pick
+from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint
+from edl_ckpt.core.checkpoint.reader import open_checkpoint
+from edl_ckpt.core.checkpoint.sealing import make_seal
+from edl_ckpt.core.commit import open_output
+from edl_ckpt.core.commit.interface import Written
+from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import UnsupportedError, UsageError
 from edl_ckpt.core.format import bulk, placement
 from edl_ckpt.core.format.model import DTYPES, DType, TableInfo, Version
@@ -17,6 +23,7 @@ from edl_ckpt.core.format.names import writable_layout
 from edl_ckpt.core.format.shard_layout import PlacedTable, PlacedVariable, ShardLayout, lay_out_shard
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
+from edl_ckpt.core.state.seal import Seal
 from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.storage.location import Location
 
@@ -50,14 +57,6 @@ def save_checkpoint(
     when the version exists, UsageError for arrays that are no table, UnsupportedError for a dtype that no checkpoint
     can hold.
     """
-    from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint
-    from edl_ckpt.core.checkpoint.reader import open_checkpoint
-    from edl_ckpt.core.checkpoint.sealing import make_seal
-    from edl_ckpt.core.commit import open_output
-    from edl_ckpt.core.commit.interface import Written
-    from edl_ckpt.core.commit.recovery import location_lock
-    from edl_ckpt.core.state.seal import Seal
-
     if not 1 <= ps_num <= placement.MAX_PS_NUM:
         raise UsageError(f"ps_num must be 1 to {placement.MAX_PS_NUM}, got {ps_num}")
     chosen = writable_layout(layout)

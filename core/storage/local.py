@@ -10,6 +10,7 @@ from typing import Self
 
 from edl_ckpt.core.errors import LockedError, NotFoundError
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.files import replace_file
 from edl_ckpt.core.storage.interface import SMALL_BYTES, Entry, Inside, Properties, RangeReader
 from edl_ckpt.core.storage.location import Location
 
@@ -183,8 +184,6 @@ class LocalStore:
 
     def write_small(self, relative: str, data: bytes) -> None:
         """Write a small file: staged beside its place, flushed, then renamed."""
-        from edl_ckpt.core.storage.files import replace_file
-
         replace_file(self.path(relative), data)
 
     def remove(self, relative: str) -> None:

@@ -29,6 +29,8 @@ from edl_ckpt.core.operations.export.content import Exported, Selection, estimat
 from edl_ckpt.core.operations.export.frameworks import Parquet, TensorFlow, Torch
 from edl_ckpt.core.operations.export.interface import ExportContent, ExportFormat
 from edl_ckpt.core.operations.export.text import Projector, csv_file, json_lines, word2vec
+from edl_ckpt.core.operations.reshard.execute import execute_reshard
+from edl_ckpt.core.operations.reshard.prepare import prepare_reshard
 from edl_ckpt.core.parallel import default_workers
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.metadata import json_number
@@ -277,9 +279,6 @@ def _export_checkpoint(
     reporter: Reporter,
 ) -> ExportResult:
     """Write one merged v4 shard: a file of that name, or a checkpoint_dir that ElasticDL finds."""
-    from edl_ckpt.core.operations.reshard.execute import execute_reshard
-    from edl_ckpt.core.operations.reshard.prepare import prepare_reshard
-
     if not wish.is_lossless:
         raise UsageError("a checkpoint is exported whole: no --table, --variable, --dtype or --dense-rows")
     target = goal.url

@@ -1,0 +1,100 @@
+"""Metadata as library users write it: each function takes the lock itself."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpoints import at
+from edl_ckpt.core import (
+    Latest,
+    Policy,
+    add_tag,
+    import_metrics,
+    list_versions,
+    location_lock,
+    read_policy,
+    read_series,
+    remove_metrics,
+    remove_tag,
+    set_metrics,
+    set_modes,
+    set_note,
+    store_policy,
+)
+from edl_ckpt.core.errors import LockedError, NotFoundError, UsageError
+from places import GOLDEN
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Return a location with versions 9 and 20 complete, 100 not."""
+    shutil.copytree(GOLDEN / "multi", tmp_path / "run")
+    set_metrics(at(tmp_path / "run", 9), {"auc": 0.5})
+    add_tag(at(tmp_path / "run", 9), "prod")
+    return tmp_path / "run"
+
+
+WRITERS: dict[str, Callable[[Path, dict[str, Any]], object]] = {
+    "set_metrics": lambda run, wait: set_metrics(at(run, 20), {"auc": 0.6}, **wait),
+    "remove_metrics": lambda run, wait: remove_metrics(at(run, 9), ["auc"], **wait),
+    "set_modes": lambda run, wait: set_modes(run, {"f1": "max"}, **wait),
+    "add_tag": lambda run, wait: add_tag(at(run, 20), "next", **wait),
+    "remove_tag": lambda run, wait: remove_tag(at(run, 9), "prod", **wait),
+    "set_note": lambda run, wait: set_note(at(run, 9), "words", **wait),
+    "store_policy": lambda run, wait: store_policy(run, Policy((Latest(1),)), **wait),
+    "import_metrics": lambda run, wait: import_metrics(read_series(str(GOLDEN / "logs/master-head.log")), run, **wait),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_each_writer_takes_the_lock(run: Path, name: str) -> None:
+    """While another command holds the lock, nothing is written; afterwards it is, and the lock is free again."""
+    before = {p: p.read_bytes() for p in run.rglob("*.json")}
+    with location_lock(run, "test"):
+        with pytest.raises(LockedError):
+            WRITERS[name](run, {"wait_seconds": 0})
+        assert {p: p.read_bytes() for p in run.rglob("*.json")} == before
+    WRITERS[name](run, {})
+    assert {p: p.read_bytes() for p in run.rglob("*.json")} != before
+    with location_lock(run, "test", wait_seconds=0):
+        pass
+
+
+def test_modes_and_moved_tags(run: Path) -> None:
+    """`mode` declares the better end of the metrics that are set; `move` takes a tag from its other versions."""
+    set_metrics(at(run, 20), {"f1": 0.1}, mode="min")
+    assert list_versions(run).modes == {"f1": "min"}
+    add_tag(at(run, 20), "prod", move=True)
+    assert [v.tags for v in list_versions(run).versions] == [(), ("prod",), ()]
+    with pytest.raises(UsageError, match="mode must be max or min, got 'most'"):
+        set_metrics(at(run, 20), {"f1": 1.0}, mode="most")
+    with pytest.raises(UsageError, match="mode must be max or min, got 'most'"):
+        set_modes(run, {"f1": "most"})
+    assert at(run, 20).metrics == {"f1": 0.1}
+
+
+def test_metadata_is_read_again_under_the_lock(run: Path) -> None:
+    """A tag or metric that another command removed after the listing is not found, and one that it added is."""
+    listed = at(run, 9)
+    remove_tag(listed, "prod")
+    with pytest.raises(NotFoundError, match="no tag 'prod'"):
+        remove_tag(listed, "prod")
+    set_metrics(listed, {"loss": 1.0})
+    remove_metrics(listed, ["loss"])
+    assert at(run, 9).metrics == {"auc": 0.5}
+
+
+def test_policy(run: Path) -> None:
+    """A stored policy is read back; an empty one removes it; a location that does not exist is not made."""
+    store_policy(run, Policy((Latest(2),), 1000))
+    assert read_policy(run) == Policy((Latest(2),), 1000)
+    store_policy(run, Policy())
+    assert read_policy(run).is_empty
+    with pytest.raises(NotFoundError):
+        store_policy(run / "nowhere", Policy((Latest(2),)))
+    assert not (run / "nowhere").exists()
