@@ -1,7 +1,7 @@
 """Versions in a location and their state, from listings alone, and references to them.
 
-A version is complete when all its ps_num files are there and nothing else is. No shard is opened: the answer for
-a thousand versions is one listing per directory.
+A version is complete when its directory has all its ps_num files and no other entry. No shard is opened: a thousand
+versions cost one listing per directory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import Entry, Store
 
 GRACE_SECONDS: Final = 600.0
-"""An incomplete version touched within this time may still be being written (`--grace`)."""
+"""An incomplete version that changed within this time counts as still being written (`--grace`)."""
 
 
 def list_versions(
@@ -62,11 +62,11 @@ def list_versions(
     versions.sort(key=lambda v: (v.version, v.path))
     foreign.sort(key=lambda f: f.name)
     state = [entry for entry in entries if entry.relative.startswith(f"{STATE_DIR}/")]
-    known = read_metadata(store, [entry.name for entry in state if entry.parent == META_DIR])
-    annotated = [_annotated(version, known) for version in versions]
-    sealed = _sealed(store, [v for v in annotated if v.version in known.sealed])
-    problems = known.problems + tuple(_half_done(where, state))
-    return Listing(where, tuple(sealed.get(v.path, v) for v in annotated), tuple(foreign), known.modes, problems)
+    metadata = read_metadata(store, [entry.name for entry in state if entry.parent == META_DIR])
+    annotated = [_annotated(version, metadata) for version in versions]
+    sealed = _sealed(store, [v for v in annotated if v.version in metadata.sealed])
+    problems = metadata.problems + tuple(_half_done(where, state))
+    return Listing(where, tuple(sealed.get(v.path, v) for v in annotated), tuple(foreign), metadata.modes, problems)
 
 
 def _is_of_interest(directory: str) -> bool:
@@ -77,15 +77,15 @@ def _is_of_interest(directory: str) -> bool:
     return not rest and names.parse_version_dir(top) is not None
 
 
-def _annotated(version: Version, known: LocationMetadata) -> Version:
-    held = known.versions.get(version.version)
-    if held is None:
+def _annotated(version: Version, metadata: LocationMetadata) -> Version:
+    own = metadata.versions.get(version.version)
+    if own is None:
         return version
-    return replace(version, metrics=held.metrics, tags=held.tags, note=held.note, metadata_fault=held.fault)
+    return replace(version, metrics=own.metrics, tags=own.tags, note=own.note, metadata_fault=own.fault)
 
 
 def _sealed(store: Store, versions: Sequence[Version]) -> dict[str, Version]:
-    """Return versions that have seals, by path, with their fingerprints or what is wrong with their seals."""
+    """Return versions that have seals, by path, with their fingerprints or the faults of their seals."""
     names = [seal_file(v.version).rpartition("/")[2] for v in versions]
     found: dict[str, Version] = {}
     for version, read in zip(versions, read_documents(store, names), strict=True):
@@ -104,10 +104,10 @@ def _sealed(store: Store, versions: Sequence[Version]) -> dict[str, Version]:
 
 
 def _half_done(location: Location, state: Iterable[Entry]) -> Iterator[str]:
-    """Yield a warning when a killed command left a commit to be finished; looking changes nothing."""
+    """Yield a warning when a killed command left a commit unfinished; a listing finishes nothing."""
     if any(entry.name == JOURNAL and entry.relative.startswith(f"{STAGE_DIR}/") for entry in state):
         yield (
-            f"{location}: a command was interrupted while it put a version in its place, or is doing so now;"
+            f"{location}: a command is publishing a version, or was killed while it did;"
             f" if none is running: edl-ckpt recover {location}"
         )
 
@@ -129,7 +129,7 @@ def bare_shard(path: str, number: int) -> Version:
 def _sharded(
     location: Location, parsed: tuple[str, int], directory: Entry, content: Iterable[Entry], fresh_after: float
 ) -> Version:
-    """Build a version from what its directory holds."""
+    """Return the version in a directory."""
     separator, number = parsed
     shards: list[ShardFile] = []
     extra: list[str] = []
@@ -166,27 +166,28 @@ def _sharded(
 
 
 def _layout(separator: str, suffixes: set[str]) -> Layout:
-    """Return the layout of a directory; a directory without shards has the one its name is most used in."""
+    """Return the layout of a directory; one without shards has the layout in which such names are most common."""
     found = names.layout_of(separator, min(suffixes, default=""))
     return found or (names.ELASTICDL if separator == "-" else names.DESIGN)
 
 
 def parse_ref(text: str, *, default_location: str = ".", options: Mapping[str, str] | None = None) -> CheckpointRef:
-    """Split `[LOCATION][@VERSION]`; what follows the last '@' is a version unless it holds a '/'.
+    """Split `[LOCATION][@VERSION]`; the text after the last '@' is a version unless it has a '/'.
 
     >>> parse_ref("s3://bucket/run@best:auc")
     CheckpointRef(location=Location(url='s3://bucket/run'), version='best:auc')
     >>> parse_ref("@100")
     CheckpointRef(location=Location(url='.'), version=100)
     """
-    held = options or {}
+    storage_options = options or {}
     location, at, version = text.rpartition("@")
     if not at or "/" in version:
-        return CheckpointRef(Location(text or default_location, held), "latest")
+        return CheckpointRef(Location(text or default_location, storage_options), "latest")
     if not version:
         raise UsageError(f"{text!r}: no version after '@' (a number, latest, best, best:METRIC or a tag)")
     number = int(version) if version.isascii() and version.isdigit() and len(version) < 20 else None
-    return CheckpointRef(Location(location or default_location, held), version if number is None else number)
+    place = Location(location or default_location, storage_options)
+    return CheckpointRef(place, version if number is None else number)
 
 
 def split_version_dir(location: Location) -> tuple[Location, int] | None:
@@ -212,8 +213,8 @@ def resolve(
 ) -> Version:
     """Return the version a reference names; 'latest' is the newest complete one.
 
-    Raises NotFoundError, naming what is there, IncompleteError for 'latest' where no version is complete, and
-    UsageError for what names several.
+    Raises NotFoundError, whose hint names the versions there, IncompleteError for 'latest' when no version is complete,
+    and UsageError when several versions match.
     """
     split = split_version_dir(ref.location)
     if split and ref.version == "latest":
@@ -228,7 +229,7 @@ def pick(listing: Listing, wanted: int | str) -> Version:
         found = [v for v in listing.versions if v.version == wanted]
         if len(found) > 1:
             paths = ", ".join(v.path for v in found)
-            raise UsageError(f"version {wanted} is there twice: {paths}", path=listing.location.url)
+            raise UsageError(f"version {wanted} exists twice: {paths}", path=listing.location.url)
         if found:
             return found[0]
         raise _not_found(listing, f"no version {wanted}")
@@ -253,21 +254,21 @@ def ranked(versions: Iterable[Version], metric: str, mode: str) -> list[Version]
 
     Equal values: the newer version first. NaN and missing values are left out: they never win.
     """
-    having = [v for v in versions if v.state is State.COMPLETE and not math.isnan(v.metrics.get(metric, math.nan))]
-    return sorted(having, key=lambda v: (rank(v.metrics[metric], mode), -v.version))
+    measured = [v for v in versions if v.state is State.COMPLETE and not math.isnan(v.metrics.get(metric, math.nan))]
+    return sorted(measured, key=lambda v: (rank(v.metrics[metric], mode), -v.version))
 
 
 def best_version(listing: Listing, metric: str | None = None, mode: str | None = None) -> Version:
     """Return the complete version with the best value of a metric; without a name, of the only metric there is.
 
-    `mode` is 'max' or 'min', else what is remembered or agreed on. Raises NotFoundError when no complete version has
-    a value, UsageError when the metric or its mode must be said.
+    `mode` is 'max' or 'min'; None stands for the declared mode, or that of a known name. Raises NotFoundError when no
+    complete version has a value, UsageError when the metric or its mode is unclear.
     """
     known = sorted({name for v in listing.versions for name in v.metrics})
     if metric is None:
         if len(known) > 1:
             raise UsageError(
-                f"best by which metric? there are {', '.join(map(repr, known))}",
+                f"best by which metric? The versions have {', '.join(map(repr, known))}",
                 path=listing.location.url,
                 hint=f"try: @best:{known[0]}",
             )
@@ -290,25 +291,25 @@ def narrowed(
     tags: Iterable[str] = (),
     mode: str | None = None,
 ) -> Listing:
-    """Return a listing with only the versions asked for, in the order asked for.
+    """Return a listing with only some of the versions, or in another order.
 
-    `tags` leaves those with one of the tags, `best` the best by a metric of what is left, `sort` puts the best by a
-    metric first and those without a value last. `mode` as in `best_version`, errors too.
+    `tags` keeps versions with one of the tags. `best` keeps the best of these by a metric. `sort` puts the best by a
+    metric first, and versions without a value last. `mode` and errors are as in `best_version`.
     """
     wanted = set(tags)
     versions = tuple(v for v in listing.versions if not wanted or wanted & set(v.tags))
-    left = replace(listing, versions=versions)
+    chosen = replace(listing, versions=versions)
     if best is not None and versions:
-        left = replace(left, versions=(best_version(left, best, mode),))
+        chosen = replace(chosen, versions=(best_version(chosen, best, mode),))
     if sort is not None:
-        order = ranked(left.versions, sort, mode_of(sort, mode, listing.modes))
+        order = ranked(chosen.versions, sort, mode_of(sort, mode, listing.modes))
         place = {v.path: i for i, v in enumerate(order)}
-        left = replace(left, versions=tuple(sorted(left.versions, key=lambda v: place.get(v.path, len(place)))))
-    return left
+        chosen = replace(chosen, versions=tuple(sorted(chosen.versions, key=lambda v: place.get(v.path, len(place)))))
+    return chosen
 
 
 def _tagged(listing: Listing, tag: str) -> Version:
-    """Return the version with a tag; one of several could be the wrong one, so that is an error."""
+    """Return the version with a tag; UsageError when several versions have it."""
     found = [v for v in listing.versions if tag in v.tags]
     if len(found) > 1:
         raise UsageError(
@@ -326,8 +327,8 @@ def _tagged(listing: Listing, tag: str) -> Version:
     raise _not_found(listing, f"no version or tag {tag!r}")
 
 
-def _not_found(listing: Listing, what: str) -> NotFoundError:
+def _not_found(listing: Listing, message: str) -> NotFoundError:
     known = ", ".join(str(v.version) for v in listing.versions[-8:])
     more = "... " if len(listing.versions) > 8 else ""
     hint = f"versions there: {more}{known}" if known else "is this a checkpoint_dir?"
-    return NotFoundError(what, path=listing.location.url, hint=hint)
+    return NotFoundError(message, path=listing.location.url, hint=hint)

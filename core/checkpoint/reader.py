@@ -1,7 +1,7 @@
 """A version opened for reading: the index of every shard, dense variables as arrays, tables in bounded batches.
 
-Opening walks tags only. Values are read when asked for, ids in blocks, rows in batches; nothing is ever held whole
-but what the caller asks to be given whole.
+Opening walks tags only. Values are read on request, ids in blocks, rows in batches. Memory never has a whole table,
+except when the caller asks for one.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one parameter server holds after a restore."""
+    """The content of one parameter server after a restore."""
 
     version: int
     variables: Mapping[str, npt.NDArray[np.generic]]
@@ -86,7 +86,7 @@ class Checkpoint:
 
     @property
     def generation(self) -> str:
-        """Return the wire generation, '' when no shard tells."""
+        """Return the wire generation, '' when no shard shows it."""
         return max((shard.generation for shard in self.shards), default="")
 
     @property
@@ -104,7 +104,7 @@ class Checkpoint:
         return self._readers[shard.file.ps_id]
 
     def entries(self, table: str) -> list[tuple[ShardIndex, TableEntry]]:
-        """Return the shards that hold a table and their entries of it; NotFoundError for an unknown name."""
+        """Return the shards that have a table, with their entries of it; NotFoundError for an unknown name."""
         if table not in self._entries:
             raise NotFoundError(f"no table {table!r}", path=self.version.ref)
         return self._entries[table]
@@ -141,7 +141,7 @@ class Checkpoint:
             for block in id_blocks(reader, entry):
                 for start in range(0, len(block.ids), batch_rows):
                     ids = block.ids[start : start + batch_rows]
-                    if at + len(ids) > entry.rows:  # before there is memory for rows that are not there
+                    if at + len(ids) > entry.rows:  # before memory is allocated for rows that do not exist
                         check_row_count(reader, entry, at + len(ids), at_least=True)
                     rows = np.empty((len(ids), entry.row_bytes), np.uint8)
                     read_rows(reader, entry, at, rows)
@@ -150,9 +150,9 @@ class Checkpoint:
             check_row_count(reader, entry, at)
 
     def restore(self, ps_id: int, ps_num: int) -> Part:
-        """Return what parameter server `ps_id` of `ps_num` holds after restoring this version.
+        """Return the content of parameter server `ps_id` of `ps_num` after it has restored this version.
 
-        Whatever the version's own ps_num: variables go by the hash of their name, rows by `id % ps_num`.
+        The version's own ps_num does not matter: the hash of a variable's name places it, `id % ps_num` places a row.
         """
         if not 0 <= ps_id < ps_num <= placement.MAX_PS_NUM:
             raise UsageError(f"ps_id {ps_id} of {ps_num}: expected 0 <= ps_id < ps_num")
@@ -174,7 +174,7 @@ class Checkpoint:
         return Rows(np.concatenate(ids), np.concatenate(vectors))
 
     def check_unchanged(self) -> None:
-        """Raise LockedError when a shard's file is not what it was when it was opened."""
+        """Raise LockedError when a shard's file has changed since it was opened."""
         for reader in self._readers.values():
             reader.check_unchanged()
 
@@ -198,11 +198,11 @@ def open_checkpoint(
     partial: bool = False,
     staged: bool = False,
 ) -> Checkpoint:
-    """Open a version, or what a reference such as 'runs/a@latest' names.
+    """Open a version, or the version that a reference such as 'runs/a@latest' names.
 
-    Raises IncompleteError when shards are missing, CorruptError when one cannot be what it claims or shards
-    contradict each other. With `partial`, whatever shards are there are opened and contradictions are left to
-    `verify`. `staged` is for what we write ourselves and nobody else touches: it is mapped.
+    Raises IncompleteError when shards are missing, CorruptError when one is damaged or shards contradict each other.
+    With `partial`, the existing shards are opened, and contradictions are left to `verify`. `staged` is for files that
+    only this process writes: they are mapped.
     """
     if not isinstance(version, Version):
         ref = catalog.parse_ref(version) if isinstance(version, str) else version
@@ -233,7 +233,7 @@ def _check_state(version: Version, *, partial: bool) -> None:
     if version.state is State.MIXED:
         counts = sorted({s.ps_num for s in version.shards})
         raise CorruptError(
-            f"files of several ps_num in one directory: {', '.join(map(str, counts))}",
+            f"the directory has files of several ps_num: {', '.join(map(str, counts))}",
             code="mixed-ps-num",
             path=version.path,
             hint=f"try: edl-ckpt verify {version.ref}",
@@ -245,9 +245,9 @@ def _check_state(version: Version, *, partial: bool) -> None:
 
 
 def raise_problems(version: Version, shards: Iterable[ShardIndex]) -> None:
-    """Raise CorruptError for the first problem that forbids believing the values, naming how many more."""
-    held = list(shards)
-    found = [(s, p) for s in held for p in s.problems] + cross_check(version, held)
+    """Raise CorruptError for the first problem that makes the values unreliable, with the number of others."""
+    indexes = list(shards)
+    found = [(s, p) for s in indexes for p in s.problems] + cross_check(version, indexes)
     blocking = [(s, p) for s, p in found if p.code in BLOCKING]
     if blocking:
         shard, problem = blocking[0]
@@ -284,7 +284,7 @@ def id_blocks(reader: RangeReader, entry: TableEntry, *, block_bytes: int = ID_B
 
 
 def read_id_block(reader: RangeReader, table: str, run: IdRun, start: int, end: int) -> tuple[IdBlock, int]:
-    """Return the ids whose varints lie whole in [start, end) of a run, and where the next one starts."""
+    """Return the ids whose whole varints lie in [start, end) of a run, and the offset of the next one."""
     data = np.empty(end - start, np.uint8)
     reader.read_into(start, data.data)
     try:
@@ -303,15 +303,15 @@ def read_id_block(reader: RangeReader, table: str, run: IdRun, start: int, end: 
     return IdBlock(data[:whole][is_id], values[1::2].copy(), lengths[1::2].copy()), start + whole
 
 
-def bad_id(reader: RangeReader, table: str, offset: int, what: str) -> CorruptError:
+def bad_id(reader: RangeReader, table: str, offset: int, fault: str) -> CorruptError:
     """Return the error for ids that cannot be decoded."""
-    return CorruptError(f"table {table!r}: {what}", path=reader.path, offset=offset)
+    return CorruptError(f"table {table!r}: {fault}", path=reader.path, offset=offset)
 
 
 def read_rows(reader: RangeReader, entry: TableEntry, first: int, rows: bulk.U8) -> bulk.U8:
-    """Return the rows from `first` on, as many as uint8 [n, row_bytes] holds; CorruptError past the last row.
+    """Return the rows from `first` on, as many as uint8 [n, row_bytes] has; CorruptError past the last row.
 
-    They are read into the array, or where the reader can show them without a copy, shown.
+    The result is the array, or a view of the file when the reader can give one without a copy.
     """
     if first + len(rows) > entry.rows:
         check_row_count(reader, entry, first + len(rows), at_least=True)
@@ -326,7 +326,7 @@ def read_rows(reader: RangeReader, entry: TableEntry, first: int, rows: bulk.U8)
 
 
 def check_row_count(reader: RangeReader, entry: TableEntry, ids: int, *, at_least: bool = False) -> None:
-    """Raise CorruptError when a table's ids are not as many as its rows."""
+    """Raise CorruptError when a table has another number of ids than of rows."""
     if ids != entry.rows:
         more = "or more " if at_least else ""
         raise CorruptError(
