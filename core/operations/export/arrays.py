@@ -6,13 +6,14 @@ import io
 import json
 import os
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import IO, Any, Final
+from typing import IO, Any, ClassVar, Final
 
 import numpy as np
 
-from edl_ckpt.core.operations.export.interface import ExportContent, Tensor
+from edl_ckpt.core.operations.export.content_format import ContentFormat
+from edl_ckpt.core.operations.export.interface import ExportContent, FormatTraits, Tensor
 from edl_ckpt.core.operations.export.names import check_names, escaped_file_name
 from edl_ckpt.core.storage.faults import storage_errors
 
@@ -36,44 +37,45 @@ SAFETENSORS_DTYPES: Final = {
 _ALIGN: Final = 8
 
 
-class Safetensors:
-    """Source: the format's page at huggingface/safetensors: u64 header size, JSON header, tensors without holes."""
+class Safetensors(ContentFormat):
+    """Source: the format's page at huggingface/safetensors: u64 header size, JSON header, tensors without holes.
 
-    name = "safetensors"
+    A version larger than `max_shard_bytes` becomes a directory of several files, with the index that huggingface's
+    loaders read.
+    """
 
-    def __init__(self, max_shard_bytes: int | None = None) -> None:
-        self._max_shard_bytes = max_shard_bytes
-        self.is_directory = False
+    traits: ClassVar = FormatTraits("safetensors", endings=(".safetensors",))
 
-    def write(self, content: ExportContent, path: str) -> None:
-        """Write one file; above `max_shard_bytes` see `Sharded`."""
-        _write_safetensors(content.tensors, _metadata(content), path)
-
-
-class ShardedSafetensors:
-    """A directory of safetensors files of bounded size, with the index that huggingface's loaders read."""
-
-    name = "safetensors"
-    is_directory = True
-
-    def __init__(self, max_shard_bytes: int) -> None:
-        self._max_shard_bytes = max_shard_bytes
+    @property
+    def is_directory(self) -> bool:
+        """Return True when the version is split."""
+        limit = self.request.max_shard_bytes
+        return limit is not None and self.request.version.size_bytes > limit
 
     def write(self, content: ExportContent, path: str) -> None:
-        """Write `model-00001-of-0000N.safetensors` and `model.safetensors.index.json`."""
-        groups: list[list[Tensor]] = [[]]
-        for tensor in content.tensors:
-            if groups[-1] and sum(t.size_bytes for t in groups[-1]) + tensor.size_bytes > self._max_shard_bytes:
-                groups.append([])
-            groups[-1].append(tensor)
+        """Write one file, or `model-00001-of-0000N.safetensors` and `model.safetensors.index.json`."""
+        if not self.is_directory:
+            write_safetensors(content.tensors, _metadata(content), path)
+            return
         weights: dict[str, str] = {}
+        groups = self._groups(content.tensors)
         for number, group in enumerate(groups, start=1):
             name = f"model-{number:05}-of-{len(groups):05}.safetensors"
-            _write_safetensors(group, _metadata(content), os.path.join(path, name))
+            write_safetensors(group, _metadata(content), os.path.join(path, name))
             weights |= {tensor.name: name for tensor in group}
         total = sum(tensor.size_bytes for tensor in content.tensors)
         index = {"metadata": {"total_size": total}, "weight_map": weights}
         _write_json(os.path.join(path, "model.safetensors.index.json"), index)
+
+    def _groups(self, tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+        """Return the tensors of each file, in order: as many as fit, and at least one."""
+        groups: list[list[Tensor]] = [[]]
+        limit = self.request.max_shard_bytes or 0
+        for tensor in tensors:
+            if groups[-1] and sum(t.size_bytes for t in groups[-1]) + tensor.size_bytes > limit:
+                groups.append([])
+            groups[-1].append(tensor)
+        return groups
 
 
 def _metadata(content: ExportContent) -> dict[str, str]:
@@ -81,8 +83,9 @@ def _metadata(content: ExportContent) -> dict[str, str]:
     return {**content.metadata, "tables": json.dumps(notes)}
 
 
-def _write_safetensors(tensors: Sequence[Tensor], metadata: dict[str, str], path: str) -> None:
-    header: dict[str, Any] = {"__metadata__": metadata}
+def write_safetensors(tensors: Sequence[Tensor], metadata: Mapping[str, str], path: str) -> None:
+    """Write one safetensors file."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
     at = 0
     for tensor in tensors:
         span = [at, at + tensor.size_bytes]
@@ -101,14 +104,13 @@ def _write_safetensors(tensors: Sequence[Tensor], metadata: dict[str, str], path
         _flush(file)
 
 
-class NpyDirectory:
+class NpyDirectory(ContentFormat):
     """One .npy file for each tensor, memory-mappable, and `index.json` with names, tables and metadata."""
 
-    name = "npy"
-    is_directory = True
+    traits: ClassVar = FormatTraits("npy", endings=(".npy",), is_directory=True)
 
     def write(self, content: ExportContent, path: str) -> None:
-        """Write the files; a tensor's file is its name with everything that could be a path written as %XX."""
+        """Write the files; the name of a file is that of its tensor, with %XX for characters that could make a path."""
         check_names(tensor.name for tensor in content.tensors)
         for tensor in content.tensors:
             target = os.path.join(path, f"{escaped_file_name(tensor.name)}.npy")
@@ -119,11 +121,10 @@ class NpyDirectory:
         _write_json(os.path.join(path, INDEX), index_document(content))
 
 
-class Npz:
+class Npz(ContentFormat):
     """An uncompressed .npz, which numpy opens; members are named as in `NpyDirectory`, with `index.json` among them."""
 
-    name = "npz"
-    is_directory = False
+    traits: ClassVar = FormatTraits("npz", endings=(".npz",))
 
     def write(self, content: ExportContent, path: str) -> None:
         """Write the archive."""
@@ -140,7 +141,7 @@ class Npz:
 
 
 def index_document(content: ExportContent) -> dict[str, Any]:
-    """Return what `index.json` says: each tensor's file and true dtype, which of them are tables, metadata."""
+    """Return the content of `index.json`: the file and dtype of each tensor, notes on tables, metadata."""
     return {
         "schema": INDEX_SCHEMA,
         "tensors": {
@@ -170,7 +171,7 @@ def _write_chunks(tensor: Tensor, file: IO[bytes]) -> None:
         file.write(chunk.data)
         written += chunk.nbytes
     if written != tensor.size_bytes:
-        raise AssertionError(f"{tensor.name}: {written} bytes written, {tensor.size_bytes} promised")
+        raise AssertionError(f"{tensor.name}: wrote {written} bytes (expected {tensor.size_bytes})")
 
 
 def _write_json(path: str, document: dict[str, Any]) -> None:

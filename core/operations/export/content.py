@@ -1,11 +1,10 @@
-"""What is exported of a checkpoint: which variables and tables, in which dtype, as ids and vectors or as a matrix."""
+"""The content of an export: the selected variables and tables of a checkpoint, as tensors that are read once."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from types import TracebackType
 from typing import Final, Self
 
@@ -16,54 +15,28 @@ from edl_ckpt.core.checkpoint.fingerprint import ContentSketch
 from edl_ckpt.core.checkpoint.partition import PART_BYTES, PartitionedTable, TablePart, by_range, parts_needed
 from edl_ckpt.core.checkpoint.reader import Checkpoint, as_dtype
 from edl_ckpt.core.checkpoint.scan import IdPiece, count_rows, id_pieces, read_piece
-from edl_ckpt.core.errors import NotFoundError, UnsupportedError, UsageError
+from edl_ckpt.core.errors import UnsupportedError, UsageError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.model import DTYPES, DenseEntry, DType, ShardIndex
-from edl_ckpt.core.operations.export.interface import ExportContent, TableNote, TableRows, Tensor
+from edl_ckpt.core.operations.export.interface import ContentCounts, ExportContent, TableNote, TableRows, Tensor
+from edl_ckpt.core.operations.export.selection import Selection
+from edl_ckpt.core.operations.export.values import cast_floats, draw
 from edl_ckpt.core.parallel import default_workers
 from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.words import counted
 
-CASTS: Final = ("float16", "bfloat16", "float32")
 _FLOATS: Final = {"float16", "bfloat16", "float32", "float64"}
 _DENSE_BYTES: Final = 4 << 20
 _MATRIX_ROWS: Final = 8192
 _BATCH_ELEMENTS: Final = 1 << 20
 _INT64: Final = DTYPES["int64"]
-_INITIALIZERS: Final[Mapping[str, Callable[[np.random.Generator, tuple[int, int]], npt.NDArray[np.float64]]]] = {
-    "uniform": lambda random, shape: random.uniform(-0.05, 0.05, shape),
-    "normal": lambda random, shape: random.normal(0.0, 0.05, shape),
-    "zeros": lambda _, shape: np.zeros(shape),
-    "ones": lambda _, shape: np.ones(shape),
-}
-"""Keras' defaults, which ElasticDL's servers use: RandomUniform(-0.05, 0.05), RandomNormal(0, 0.05)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """What to export: globs of names (none: all), a dtype to cast floats to, tables as matrices of `dense_rows` rows.
-
-    `dense_rows` is a number, 'auto' for the highest id and one, or None. `fill` is what rows never trained are:
-    'zeros', or 'initializer' for the table's own, drawn with `seed`.
-    """
-
-    tables: tuple[str, ...] = ()
-    variables: tuple[str, ...] = ()
-    dtype: str | None = None
-    dense_rows: int | str | None = None
-    fill: str = "zeros"
-    seed: int = 0
-
-    @property
-    def is_lossless(self) -> bool:
-        """Return True when everything is exported as it is."""
-        return self == Selection(fill=self.fill, seed=self.seed)
 
 
 @dataclass(slots=True)
-class Exported:
-    """The content of a checkpoint under a selection, a context manager; `overflowed` counts casts that became infinite.
+class ContentReader:
+    """Reads the selected content of a checkpoint; a context manager. `overflowed` counts casts that became infinite.
 
-    `sketch` is of all values that went out unchanged, which proves afterwards that nothing was lost on the way.
+    `sketch` is that of all values that were read: it proves afterwards that the whole checkpoint was read, unchanged.
     """
 
     checkpoint: Checkpoint
@@ -78,10 +51,6 @@ class Exported:
     _cut: tuple[str, PartitionedTable] | None = None
 
     def __enter__(self) -> Self:
-        if self.selection.dtype is not None and self.selection.dtype not in CASTS:
-            raise UsageError(f"dtype must be one of {', '.join(CASTS)}, got {self.selection.dtype!r}")
-        if self.selection.fill not in {"zeros", "initializer"}:
-            raise UsageError(f"fill must be zeros or initializer, got {self.selection.fill!r}")
         for piece in count_rows(self.checkpoint, id_pieces(self.checkpoint), default_workers()):
             self._pieces.setdefault(piece.entry.name, []).append(piece)
         return self
@@ -93,10 +62,8 @@ class Exported:
 
     def content(self) -> ExportContent:
         """Return what a format writes; NotFoundError when a glob matches nothing."""
-        variables = _matching(
-            self.checkpoint.variable_names, self.selection.variables, "variable", self.selection.tables
-        )
-        tables = _matching(self.checkpoint.table_names, self.selection.tables, "table", self.selection.variables)
+        variables = self.selection.choose_variables(self.checkpoint.variable_names)
+        tables = self.selection.choose_tables(self.checkpoint.table_names)
         tensors = [self._dense(name) for name in variables]
         notes: dict[str, TableNote] = {}
         for name in tables:
@@ -107,7 +74,8 @@ class Exported:
                 notes[name] = self._note(name)
         _check_unique([t.name for t in tensors])
         self.reporter.start("exporting", sum(t.size_bytes for t in tensors))
-        return ExportContent(tensors, [self._rows(name) for name in tables], notes, self.metadata)
+        counts = ContentCounts(len(variables), len(tables), sum(map(self._row_count, tables)))
+        return ExportContent(tensors, [self._rows(name) for name in tables], counts, notes, self.metadata)
 
     def _note(self, name: str) -> TableNote:
         info = self.checkpoint.infos.get(name)
@@ -122,9 +90,9 @@ class Exported:
         )
 
     def _target(self, dtype: DType | None) -> DType:
-        """Return the dtype that is written for one that was read."""
-        held = dtype or DTYPES["float32"]
-        return DTYPES[self.selection.dtype] if self.selection.dtype and held.name in _FLOATS else held
+        """Return the dtype that is written for a dtype that was read."""
+        source = dtype or DTYPES["float32"]
+        return DTYPES[self.selection.dtype] if self.selection.dtype and source.name in _FLOATS else source
 
     def _row_count(self, name: str) -> int:
         return sum(piece.rows for piece in self._pieces.get(name, ()))
@@ -157,7 +125,7 @@ class Exported:
         return out
 
     def _open_cut(self, name: str) -> PartitionedTable:
-        """Return a table cut into ranges of ids; one table is held at a time."""
+        """Return a table cut into ranges of ids; only one table is cut at a time."""
         if self._cut is None or self._cut[0] != name:
             self._close_cut()
             pieces = self._pieces.get(name, [])
@@ -227,35 +195,35 @@ class Exported:
         count = high + 1 if asked == "auto" else int(asked or 0)
         if outside:
             raise UsageError(
-                f"table {name!r}: {outside} ids are outside of 0 to {count - 1} (they go from {low} to {high})",
-                hint="a matrix has no place for them; export ids and vectors, without --dense-rows",
+                f"table {name!r}: {counted(outside, 'id')} outside of 0 to {count - 1} (lowest {low}, highest {high})",
+                hint="a matrix has no rows for such ids; export ids and vectors, without --dense-rows",
             )
         dtype = self._target(self.checkpoint.table_dtype(name))
         return Tensor(name, dtype, (count, self._dim(name)), lambda: self._matrix_chunks(name, count))
 
     def _matrix_chunks(self, name: str, count: int) -> Iterator[bulk.U8]:
-        held = self.checkpoint.table_dtype(name) or DTYPES["float32"]
-        row_bytes = self._dim(name) * held.itemsize
+        dtype = self.checkpoint.table_dtype(name) or DTYPES["float32"]
+        row_bytes = self._dim(name) * dtype.itemsize
         start = 0
         for part in self._parts(name):
             while start < count and (not len(part.ids) or start <= part.ids[-1]):
                 if not len(part.ids):
                     break
                 stop = min(start + _MATRIX_ROWS, int(part.ids[-1]) + 1)
-                rows = self._untrained(name, held, start, stop)
+                rows = self._rows_without_id(name, dtype, start, stop)
                 inside = slice(*np.searchsorted(part.ids, [start, stop]))
                 rows[part.ids[inside] - start] = part.values[inside]
-                yield self._cast(rows.reshape(-1), held)
+                yield self._cast(rows.reshape(-1), dtype)
                 start = stop
         while start < count:
             stop = min(start + _MATRIX_ROWS, count)
-            yield self._cast(self._untrained(name, held, start, stop).reshape(-1), held)
+            yield self._cast(self._rows_without_id(name, dtype, start, stop).reshape(-1), dtype)
             start = stop
         if not row_bytes:
             yield np.empty(0, np.uint8)
 
-    def _untrained(self, name: str, dtype: DType, start: int, stop: int) -> bulk.U8:
-        """Return rows nobody trained, uint8 [stop - start, row_bytes]: the same for a seed, however they are cut."""
+    def _rows_without_id(self, name: str, dtype: DType, start: int, stop: int) -> bulk.U8:
+        """Return rows [start, stop) for ids that the table does not have, uint8 [stop - start, row_bytes]."""
         dim = self._dim(name)
         info = self.checkpoint.infos.get(name)
         kind = info.initializer if info and self.selection.fill == "initializer" else "zeros"
@@ -266,56 +234,6 @@ class Exported:
             return cast_floats(values, "bfloat16")[0].reshape(stop - start, -1)
         typed = values.astype(np.dtype(dtype.name).newbyteorder("<"))
         return np.ascontiguousarray(typed).view(np.uint8).reshape(stop - start, -1)
-
-
-def draw(kind: str, name: str, dim: int, start: int, stop: int, seed: int) -> npt.NDArray[np.float64]:
-    """Return rows [start, stop) of what an initializer gives, float64 [n, dim]; UnsupportedError for an unknown one."""
-    function = _INITIALIZERS.get(kind.lower())
-    if function is None:
-        try:
-            return np.full((stop - start, dim), float(kind))
-        except ValueError:
-            raise UnsupportedError(
-                f"table {name!r}: nobody here knows the initializer {kind!r}", hint="try: --fill zeros"
-            ) from None
-    block, blocks = 1024, []
-    salt = list(name.encode())
-    for first in range(start // block * block, stop, block):
-        random = np.random.default_rng([seed & 0xFFFFFFFF, first, *salt])
-        rows = function(random, (block, dim))
-        blocks.append(rows[max(start - first, 0) : stop - first])
-    return np.concatenate(blocks)
-
-
-def cast_floats(values: npt.NDArray[np.generic], dtype: str) -> tuple[bulk.U8, int]:
-    """Return floats in another dtype as bytes, rounded to nearest even, and how many finite ones became infinite.
-
-    >>> cast_floats(np.array([1.0, 1e9]), "float16")[1]
-    1
-    """
-    with np.errstate(all="ignore"):
-        finite = np.isfinite(values.astype(np.float64))
-        if dtype != "bfloat16":
-            out = values.astype(np.dtype(dtype).newbyteorder("<"))
-            return np.ascontiguousarray(out).reshape(-1).view(np.uint8), int(
-                np.count_nonzero(finite & ~np.isfinite(out))
-            )
-        single = np.ascontiguousarray(values.astype(np.float32))
-        bits = single.view(np.uint32)
-        rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
-        rounded = np.where(np.isnan(single), bits >> 16 | 0x40, rounded).astype("<u2")
-        infinite = (rounded & 0x7FFF) == 0x7F80
-    return rounded.reshape(-1).view(np.uint8), int(np.count_nonzero(finite & infinite))
-
-
-def _matching(names: Sequence[str], globs: Sequence[str], kind: str, other_globs: Sequence[str]) -> list[str]:
-    """Return the names that some glob matches, all when there are none, and none when only others were asked for."""
-    if not globs:
-        return [] if other_globs else list(names)
-    for glob in globs:
-        if not any(fnmatchcase(name, glob) for name in names):
-            raise NotFoundError(f"no {kind} matches {glob!r}", hint=f"{kind}s there: {', '.join(names[:8])}")
-    return [name for name in names if any(fnmatchcase(name, glob) for glob in globs)]
 
 
 def _check_unique(names: Sequence[str]) -> None:

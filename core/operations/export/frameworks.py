@@ -1,6 +1,6 @@
 """Formats of frameworks, each written with its own library where that is installed: Parquet, PyTorch, TensorFlow.
 
-Each library is an extra, imported where it is used; none of them ever holds a whole table.
+Each library is an extra, imported where it is used; none of them ever has a whole table in memory.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import asdict
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.errors import UnsupportedError
-from edl_ckpt.core.operations.export.arrays import Safetensors
-from edl_ckpt.core.operations.export.interface import ExportContent, Tensor
+from edl_ckpt.core.operations.export.arrays import write_safetensors
+from edl_ckpt.core.operations.export.content_format import ContentFormat
+from edl_ckpt.core.operations.export.interface import ExportContent, FormatTraits, Tensor
 from edl_ckpt.core.operations.export.names import check_names, escaped_file_name
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import flush_file
@@ -33,9 +34,9 @@ _SLICE_BYTES: Final = 64 << 20
 
 
 def library(name: str, extra: str) -> Any:
-    """Return an optional library; UnsupportedError names the extra that brings it."""
+    """Return an optional library; UnsupportedError names the extra that installs it."""
     if name.partition(".")[0] == "tensorflow":
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # it talks on stderr before anybody asked
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # it writes to stderr at import
     try:
         return import_module(name)
     except ImportError:
@@ -47,18 +48,17 @@ def metadata_document(content: ExportContent) -> dict[str, Any]:
     return {**content.metadata, "tables": {name: asdict(note) for name, note in content.notes.items()}}
 
 
-class Parquet:
+class Parquet(ContentFormat):
     """A directory with a Parquet file for each table, columns `id` and `vector`, and dense.safetensors beside them."""
 
-    name = "parquet"
-    is_directory = True
+    traits: ClassVar = FormatTraits("parquet", endings=(".parquet",), is_directory=True)
 
     def write(self, content: ExportContent, path: str) -> None:
         """Write the files; UnsupportedError for a table as a matrix, which has no ids."""
         arrow, parquet = library("pyarrow", "arrow"), library("pyarrow.parquet", "arrow")
         check_names(table.name for table in content.tables)
         if content.tables and not content.notes:
-            raise UnsupportedError("Parquet holds ids and vectors; --dense-rows is for other formats")
+            raise UnsupportedError("a Parquet file contains ids and vectors; --dense-rows is for other formats")
         notes = json.dumps(metadata_document(content))
         for table in content.tables:
             dtype = content.notes[table.name].dtype or "float32"
@@ -78,18 +78,17 @@ class Parquet:
             flush_file(target)
         used = {name for note in content.notes.values() for name in (note.ids, note.vectors)}
         dense = [tensor for tensor in content.tensors if tensor.name not in used]
-        Safetensors().write(ExportContent(dense, (), {}, content.metadata), os.path.join(path, DENSE_FILE))
+        write_safetensors(dense, {**content.metadata, "tables": "{}"}, os.path.join(path, DENSE_FILE))
 
 
-class Torch:
+class Torch(ContentFormat):
     """A state_dict that `torch.load(weights_only=True)` opens: tables as NAME.ids and NAME.vectors.
 
-    PyTorch itself writes the archive for tensors without values and leaves room for them (`skip_data`); the values are
-    streamed into that room, and the archive's checksums set right.
+    PyTorch itself writes the archive for tensors without values and leaves room for them (`skip_data`). The values are
+    streamed into that room, and the archive's checksums corrected.
     """
 
-    name = "torch"
-    is_directory = False
+    traits: ClassVar = FormatTraits("torch", endings=(".pt", ".pth"))
 
     def write(self, content: ExportContent, path: str) -> None:
         """Write the file."""
@@ -107,10 +106,10 @@ class Torch:
                 directory = archive.start_dir
             sums: dict[str, int] = {}
             for number, tensor in enumerate(content.tensors):
-                held = members[str(number)]
-                sums[held.filename] = _fill(file, held, tensor.chunks())
-            held = members[str(len(content.tensors))]
-            sums[held.filename] = _fill(file, held, iter([np.frombuffer(notes, np.uint8)]))
+                member = members[str(number)]
+                sums[member.filename] = _fill(file, member, tensor.chunks())
+            member = members[str(len(content.tensors))]
+            sums[member.filename] = _fill(file, member, iter([np.frombuffer(notes, np.uint8)]))
             _set_sums(file, directory, sums)
             file.flush()
             os.fsync(file.fileno())
@@ -135,7 +134,7 @@ def _fill(file: Any, member: zipfile.ZipInfo, chunks: Iterator[npt.NDArray[np.ui
         crc = zlib.crc32(chunk.data, crc)
         written += chunk.nbytes
     if written != member.file_size:
-        raise AssertionError(f"{member.filename}: {written} bytes written, room for {member.file_size}")
+        raise AssertionError(f"{member.filename}: {written} bytes written (expected {member.file_size})")
     if not member.flag_bits & 8:
         file.seek(member.header_offset + 14)
         file.write(struct.pack("<I", crc))
@@ -161,14 +160,13 @@ def _set_sums(file: Any, start: int, sums: dict[str, int]) -> None:
         at += 46 + name + extra + comment
 
 
-class TensorFlow:
+class TensorFlow(ContentFormat):
     """A checkpoint that `tf.train.load_checkpoint` lists and reads: `model.index` and its data, in a directory.
 
     Large tensors are saved slice by slice and merged, as TensorFlow does with partitioned variables.
     """
 
-    name = "tensorflow"
-    is_directory = True
+    traits: ClassVar = FormatTraits("tensorflow", is_directory=True)
 
     def write(self, content: ExportContent, path: str) -> None:
         """Write the checkpoint with the prefix `model`."""
@@ -206,18 +204,18 @@ def _slices(tf: Any, tensor: Tensor) -> Iterator[tuple[str, Any]]:
     row_bytes = tensor.size_bytes // tensor.shape[0]
     shape = " ".join(map(str, tensor.shape))
     rest = ":-" * (len(tensor.shape) - 1)
-    start, held = 0, bytearray()
+    start, buffer = 0, bytearray()
 
     def cut(count: int) -> tuple[str, Any]:
-        data = np.frombuffer(bytes(held[: count * row_bytes]), numpy_dtype)
-        del held[: count * row_bytes]
+        data = np.frombuffer(bytes(buffer[: count * row_bytes]), numpy_dtype)
+        del buffer[: count * row_bytes]
         return f"{shape} {start},{count}{rest}", tf.constant(data.reshape(count, *tensor.shape[1:]), dtype)
 
     step = max(_SLICE_BYTES // row_bytes, 1)
     for chunk in tensor.chunks():
-        held += chunk.data
-        while len(held) >= step * row_bytes:
+        buffer += chunk.data
+        while len(buffer) >= step * row_bytes:
             yield cut(step)
             start += step
-    if held:
-        yield cut(len(held) // row_bytes)
+    if buffer:
+        yield cut(len(buffer) // row_bytes)

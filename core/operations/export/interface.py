@@ -1,16 +1,20 @@
-"""What a format is given: tensors, in order, each read once as a stream of bytes; and what it must do with them."""
+"""What a format declares of itself, and the content it writes: tensors in order, each read once, as a stream."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.format.model import DType
+from edl_ckpt.core.checkpoint.partition import PART_BYTES
+from edl_ckpt.core.format.model import DType, Version
+from edl_ckpt.core.operations.export.selection import Selection
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.storage.location import Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,7 @@ class TableRows:
 
 @dataclass(frozen=True, slots=True)
 class TableNote:
-    """What an importer must know of a table: which tensors it is, and what initializes ids yet unseen."""
+    """What an importer must know of a table: its two tensors, and the initializer of rows for new ids."""
 
     ids: str
     vectors: str
@@ -51,22 +55,78 @@ class TableNote:
 
 
 @dataclass(frozen=True, slots=True)
+class ContentCounts:
+    """How many variables, tables and rows of tables are exported."""
+
+    variables: int
+    tables: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class ExportContent:
-    """All that is exported; `metadata` are texts about the whole."""
+    """All that is exported; `metadata` are texts about the whole. `notes` are those of tables with ids and vectors."""
 
     tensors: Sequence[Tensor]
     tables: Sequence[TableRows]
+    counts: ContentCounts
     notes: Mapping[str, TableNote] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
-class ExportFormat(Protocol):
-    """A way to write content below a path that nobody sees yet; its errors are those of storage."""
+@dataclass(frozen=True, slots=True)
+class FormatTraits:
+    """What a format declares of itself; the registry and `export_version` ask for nothing else."""
 
     name: str
-    is_directory: bool
-    """True when the output is a directory."""
+    endings: tuple[str, ...] = ()
+    """Endings of output names that choose the format."""
+    is_directory: bool = False
+    """True when the output is always a directory."""
+    takes_limit: bool = False
+    """True for formats of one table's rows, which can be limited."""
+    is_lossless: bool = True
+    """True when the output contains every value unchanged, so that a whole export can be proved."""
 
-    def write(self, content: ExportContent, path: str) -> None:
-        """Write everything to a new file or into a new, empty directory at `path`."""
+
+@dataclass(frozen=True, slots=True)
+class ExportRequest:
+    """What is to be exported, and how."""
+
+    version: Version
+    selection: Selection
+    limit: int | None = None
+    max_shard_bytes: int | None = None
+    part_bytes: int = PART_BYTES
+    reporter: Reporter = SILENT
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedFile:
+    """A file that was written."""
+
+    path: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOutcome:
+    """What a format has written; `proved` as `ExportResult` has it."""
+
+    files: tuple[ExportedFile, ...]
+    counts: ContentCounts
+    fingerprint: str
+    proved: bool
+    overflowed: int = 0
+
+
+class ExportFormat(Protocol):
+    """A way to write a version; it is made for one request, and raises UsageError for what it cannot do."""
+
+    traits: ClassVar[FormatTraits]
+
+    def __init__(self, request: ExportRequest) -> None: ...
+
+    def export(self, goal: Location, *, force: bool) -> ExportOutcome:
+        """Write the output and make it visible, whole or not at all."""
         ...

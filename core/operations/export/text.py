@@ -7,121 +7,139 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from typing import IO, Final
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import IO, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.errors import UsageError
-from edl_ckpt.core.operations.export.interface import ExportContent, TableRows
+from edl_ckpt.core.operations.export.content_format import ContentFormat
+from edl_ckpt.core.operations.export.interface import ExportContent, FormatTraits, TableRows
 from edl_ckpt.core.state.metadata import json_number
 from edl_ckpt.core.storage.faults import storage_errors
 
+
 _NOT_FINITE: Final = {text: json.dumps(json_number(float(text))) for text in ("nan", "inf", "-inf")}
-"""How JSON lines have what numpy prints and JSON lacks."""
-
-Format = Callable[[npt.NDArray[np.int64], list[list[str]]], Iterator[str]]
+"""The JSON texts for the numbers that JSON lacks, by what numpy prints for them."""
 
 
-class RowsFile:
-    """A file of lines, made from one table; `head` is the first of them."""
+class RowsFormat(ContentFormat):
+    """A format of the rows of one table."""
 
-    is_directory = False
+    def row_count(self, table: TableRows) -> int:
+        """Return how many rows of a table are written."""
+        limit = self.request.limit
+        return table.rows if limit is None else min(table.rows, limit)
 
-    def __init__(self, name: str, head: Callable[[TableRows], str], lines: Format, limit: int | None = None) -> None:
-        self.name = name
-        self._head = head
-        self._lines = lines
-        self._limit = limit
+
+class LinesFormat(RowsFormat):
+    """A file of lines: `head` makes the first of them, `lines` those of some rows."""
 
     def write(self, content: ExportContent, path: str) -> None:
         """Write the only table; UsageError when there are several, or none."""
         table = _only(content)
-        rows = table.rows if self._limit is None else min(table.rows, self._limit)
+        rows = self.row_count(table)
         with storage_errors(path), open(path, "x", encoding="utf-8", newline="\n") as file:
-            file.write(self._head(TableRows(table.name, rows, table.dim, table.batches)))
+            file.write(self.head(rows, table.dim))
             for ids, text in _texts(table, rows):
-                file.writelines(self._lines(ids, text))
+                file.writelines(self.lines(ids, text))
             _flush(file)
 
+    def head(self, rows: int, dim: int) -> str:
+        """Return what comes before the first row: nothing, unless a format says otherwise."""
+        del rows, dim
+        return ""
 
-class Projector:
+    @abstractmethod
+    def lines(self, ids: npt.NDArray[np.int64], text: list[list[str]]) -> Iterator[str]:
+        """Yield a line for each row, from its id and its elements as text."""
+
+
+class Csv(LinesFormat):
+    """A header `id,v0,v1,...`, then a line for each row."""
+
+    traits: ClassVar = FormatTraits("csv", endings=(".csv",), takes_limit=True, is_lossless=False)
+
+    def head(self, rows: int, dim: int) -> str:
+        """Return the names of the columns."""
+        del rows
+        return ",".join(["id", *(f"v{k}" for k in range(dim))]) + "\n"
+
+    def lines(self, ids: npt.NDArray[np.int64], text: list[list[str]]) -> Iterator[str]:
+        """Yield `5,0.25,...`."""
+        yield from (f"{i},{','.join(row)}\n" for i, row in zip(ids.tolist(), text, strict=True))
+
+
+class JsonLines(LinesFormat):
+    """A line `{"id": 5, "vector": [...]}` for each row; NaN and infinities, which JSON lacks, are texts."""
+
+    traits: ClassVar = FormatTraits("jsonl", endings=(".jsonl",), takes_limit=True, is_lossless=False)
+
+    def lines(self, ids: npt.NDArray[np.int64], text: list[list[str]]) -> Iterator[str]:
+        """Yield JSON objects."""
+        for i, row in zip(ids.tolist(), text, strict=True):
+            numbers = (_NOT_FINITE.get(x) or x.lower() for x in row)  # `True` of numpy is `true` of JSON
+            yield f'{{"id": {i}, "vector": [{", ".join(numbers)}]}}\n'
+
+
+class Word2Vec(LinesFormat):
+    """The text format of word2vec: a line `rows dim`, then `id v0 v1 ...` for each row."""
+
+    traits: ClassVar = FormatTraits("word2vec", endings=(".vec",), takes_limit=True, is_lossless=False)
+
+    def head(self, rows: int, dim: int) -> str:
+        """Return the numbers of rows and of elements."""
+        return f"{rows} {dim}\n"
+
+    def lines(self, ids: npt.NDArray[np.int64], text: list[list[str]]) -> Iterator[str]:
+        """Yield `5 0.25 ...`."""
+        yield from (f"{i} {' '.join(row)}\n" for i, row in zip(ids.tolist(), text, strict=True))
+
+
+class Projector(RowsFormat):
     """What TensorBoard's embedding projector reads: `vectors.tsv`, `metadata.tsv` with the ids, and its config."""
 
-    name = "projector"
-    is_directory = True
-
-    def __init__(self, limit: int | None = None) -> None:
-        self._limit = limit
+    traits: ClassVar = FormatTraits("projector", is_directory=True, takes_limit=True, is_lossless=False)
 
     def write(self, content: ExportContent, path: str) -> None:
         """Write the only table; UsageError when there are several, or none."""
         table = _only(content)
-        rows = table.rows if self._limit is None else min(table.rows, self._limit)
         files = [os.path.join(path, name) for name in ("vectors.tsv", "metadata.tsv", "projector_config.pbtxt")]
         with (
             storage_errors(path),
             open(files[0], "x") as vectors,
             open(files[1], "x") as names,
-            open(files[2], "x") as c,
+            open(files[2], "x") as config,
         ):
-            for ids, text in _texts(table, rows):
+            for ids, text in _texts(table, self.row_count(table)):
                 vectors.writelines("\t".join(row) + "\n" for row in text)
                 names.writelines(f"{i}\n" for i in ids.tolist())
             shown = table.name.encode("unicode_escape").decode().replace('"', "'")
-            c.write(
+            config.write(
                 f'embeddings {{\n  tensor_name: "{shown}"\n  tensor_path: "vectors.tsv"\n'
                 '  metadata_path: "metadata.tsv"\n}\n'
             )
-            for file in (vectors, names, c):
+            for file in (vectors, names, config):
                 _flush(file)
-
-
-def csv_file(limit: int | None) -> RowsFile:
-    """Return the format: a header `id,v0,v1,...`, then a row for each id."""
-
-    def lines(ids: npt.NDArray[np.int64], text: list[list[str]]) -> Iterator[str]:
-        yield from (f"{i},{','.join(row)}\n" for i, row in zip(ids.tolist(), text, strict=True))
-
-    return RowsFile("csv", lambda t: ",".join(["id", *(f"v{k}" for k in range(t.dim))]) + "\n", lines, limit)
-
-
-def json_lines(limit: int | None) -> RowsFile:
-    """Return the format: `{"id": 5, "vector": [...]}`; NaN and infinities, which JSON lacks, are texts."""
-
-    def lines(ids: npt.NDArray[np.int64], text: list[list[str]]) -> Iterator[str]:
-        for i, row in zip(ids.tolist(), text, strict=True):
-            numbers = (_NOT_FINITE.get(x) or x.lower() for x in row)  # `True` of numpy is `true` of JSON
-            yield f'{{"id": {i}, "vector": [{", ".join(numbers)}]}}\n'
-
-    return RowsFile("jsonl", lambda _: "", lines, limit)
-
-
-def word2vec(limit: int | None) -> RowsFile:
-    """Return the text format of word2vec: a line `rows dim`, then `id v0 v1 ...`."""
-
-    def lines(ids: npt.NDArray[np.int64], text: list[list[str]]) -> Iterator[str]:
-        yield from (f"{i} {' '.join(row)}\n" for i, row in zip(ids.tolist(), text, strict=True))
-
-    return RowsFile("word2vec", lambda t: f"{t.rows} {t.dim}\n", lines, limit)
 
 
 def _only(content: ExportContent) -> TableRows:
     if len(content.tables) != 1:
         names = ", ".join(repr(t.name) for t in content.tables) or "none"
-        raise UsageError(f"this format holds one table; there are {names}", hint="choose one: --table NAME")
+        raise UsageError(f"this format takes one table, got {names}", hint="choose one: --table NAME")
     return content.tables[0]
 
 
 def _texts(table: TableRows, rows: int) -> Iterator[tuple[npt.NDArray[np.int64], list[list[str]]]]:
     """Yield ids and, as text, the elements of their rows: at most `rows` of them."""
-    left = rows
+    remaining = rows
     for ids, vectors in table.batches():
-        if left <= 0:
+        if remaining <= 0:
             return
-        yield ids[:left], vectors[:left].astype(str).tolist()
-        left -= len(ids)
+        yield ids[:remaining], vectors[:remaining].astype(str).tolist()
+        remaining -= len(ids)
 
 
 def _flush(file: IO[str]) -> None:

@@ -32,8 +32,8 @@ from edl_ckpt.core.errors import (
 )
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.operations.export import ExportResult, Selection, export_version
-from edl_ckpt.core.operations.export.content import cast_floats, draw
 from edl_ckpt.core.operations.export.names import check_names, escaped_file_name, original_name
+from edl_ckpt.core.operations.export.values import cast_floats, draw
 from edl_ckpt.core.operations.save import Table
 from oracle import Model
 from places import GOLDEN

@@ -1,0 +1,93 @@
+"""The common part of formats of tensors and rows: read the content, write it staged, prove it, make it visible."""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint, fingerprint_of
+from edl_ckpt.core.checkpoint.reader import open_checkpoint
+from edl_ckpt.core.errors import EdlCkptError
+from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.operations.export.content import ContentReader, estimated_bytes
+from edl_ckpt.core.operations.export.interface import (
+    ContentCounts,
+    ExportContent,
+    ExportOutcome,
+    ExportRequest,
+    FormatTraits,
+)
+from edl_ckpt.core.operations.export.target import ExportTarget, open_target
+from edl_ckpt.core.parallel import default_workers
+from edl_ckpt.core.state.metadata import json_number
+from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage.files import check_space
+from edl_ckpt.core.storage.location import Location
+
+
+class ContentFormat(ABC):
+    """A format that writes an `ExportContent`; a subclass declares its traits and how the content is written."""
+
+    traits: ClassVar[FormatTraits]
+
+    def __init__(self, request: ExportRequest) -> None:
+        self.request = request
+
+    @property
+    def is_directory(self) -> bool:
+        """Return True when this export makes a directory."""
+        return self.traits.is_directory
+
+    @abstractmethod
+    def write(self, content: ExportContent, path: str) -> None:
+        """Write everything to a new file, or into a new, empty directory; errors are those of storage."""
+
+    def export(self, goal: Location, *, force: bool) -> ExportOutcome:
+        """Write the selected content to a path or URL; nothing becomes visible unless all of it is written."""
+        with open_target(goal, is_directory=self.is_directory, force=force) as target:
+            return self._export(goal, target)
+
+    def _export(self, goal: Location, target: ExportTarget) -> ExportOutcome:
+        request = self.request
+        remote = open_store(request.version.location).properties.round_trips
+        folder = os.path.dirname(target.path) or "."
+        with open_checkpoint(request.version) as checkpoint:
+            request.reporter.start("fingerprint", request.version.size_bytes)
+            source = fingerprint_checkpoint(
+                checkpoint, workers=default_workers(remote=remote), reporter=request.reporter
+            )
+            metadata = _metadata(request.version, source.text)
+            with ContentReader(
+                checkpoint, request.selection, metadata, folder, request.part_bytes, request.reporter
+            ) as reader:
+                content = reader.content()
+                check_space(folder, estimated_bytes(content))
+                self.write(content, target.path)
+                checkpoint.check_unchanged()
+            proved = request.selection.is_lossless and request.limit is None and self.traits.is_lossless
+            if proved and fingerprint_of(checkpoint, reader.sketch).text != source.text:
+                raise EdlCkptError(
+                    "the exported values do not have the fingerprint of the source; nothing was published",
+                    path=goal.url,
+                    hint="check the memory and the disk of this machine",
+                )
+            files = target.publish()
+        return ExportOutcome(files, self._counts(content), source.text, proved, reader.overflowed)
+
+    def _counts(self, content: ExportContent) -> ContentCounts:
+        """Return the counts of what was written, which is less than the content when rows are limited."""
+        counts, limit = content.counts, self.request.limit
+        rows = counts.rows if limit is None else min(counts.rows, limit)
+        return ContentCounts(counts.variables, counts.tables, rows)
+
+
+def _metadata(version: Version, fingerprint: str) -> dict[str, str]:
+    metrics = {name: json_number(value) for name, value in version.metrics.items()}
+    return {
+        "format": "edl-ckpt/export/1",
+        "version": str(version.version),
+        "fingerprint": fingerprint,
+        "metrics": json.dumps(metrics),
+    }

@@ -1,0 +1,61 @@
+"""The export as a checkpoint: one merged shard, as a file of its own or in a checkpoint_dir that ElasticDL finds."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import ClassVar
+
+from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.operations.export.interface import (
+    ContentCounts,
+    ExportedFile,
+    ExportOutcome,
+    ExportRequest,
+    FormatTraits,
+)
+from edl_ckpt.core.operations.export.target import open_target
+from edl_ckpt.core.operations.reshard.execute import execute_reshard
+from edl_ckpt.core.operations.reshard.prepare import prepare_reshard
+from edl_ckpt.core.storage.location import Location
+
+
+class MergedCheckpoint:
+    """A reshard to one server: to a file with the ending of a shard, else to a checkpoint_dir."""
+
+    traits: ClassVar = FormatTraits("checkpoint", endings=(".ckpt", ".chkpt"))
+
+    def __init__(self, request: ExportRequest) -> None:
+        if not request.selection.is_lossless:
+            raise UsageError("a checkpoint is exported whole: no --table, --variable, --dtype or --dense-rows")
+        self.request = request
+
+    def export(self, goal: Location, *, force: bool) -> ExportOutcome:
+        """Write the shard; a checkpoint_dir must not have the version yet, whether with `force` or without."""
+        if os.path.splitext(goal.url.rstrip("/"))[1].lower() not in self.traits.endings:
+            path = goal.local_path
+            url = goal.url.rstrip("/") if path is None else os.path.normpath(path)
+            return self._merge(goal.with_url(url))
+        with open_target(goal, is_directory=False, force=force) as target:
+            beside = f"{target.path}.d"
+            try:
+                outcome = self._merge(Location(beside))
+                os.rename(outcome.files[0].path, target.path)
+            finally:
+                shutil.rmtree(beside, ignore_errors=True)
+            return ExportOutcome(target.publish(), outcome.counts, outcome.fingerprint, outcome.proved)
+
+    def _merge(self, location: Location) -> ExportOutcome:
+        """Write the version for one server to a checkpoint_dir; the reshard proves it."""
+        reporter = self.request.reporter
+        plan, settings = prepare_reshard(
+            self.request.version, 1, output=location, layout="elasticdl", reporter=reporter
+        )
+        result = execute_reshard(plan, settings, reporter=reporter)
+        variables = sum(shard.variables for shard in result.shards)
+        return ExportOutcome(
+            files=tuple(ExportedFile(shard.path, shard.size_bytes) for shard in result.shards),
+            counts=ContentCounts(variables, len(plan.survey.tables), result.rows),
+            fingerprint=result.fingerprint,
+            proved=True,
+        )

@@ -1,0 +1,58 @@
+"""Which part of a version is exported, in which dtype, and whether tables go out as ids and vectors or as matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final
+
+from edl_ckpt.core.errors import NotFoundError, UsageError
+
+CASTS: Final = ("float16", "bfloat16", "float32")
+FILLS: Final = ("zeros", "initializer")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What to export: globs of names (none: all), a dtype to cast floats to, tables as matrices of `dense_rows` rows.
+
+    `dense_rows` is a number, 'auto' for the highest id plus one, or None. `fill` is the content of rows that no id
+    has: 'zeros', or 'initializer' for the table's own, drawn with `seed`. Raises UsageError for any other word.
+    """
+
+    tables: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    dtype: str | None = None
+    dense_rows: int | str | None = None
+    fill: str = "zeros"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.dtype is not None and self.dtype not in CASTS:
+            raise UsageError(f"dtype must be one of {', '.join(CASTS)}, got {self.dtype!r}")
+        if self.fill not in FILLS:
+            raise UsageError(f"fill must be {' or '.join(FILLS)}, got {self.fill!r}")
+
+    @property
+    def is_lossless(self) -> bool:
+        """Return True when everything is exported unchanged."""
+        return self == Selection(fill=self.fill, seed=self.seed)
+
+    def choose_variables(self, names: Sequence[str]) -> list[str]:
+        """Return the variables to export, of all names; NotFoundError when a glob matches nothing."""
+        return _matching(names, self.variables, "variable", self.tables)
+
+    def choose_tables(self, names: Sequence[str]) -> list[str]:
+        """Return the tables to export, of all names; NotFoundError when a glob matches nothing."""
+        return _matching(names, self.tables, "table", self.variables)
+
+
+def _matching(names: Sequence[str], globs: Sequence[str], kind: str, other_globs: Sequence[str]) -> list[str]:
+    """Return the names that some glob matches, all without globs, none when there are globs for the other kind only."""
+    if not globs:
+        return [] if other_globs else list(names)
+    for glob in globs:
+        if not any(fnmatchcase(name, glob) for name in names):
+            raise NotFoundError(f"no {kind} matches {glob!r}", hint=f"{kind}s there: {', '.join(names[:8])}")
+    return [name for name in names if any(fnmatchcase(name, glob) for glob in globs)]

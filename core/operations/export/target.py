@@ -1,0 +1,133 @@
+"""Where an export becomes visible: a local path, by one rename, or a URL, after everything was uploaded."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from types import TracebackType
+from typing import Protocol, Self
+
+from edl_ckpt.core.checkpoint.catalog import list_versions
+from edl_ckpt.core.commit.single_file import StagedOutput, put_files
+from edl_ckpt.core.errors import NotFoundError, RefusedError
+from edl_ckpt.core.format.names import parse_version_dir
+from edl_ckpt.core.operations.export.interface import ExportedFile
+from edl_ckpt.core.storage import LocalStore, open_store
+from edl_ckpt.core.storage.location import Location
+
+
+class ExportTarget(Protocol):
+    """An output that is being written; a context manager that removes everything unless it was published."""
+
+    path: str
+    """Where to write it; a directory is there already."""
+
+    def publish(self) -> tuple[ExportedFile, ...]:
+        """Make everything visible; return the files under their final names."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def open_target(goal: Location, *, is_directory: bool, force: bool) -> ExportTarget:
+    """Return the target for a path or URL; RefusedError when it lies among checkpoints, or is there without `force`."""
+    if goal.local_path is None:
+        return UploadTarget(goal, is_directory=is_directory, force=force)
+    return LocalTarget(os.path.normpath(goal.local_path), is_directory=is_directory, force=force)
+
+
+class LocalTarget:
+    """A local file or directory, staged under a hidden name beside its place."""
+
+    def __init__(self, target: str, *, is_directory: bool, force: bool) -> None:
+        _check_place(target)
+        self._staged = StagedOutput(target, is_directory=is_directory, force=force)
+        self.path = self._staged.path
+
+    def publish(self) -> tuple[ExportedFile, ...]:
+        """Rename the output to its place; return its files."""
+        self._staged.publish()
+        return files_of(self._staged.target)
+
+    def __enter__(self) -> Self:
+        self._staged.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._staged.__exit__(kind, error, trace)
+
+
+class UploadTarget:
+    """A remote file or directory: written to the local disk first, then uploaded and made visible at once."""
+
+    def __init__(self, goal: Location, *, is_directory: bool, force: bool) -> None:
+        folder, self._name = goal.split()
+        store = open_store(folder)
+        assert not isinstance(store, LocalStore)  # noqa: S101 - `open_target` asks only for remote goals
+        self._goal, self._store, self._force = goal, store, force
+        self._check()
+        self._directory = tempfile.TemporaryDirectory(prefix="edl-ckpt-")
+        self.path = os.path.join(self._directory.name, self._name)
+        if is_directory:
+            os.mkdir(self.path)
+
+    def _check(self) -> None:
+        """Raise RefusedError for a target that exists, or that ElasticDL's scan would meet."""
+        beside = self._store.names("")
+        url = self._goal.url.rstrip("/")
+        if parse_version_dir(url.split("/")[-2]) or any(map(parse_version_dir, beside)):
+            raise _among_checkpoints(url)
+        if self._name in beside and not self._force:
+            raise RefusedError("exists already; nothing was changed", path=url, hint="--force replaces it")
+
+    def publish(self) -> tuple[ExportedFile, ...]:
+        """Upload all files, complete them back to back, and return them under their remote names."""
+        written = {os.path.relpath(file.path, self._directory.name): file for file in files_of(self.path)}
+        old = self._store.tree(self._name) if self._force else []
+        put_files(self._store, {name: file.path for name, file in written.items()}, replace=self._force)
+        self._store.remove_many([name for name in old if name not in written])
+        return tuple(ExportedFile(self._store.path(name), file.size_bytes) for name, file in sorted(written.items()))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._directory.cleanup()
+
+
+def files_of(path: str) -> tuple[ExportedFile, ...]:
+    """Return a file, or all files below a directory."""
+    if not os.path.isdir(path):
+        return (ExportedFile(path, os.stat(path).st_size),)
+    paths = sorted(os.path.join(top, name) for top, _, names in os.walk(path) for name in names)
+    return tuple(ExportedFile(each, os.stat(each).st_size) for each in paths)
+
+
+def _check_place(target: str) -> None:
+    """Raise RefusedError for a target in a checkpoint_dir or in the directory of one of its versions."""
+    folder = os.path.dirname(target) or "."
+    above = os.path.dirname(os.path.dirname(os.path.abspath(target)))
+    if _versions(folder) or any(os.path.samefile(path, folder) for path in _versions(above)):
+        raise _among_checkpoints(target)
+
+
+def _versions(place: str) -> list[str]:
+    """Return the paths of the versions in a directory."""
+    try:
+        return [version.path for version in list_versions(place).versions]
+    except NotFoundError:
+        return []
+
+
+def _among_checkpoints(path: str) -> RefusedError:
+    return RefusedError(
+        "lies among checkpoints: ElasticDL's scan would meet it and fail", path=path, hint="export elsewhere"
+    )
