@@ -210,7 +210,7 @@ def test_matrix(run: Version, tmp_path: Path) -> None:
     rest = np.delete(drawn["small"], [0, 2, 7])
     assert (np.abs(rest) <= 0.05).all()
     assert len(np.unique(rest)) > 4900
-    with pytest.raises(UsageError, match="1 ids are outside of 0 to 6"):
+    with pytest.raises(UsageError, match="1 id is outside of 0 to 6"):
         export_version(run, str(tmp_path / "4.npz"), selection=Selection(tables=("small",), dense_rows=7))
     _, many = exported(run, tmp_path, "5.npz", selection=Selection(tables=("big",), dense_rows="auto"), part_bytes=900)
     assert np.array_equal(many["big"][::3], np.arange(4000, dtype=np.float32).reshape(1000, 4) * 100)
@@ -227,7 +227,7 @@ def test_initializers() -> None:
 
 
 def test_rows(run: Version, tmp_path: Path) -> None:
-    """CSV, JSON lines, word2vec and projector hold one table, ids ascending, floats that read back as they were."""
+    """CSV, JSON lines, word2vec and projector have one table, ids ascending, floats that read back as they were."""
     big = Selection(tables=("big",))
     rows = np.arange(4000, dtype=np.float32).reshape(1000, 4) * 100
     for part_bytes in (64 << 20, 1000):
@@ -244,7 +244,7 @@ def test_rows(run: Version, tmp_path: Path) -> None:
     export_version(run, str(tmp_path / "p"), format_name="projector", selection=big, limit=7)
     assert (tmp_path / "p/metadata.tsv").read_text().split() == [str(3 * k) for k in range(7)]
     assert len((tmp_path / "p/vectors.tsv").read_text().splitlines()) == 7
-    with pytest.raises(UsageError, match="holds one table"):
+    with pytest.raises(UsageError, match="takes one table"):
         export_version(run, str(tmp_path / "x.csv"))
 
 
