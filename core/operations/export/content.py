@@ -194,9 +194,9 @@ class ContentReader:
             outside += int(np.count_nonzero((ids < 0) | (ids >= limit)))
         count = high + 1 if asked == "auto" else int(asked or 0)
         if outside:
-            verb = "is" if outside == 1 else "are"
+            which = f"{counted(outside, 'id')} {'is' if outside == 1 else 'are'}"
             raise UsageError(
-                f"table {name!r}: {counted(outside, 'id')} {verb} outside of 0 to {count - 1} (lowest {low}, highest {high})",
+                f"table {name!r}: {which} outside of 0 to {count - 1} (lowest {low}, highest {high})",
                 hint="a matrix has no rows for such ids; export ids and vectors, without --dense-rows",
             )
         dtype = self._target(self.checkpoint.table_dtype(name))

@@ -20,7 +20,6 @@ from edl_ckpt.core.operations.export.interface import ExportContent, FormatTrait
 from edl_ckpt.core.state.metadata import json_number
 from edl_ckpt.core.storage.faults import storage_errors
 
-
 _NOT_FINITE: Final = {text: json.dumps(json_number(float(text))) for text in ("nan", "inf", "-inf")}
 """The JSON texts for the numbers that JSON lacks, by what numpy prints for them."""
 
