@@ -128,3 +128,16 @@ def test_public_names_are_described() -> None:
     rows = re.findall(r"^\| [\w ]+ \| (`.*) \|$", table, re.MULTILINE)
     named = re.findall(r"`(\w+)`", " ".join(rows))
     assert sorted(named) == sorted(edl_ckpt.core.__all__)
+
+
+def test_every_room_is_described() -> None:
+    """The page on the engine names every module of the engine, and no module that does not exist."""
+    page = (TOP / "core" / "README.md").read_text(encoding="utf-8")
+    rooms = page.partition("## Rooms")[2].partition("## Rules")[0]
+    named = set(re.findall(r"`(\w+)/?`", " ".join(line for line in rooms.splitlines() if line.startswith("| "))))
+    modules = {path.stem for path in (TOP / "core").rglob("*.py") if path.stem != "__init__"}
+    packages = {path.parent.name for path in (TOP / "core").rglob("__init__.py")}
+    described_elsewhere = {"client", "store", "upload"}  # of the package s3, which has one line
+    assert modules - described_elsewhere <= named
+    others = {"LockedLocation", "Reporter", "Properties", "location_lock"}
+    assert named - others <= modules | packages
