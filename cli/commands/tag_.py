@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +12,7 @@ from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import escaped
 from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.words import plural
 
 if TYPE_CHECKING:
     from edl_ckpt.core.storage.location import Location
@@ -20,15 +22,18 @@ _Words = Annotated[list[str], typer.Argument(metavar="[REF] TAG", help="The vers
 
 @examples(
     "tag add run@100 serving",
-    "tag add run@best:auc serving --move",
+    "tag add run@best:auc candidate --also",
 )
 def tag_add_command(
     out: Output,
     words: _Words,
-    move: Annotated[bool, typer.Option("--move", help="Remove the tag from other versions.")] = False,
+    also: Annotated[
+        bool, typer.Option("--also", help="Keep the tag on other versions too; `@TAG` then names none of them.")
+    ] = False,
+    move: Annotated[bool, typer.Option("--move", hidden=True)] = False,  # noqa: ARG001 - the default by now
     lock_wait: o.LockWait = "10s",
 ) -> None:
-    """Give a version a tag.
+    """Give a version a tag, and take it from others.
 
     `@TAG` then refers to the version, and `prune` keeps it.
     """
@@ -36,8 +41,11 @@ def tag_add_command(
 
     ref, tag = _split(words)
     version = o.resolve_ref(ref, out, to_change=True)
-    add_tag(version, tag, move=move, **o.locking(out, lock_wait))
-    _show(out, version.location)
+    moved_from = add_tag(version, tag, also=also, **o.locking(out, lock_wait))
+    if moved_from:
+        numbers = f"{plural(len(moved_from), 'version')} {', '.join(map(str, moved_from))}"
+        out.say(f"the tag {escaped(tag)} moved from {numbers} to version {version.version}")
+    _show(out, version.location, {"moved_from": list(moved_from)})
 
 
 @examples(
@@ -69,7 +77,7 @@ def _split(words: list[str]) -> tuple[str | None, str]:
     return (words[0], words[1]) if len(words) == 2 else (None, words[0])
 
 
-def _show(out: Output, location: Location) -> None:
+def _show(out: Output, location: Location, more: Mapping[str, Any] | None = None) -> None:
     from edl_ckpt.core.checkpoint.catalog import list_versions
 
     versions = list_versions(location).versions
@@ -79,7 +87,7 @@ def _show(out: Output, location: Location) -> None:
     document = {"schema": "edl-ckpt/tags/1", "location": location.url}
     listed = [{"tag": tag, "versions": numbers} for tag, numbers in tags.items()]
     out.show(
-        lambda: document | {"tags": listed},
+        lambda: {**document, "tags": listed, **(more or {})},
         lambda: [f"{escaped(tag)}  {', '.join(map(str, numbers))}" for tag, numbers in tags.items()] or ["no tags"],
         lambda: [["tag", "version"], *([tag, number] for tag, numbers in tags.items() for number in numbers)],
     )

@@ -308,17 +308,27 @@ def narrowed(
     return chosen
 
 
+def shared_tags(versions: Iterable[Version]) -> dict[str, list[Version]]:
+    """Return the tags that several numbers have, and their versions; a reference cannot use such a tag."""
+    having: dict[str, dict[int, Version]] = defaultdict(dict)
+    for version in versions:
+        for tag in version.tags:
+            having[tag][version.version] = version
+    return {tag: list(found.values()) for tag, found in sorted(having.items()) if len(found) > 1}
+
+
 def _tagged(listing: Listing, tag: str) -> Version:
     """Return the version with a tag; UsageError when several versions have it."""
     found = [v for v in listing.versions if tag in v.tags]
-    if len(found) > 1:
+    numbers = sorted({v.version for v in found})
+    if len(numbers) > 1:
         raise UsageError(
-            f"{len(found)} versions have the tag {tag!r}: {', '.join(str(v.version) for v in found)}",
+            f"{len(numbers)} versions have the tag {tag!r}: {', '.join(map(str, numbers))}",
             path=listing.location.url,
-            hint=f"name one by its number, or move the tag: edl-ckpt tag add --move {found[-1].ref} {tag}",
+            hint=f"name one by its number, or keep the tag on one: edl-ckpt tag add {found[-1].ref} {tag}",
         )
     if found:
-        return found[0]
+        return pick(listing, numbers[0])
     tags = sorted({t for v in listing.versions for t in v.tags})
     if tags:
         raise NotFoundError(

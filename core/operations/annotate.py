@@ -67,16 +67,21 @@ def add_tag(
     version: Version,
     tag: str,
     *,
-    move: bool = False,
+    also: bool = False,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
-) -> None:
-    """Give a version a tag, which protects it from deletion; with `move`, remove the tag from other versions."""
+) -> tuple[int, ...]:
+    """Give a version a tag, which protects it from deletion, and return the versions that lost the tag by that.
+
+    A tag names one version, so the others lose it. With `also` they keep it, and a reference cannot use the tag.
+    """
     with location_lock(version.location, "tag add", wait_seconds=wait_seconds, reporter=reporter):
         annotate.write_tag(version, tag)
-        for other in list_versions(version.location).versions if move else ():
-            if tag in other.tags and other.version != version.version:
-                annotate.erase_tag(other, tag)
+        versions = () if also else list_versions(version.location).versions
+        others = {v.version: v for v in versions if tag in v.tags and v.version != version.version}
+        for other in others.values():  # last: a crash leaves the tag on too many versions, never on none
+            annotate.erase_tag(other, tag)
+    return tuple(others)
 
 
 def remove_tag(

@@ -202,7 +202,7 @@ def execute_copy(
                 moved += copied.size_bytes - copied.resumed_bytes
                 done.append(copied)
             with location_lock(plan.target, "copy", wait_seconds=wait_seconds, reporter=reporter):
-                copy_metadata(entry.version, plan.target)
+                copy_metadata(entry.version, plan.target, reporter=reporter)
         except EdlCkptError as error:
             if len(plan.entries) == 1:
                 raise

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+
+from edl_ckpt.core.checkpoint.catalog import list_versions, shared_tags
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.commit.trash import put_back
 from edl_ckpt.core.errors import UnsupportedError
@@ -18,12 +21,21 @@ def undo(
 ) -> tuple[str, ...]:
     """Put the versions of the last deletion in the trash back, with their metadata; return their names.
 
-    Takes the lock itself. Raises NotFoundError when there is no such deletion, RefusedError, before anything moves,
-    when a version of such a name exists again, and UnsupportedError on storage that has no trash.
+    Takes the lock itself. Warns of a tag that another version got meanwhile: then both have it. Raises NotFoundError
+    when there is no such deletion, RefusedError, before anything moves, when a version of such a name exists again, and
+    UnsupportedError on storage that has no trash.
     """
     where = Location.of(location)
     store = open_store(where)
     if not isinstance(store, LocalStore):
         raise UnsupportedError("this storage has no rename, and so no trash", path=where.url)
     with location_lock(where, "undo", wait_seconds=wait_seconds, reporter=reporter):
-        return put_back(store, reporter)
+        names = put_back(store, reporter)
+    for tag, versions in shared_tags(list_versions(where).versions).items():
+        if any(os.path.basename(v.path) in names for v in versions):
+            numbers = " and ".join(str(v.version) for v in versions)
+            reporter.warn(
+                f"{where}: versions {numbers} have the tag {tag!r}, so @{tag} names none of them;"
+                f" to keep it on one: edl-ckpt tag add {versions[-1].ref} {tag}"
+            )
+    return names

@@ -12,6 +12,7 @@ from typing import Any
 
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError
 from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.metadata import (
     LOCATION_SCHEMA,
     VERSION_SCHEMA,
@@ -49,7 +50,7 @@ def write_metrics(
         kept = {n: s for n, s in document.get("steps", {}).items() if n not in metrics}
         document["steps"] = kept | dict(steps or {})
 
-    _edit_version(version, change)
+    _edit_version(version.location, version.version, change)
 
 
 def erase_metrics(version: Version, names: Sequence[str]) -> None:
@@ -62,7 +63,7 @@ def erase_metrics(version: Version, names: Sequence[str]) -> None:
         for key in ("metrics", "steps"):
             document[key] = {n: v for n, v in document.get(key, {}).items() if n not in names}
 
-    _edit_version(version, change)
+    _edit_version(version.location, version.version, change)
 
 
 def write_tag(version: Version, tag: str) -> None:
@@ -72,23 +73,26 @@ def write_tag(version: Version, tag: str) -> None:
     def change(document: Document) -> None:
         document["tags"] = sorted({*document.get("tags", []), tag})
 
-    _edit_version(version, change)
+    _edit_version(version.location, version.version, change)
 
 
 def erase_tag(version: Version, tag: str) -> None:
     """Remove a tag from a version; NotFoundError when the version does not have it."""
+    _erase_tag(version.location, version.version, tag)
 
+
+def _erase_tag(location: Location, number: int, tag: str) -> None:
     def change(document: Document) -> None:
         if tag not in document.get("tags", []):
-            raise NotFoundError(f"no tag {tag!r}", path=version.ref)
+            raise NotFoundError(f"no tag {tag!r}", path=f"{location}@{number}")
         document["tags"] = [t for t in document.get("tags", []) if t != tag]
 
-    _edit_version(version, change)
+    _edit_version(location, number, change)
 
 
 def write_note(version: Version, text: str) -> None:
     """Write a version's note; it replaces an older one, and '' removes it."""
-    _edit_version(version, lambda document: document.update(note=text))
+    _edit_version(version.location, version.version, lambda document: document.update(note=text))
 
 
 def write_modes(location: LocationLike, modes: Mapping[str, str]) -> None:
@@ -105,10 +109,9 @@ def write_policy(location: LocationLike, policy: Mapping[str, Any] | None) -> No
     _edit_location(location, lambda document: document.update(policy=policy))
 
 
-def _edit_version(version: Version, change: Callable[[Document], None]) -> None:
-    empty = {"schema": VERSION_SCHEMA, "version": version.version}
-    store = open_store(version.location)
-    _edit(store, version.location, version_file(version.version), empty, change, parse_version)
+def _edit_version(location: Location, number: int, change: Callable[[Document], None]) -> None:
+    empty = {"schema": VERSION_SCHEMA, "version": number}
+    _edit(open_store(location), location, version_file(number), empty, change, parse_version)
 
 
 def _edit_location(location: LocationLike, change: Callable[[Document], None]) -> None:
@@ -145,26 +148,33 @@ def _edit(
     store.write_small(relative, text.encode("utf-8", "surrogatepass"))
 
 
-def copy_metadata(source: Version, target: Location) -> None:
+def copy_metadata(source: Version, target: Location, *, reporter: Reporter = SILENT) -> None:
     """Copy the metadata of a version to its copy in another location, with the modes of its metrics.
 
-    Metrics and tags that the copy has under other names stay. The caller holds the target's lock.
+    Metrics and tags that the copy has under other names stay. A tag names one version: another version of the target
+    loses a tag that comes with the copy, with a warning, unless both have it in the source. The caller holds the
+    target's lock.
     """
     document = read_document(open_store(source.location), version_file(source.version)) or {}
     if not document:
         return
-    modes = {n: mode for n, mode in read_metadata(open_store(source.location)).modes.items() if n in source.metrics}
-    store = open_store(target)
-    empty = {"schema": VERSION_SCHEMA, "version": source.version}
+    origin = read_metadata(open_store(source.location))
+    modes = {n: mode for n, mode in origin.modes.items() if n in source.metrics}
 
     def change(existing: Document) -> None:
         existing.update(_merged(existing, document))
 
-    _edit(store, target, version_file(source.version), empty, change, parse_version)
-    declared = read_metadata(store).modes
-    new = {name: mode for name, mode in modes.items() if declared.get(name) != mode}
+    _edit_version(target, source.version, change)
+    present = read_metadata(open_store(target))
+    new = {name: mode for name, mode in modes.items() if present.modes.get(name) != mode}
     if new:
         write_modes(target, new)
+    for number, metadata in present.versions.items():
+        shared = origin.versions[number].tags if number in origin.versions else ()
+        for tag in set(metadata.tags) & set(document.get("tags", ())) - set(shared):
+            if number != source.version:
+                _erase_tag(target, number, tag)
+                reporter.warn(f"{target}: the tag {tag!r} moved from version {number} to {source.version}")
 
 
 def _merged(existing: Document, new: Document) -> Document:

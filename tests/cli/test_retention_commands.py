@@ -193,7 +193,7 @@ def test_metrics(run: Path) -> None:
     assert shown["schema"] == "edl-ckpt/metrics/1"
     assert shown["modes"] == {"acc": "max", "auc": "max"}
     assert shown["best"] == {"auc": 9, "acc": 20, "out/loss": 9}
-    assert shown["versions"][2]["metrics"] == {"auc": None, "acc": 0.5}
+    assert shown["versions"][2]["metrics"] == {"auc": "NaN", "acc": 0.5}
     assert "0.9*" in edl("list", run).stdout
     first = document("list", run, "--sort", "auc")["locations"][0]["versions"][0]
     assert (first["version"], first["metrics"]) == (9, {"auc": 0.9, "out/loss": 2.0})

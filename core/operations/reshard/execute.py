@@ -138,7 +138,7 @@ def write_reshard(
         bytes_written = sum(file.bytes_written for file in files)
         bytes_read = plan.survey.bytes_read + checkpoint.bytes_read
     if not target.in_place and target.number == source.version:
-        copy_metadata(source, target.location)
+        copy_metadata(source, target.location, reporter=reporter)
     return ReshardResult(
         ref=plan.ref,
         output=target.location.url,

@@ -131,7 +131,7 @@ def test_references(run: Path) -> None:
     assert at(run, "best:f1").version == 9
     add_tag(at(run, "9"), "prod")
     assert at(run, "prod").version == 9
-    add_tag(at(run, "20"), "prod")
+    add_tag(at(run, "20"), "prod", also=True)
     with pytest.raises(UsageError, match="2 versions have the tag"):
         at(run, "prod")
     with pytest.raises(NotFoundError) as told:
