@@ -1,7 +1,7 @@
 """The engine: reads, checks and reshards ElasticDL's parameter-server checkpoints; a library of its own.
 
-Glossary. A *location* (checkpoint_dir) holds *versions*. A version holds one *shard* for each parameter server
-(`ps_id` of `ps_num`). A shard holds *dense variables*, whole, and *rows* of *embedding tables*, each with its int64
+Glossary. A *location* (checkpoint_dir) holds *versions*. A version has one *shard* for each parameter server
+(`ps_id` of `ps_num`). A shard has *dense variables*, whole, and *rows* of *embedding tables*, each with its int64
 *id*; a table's *info* is its dim and initializer. A *generation* (v0 to v4) is how a shard's bytes are arranged, a
 *layout* how its file is named. A *fingerprint* names a content, however it is sharded.
 

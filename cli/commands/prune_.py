@@ -127,7 +127,7 @@ def _confirm(out: Output, plan: PrunePlan, *, trash: bool) -> bool:
 
 
 def _show(out: Output, done: PrunePlan | PruneResult, *, brief: bool) -> None:
-    """Print a plan, or a result and what could not be deleted."""
+    """Print a plan, or a result with the files that could not be deleted."""
     from edl_ckpt.cli import render_prune
     from edl_ckpt.core.operations.prune.plan import PrunePlan
 

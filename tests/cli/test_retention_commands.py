@@ -32,7 +32,7 @@ def numbers(run: Path) -> list[int]:
 
 
 def test_prune_document(run: Path) -> None:
-    """A dry run plans and deletes nothing; the real run has the same plan, and says what it deleted."""
+    """A dry run plans and deletes nothing; the real run has the same plan, and counts the deletions."""
     planned = document("prune", run, "--keep", "1", "--dry-run")
     assert planned["schema"] == "edl-ckpt/prune/1"
     assert [(e["version"], e["action"]) for e in planned["plan"]] == [
@@ -53,7 +53,7 @@ def test_prune_document(run: Path) -> None:
 
 
 def test_prune_words(run: Path) -> None:
-    """People see each version with its action and reasons, and what was freed."""
+    """People see each version with its action and reasons, and the bytes that were freed."""
     done = edl("prune", run, "--keep", "1")
     assert done.returncode == 0, done.stderr
     assert "keep the latest 1" in done.stdout
@@ -224,7 +224,7 @@ def test_metrics_default_location(run: Path) -> None:
 
 
 def test_metrics_import(run: Path) -> None:
-    """An import says what matched and what did not, takes near steps only when asked, and writes nothing when dry."""
+    """An import lists matches and the rest, takes near steps only on request, and writes nothing in a dry run."""
     log = GOLDEN / "logs/master-head.log"
     dry = document("metrics", "import", log, run, "--dry-run")
     assert ([m["version"] for m in dry["matched"]], dry["applied"]) == ([20], False)

@@ -52,7 +52,7 @@ def prune_often(location: str, seconds: float) -> None:
 def read_often(location: str, seconds: float) -> None:
     """List and open the newest version, which may be gone or half written, but never anything else.
 
-    To verify whatever is there never fails: what is gone or half written are findings.
+    A verification never fails: versions that are gone or half written have findings.
     """
     until = time.time() + seconds
     while time.time() < until:
@@ -68,7 +68,7 @@ def read_often(location: str, seconds: float) -> None:
 
 
 def work(function: Any, arguments: tuple[Any, ...], barrier: Any, queue: Any) -> None:
-    """Begin when all are ready, and report what was raised."""
+    """Begin when all are ready, and report any exception."""
     try:
         barrier.wait(60)
         function(*arguments)

@@ -15,10 +15,10 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def version_of(line: str) -> tuple[Version, str | None]:
-    """Return the version that a line tells, and why it cannot be read, None when it can.
+    """Return the version that a line describes, and why it cannot be read, None when it can.
 
-    `[LOCATION/]NUMBER STATE [age=3d] [size=100] [tag:NAME] [METRIC=VALUE] [unreadable] [damaged]`; the age is 30 days
-    less the number in minutes when none is said, so that higher numbers are newer.
+    `[LOCATION/]NUMBER STATE [age=3d] [size=100] [tag:NAME] [METRIC=VALUE] [unreadable] [damaged]`; the default age
+    is 30 days less the number in minutes, so that higher numbers are newer.
     """
     name, state, *words = line.split()
     location, _, number = name.rpartition("/")
@@ -51,6 +51,6 @@ def versions_of(lines: Iterable[str]) -> tuple[list[Version], dict[str, str]]:
 
 
 def guards_of(document: dict[str, Any]) -> Guards:
-    """Return what a case allows beyond its rules."""
+    """Return the exceptions from the guards in a case file."""
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in document.items()}
     return Guards(**values)

@@ -1,4 +1,4 @@
-"""Plan and execute a prune in one step, and check what is left."""
+"""Plan and execute a prune in one step, and check the versions that stay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edl_ckpt.core.operations.prune.plan import PrunePlan, plan_prune
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 
 NOW = time.time() + 3600.0
-"""Long after what a test writes: nothing is still being written."""
+"""Long after a test writes its versions: none is still being written."""
 
 
 def plan_for(*locations: Path, keep: int = 1, guards: Guards | None = None) -> PrunePlan:

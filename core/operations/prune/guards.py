@@ -89,7 +89,7 @@ def _written_long_after(version: Version, newest: Version, grace_seconds: float)
 
 
 def guard_warnings(trial: Sequence[Version], guards: Guards, unreadable: Mapping[str, str]) -> list[str]:
-    """Return what people should check in one location before its versions are deleted."""
+    """Return warnings about one location: faults to check before its versions are deleted."""
     warnings: list[str] = []
     torn = [v for v in trial if v.path in unreadable]
     if torn:

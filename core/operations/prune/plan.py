@@ -261,7 +261,7 @@ def _entry(version: Version, kept: Sequence[str], going: str, *, whole: bool) ->
 
 
 def identify(version: Version) -> str:
-    """Return a digest of what a plan relies on: a version's state, files, sizes, times, tags and metrics."""
+    """Return a digest of the facts a plan relies on: state, files, sizes, times, tags and metrics of a version."""
     files = [(os.path.basename(s.path), s.size_bytes, s.modified) for s in version.shards]
     seen = (version.version, version.state.value, files, version.extra, version.tags, sorted(version.metrics.items()))
     return hashlib.blake2b(repr(seen).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -1,4 +1,4 @@
-"""Listings: what is no checkpoint never stops one, and no file is opened for it."""
+"""Listings: foreign entries never stop one, and it opens no file."""
 
 from __future__ import annotations
 

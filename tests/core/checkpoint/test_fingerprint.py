@@ -1,4 +1,4 @@
-"""The fingerprint: its definition computed again in plain Python, and what must and must not change it."""
+"""The fingerprint: its definition computed again in plain Python, and the changes that it must and must not show."""
 
 from __future__ import annotations
 

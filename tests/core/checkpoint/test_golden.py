@@ -73,12 +73,12 @@ def test_placement_is_elasticdls(ps_num: int, expected: Any) -> None:
     """Variables and rows lie where ElasticDL's own savers put them."""
     placement = expected["current"]["placement"][str(ps_num)]
     with open_checkpoint(str(GOLDEN / "current" / f"ps{ps_num}")) as checkpoint:
-        held = {v.name: s.file.ps_id for s in checkpoint.shards for v in s.variables}
+        placed = {v.name: s.file.ps_id for s in checkpoint.shards for v in s.variables}
         rows = {n: [0] * ps_num for n in checkpoint.table_names}
         for shard in checkpoint.shards:
             for table in shard.tables:
                 rows[table.name][shard.file.ps_id] = table.rows
-    assert held == placement["dense"]
+    assert placed == placement["dense"]
     assert rows == placement["table_rows"]
 
 

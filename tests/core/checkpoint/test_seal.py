@@ -1,4 +1,4 @@
-"""Seals: what a version's bytes must be, found out where they are not."""
+"""Seals: recorded checksums of a version's bytes, and the differences that they find."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def test_a_thousand_flipped_bits(run: Path, monkeypatch: pytest.MonkeyPatch) -> 
         path = Path(version.shards[number].path)
         with path.open("r+b") as file:
             file.seek(offset)
-            held = file.read(1)[0]
+            byte_before = file.read(1)[0]
             file.seek(offset)
-            file.write(bytes([held ^ 1 << bit]))
+            file.write(bytes([byte_before ^ 1 << bit]))
         found = verify_version(version, level="deep", workers=1)
         with path.open("r+b") as file:
             file.seek(offset)
-            file.write(bytes([held]))
+            file.write(bytes([byte_before]))
         (wrong,) = (f for f in found.findings if f.code == "checksum-mismatch")
         start, end, name = next(p for p in places[number] if p[0] <= offset < p[1])
         assert (wrong.shard, wrong.path, wrong.subject, wrong.offset) == (number, str(path), name, start)
@@ -87,11 +87,11 @@ def test_a_thousand_flipped_bits(run: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_round_trip(run: Path) -> None:
     """A seal written and read is the same; its chunks cover every shard from the first byte to the last."""
-    held = read_seal(open_store(str(run)), 7)
-    assert held is not None
-    assert parse_seal(json.loads(seal_bytes(held))) == held
-    assert held.sizes == {os.path.basename(s.path): s.size_bytes for s in only(run).shards}
-    names = {c.name for s in held.shards for c in s.chunks if c.kind == "table"}
+    seal = read_seal(open_store(str(run)), 7)
+    assert seal is not None
+    assert parse_seal(json.loads(seal_bytes(seal))) == seal
+    assert seal.sizes == {os.path.basename(s.path): s.size_bytes for s in only(run).shards}
+    names = {c.name for s in seal.shards for c in s.chunks if c.kind == "table"}
     assert names == {"users", "items", "empty"}
 
 
@@ -110,11 +110,11 @@ def test_round_trip(run: Path) -> None:
     ],
 )
 def test_damaged_seal(run: Path, change: Any) -> None:
-    """A seal that is damaged is told of by list and verify; it vouches for nothing, and stops nobody from reading."""
+    """A damaged seal is reported by list and verify; it proves nothing, and the version can still be read."""
     path = run / seal_file(7)
-    held = json.loads(path.read_bytes())
-    change(held)
-    path.write_text(json.dumps(held))
+    seal = json.loads(path.read_bytes())
+    change(seal)
+    path.write_text(json.dumps(seal))
     assert only(run).seal_fault.startswith("damaged")
     assert not only(run).fingerprint
     found = verify_version(only(run), level="deep")
@@ -125,7 +125,7 @@ def test_damaged_seal(run: Path, change: Any) -> None:
 
 
 def test_other_files_under_the_number(run: Path, tmp_path: Path) -> None:
-    """A seal of other files than those that are there is told at every level, until the version is sealed anew."""
+    """A seal that does not match the files is a finding at every level, until the version is sealed again."""
     shutil.copytree(run, tmp_path / "copy")
     reshard_version(only(tmp_path / "copy"), 2)
     shutil.rmtree(run / "version_7")
@@ -152,8 +152,8 @@ def test_sealing(tmp_path: Path) -> None:
         "every id and every value was read and compared with the seal"
         in edl("verify", tmp_path / "run@20", "--deep").stdout
     )
-    held = document("list", tmp_path / "run")["locations"][0]["versions"]
-    assert [(v["sealed"], v["fingerprint"]) for v in held] == [
+    listed = document("list", tmp_path / "run")["locations"][0]["versions"]
+    assert [(v["sealed"], v["fingerprint"]) for v in listed] == [
         (False, None),
         (True, sealed["fingerprint"]),
         (False, None),

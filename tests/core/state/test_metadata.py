@@ -40,11 +40,11 @@ def test_round_trip(run: Path) -> None:
     add_tag(at(run, "9"), "prod")
     add_tag(at(run, "9"), "Δ-1")
     set_note(at(run, "9"), "line\n\x1b[31m")
-    held = at(run, "9")
-    assert math.isnan(held.metrics["out/loss"])
-    assert {k: v for k, v in held.metrics.items() if k != "out/loss"} == {"auc": 0.5, "inf": -math.inf}
-    assert held.tags == ("prod", "Δ-1")
-    assert held.note == "line\n\x1b[31m"
+    version = at(run, "9")
+    assert math.isnan(version.metrics["out/loss"])
+    assert {k: v for k, v in version.metrics.items() if k != "out/loss"} == {"auc": 0.5, "inf": -math.inf}
+    assert version.tags == ("prod", "Δ-1")
+    assert version.note == "line\n\x1b[31m"
     assert elasticdl_rules.answer(run) == before
     document = json.loads((run / ".edl-ckpt-0/meta-0/9.json").read_text())
     assert document["steps"] == {"auc": 8}
@@ -70,7 +70,7 @@ def test_nothing_is_left(run: Path) -> None:
 
 
 def test_unknown_keys_stay(run: Path) -> None:
-    """What another version of the tool wrote beside ours is carried on."""
+    """Keys that another version of the tool wrote beside ours stay."""
     set_note(at(run, "9"), "x")
     path = run / ".edl-ckpt-0/meta-0/9.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"later": [1, 2]}))
@@ -134,9 +134,9 @@ def test_references(run: Path) -> None:
     add_tag(at(run, "20"), "prod", also=True)
     with pytest.raises(UsageError, match="2 versions have the tag"):
         at(run, "prod")
-    with pytest.raises(NotFoundError) as told:
+    with pytest.raises(NotFoundError) as error:
         at(run, "none")
-    assert told.value.hint == "tags there: prod"
+    assert error.value.hint == "tags there: prod"
 
 
 def test_narrowed(run: Path) -> None:

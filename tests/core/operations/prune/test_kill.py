@@ -22,7 +22,7 @@ OPERATIONS = ("rename", "unlink", "rmdir", "mkdir", "open", "fsync", "pwrite", "
 
 
 def kill_at(k: int, action: Any) -> bool:
-    """Run an action in a child process that is killed before its k-th file operation; say whether it was."""
+    """Run an action in a child process that is killed before its k-th file operation; False if it ends first."""
     count = 0
 
     def killing(function: Any) -> Any:
@@ -87,11 +87,11 @@ def test_kill_at_each_operation_of_undo(tmp_path: Path, run: Path) -> None:
     for copy in points(tmp_path, run, lambda where: undo(str(where))):
         check_whole(copy)
         there = set(numbers(copy))
-        held = {name for entry in list_trash(str(copy)) for name in entry.names}
-        assert there | {int(name.removeprefix("version-")) for name in held} == {1, 2, 3, 4, 5}
+        trashed = {name for entry in list_trash(str(copy)) for name in entry.names}
+        assert there | {int(name.removeprefix("version-")) for name in trashed} == {1, 2, 3, 4, 5}
         try:
             undo(str(copy))
         except NotFoundError:
             assert there == {1, 2, 3, 4, 5}
-        prune(copy, keep=9)  # sweeps what a killed undo left
+        prune(copy, keep=9)  # sweeps the leftovers of a killed undo
         assert {p.relative_to(copy): p.read_bytes() for p in copy.rglob("*") if p.is_file()} == content

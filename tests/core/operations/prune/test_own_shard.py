@@ -1,4 +1,4 @@
-"""The rule of each server for its own shard, and what servers that follow it leave."""
+"""The rule of each server for its own shard, and the files that such servers leave."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_per_server_rule(tmp_path: Path) -> None:
 
 
 def test_per_server_rule_is_safe(tmp_path: Path) -> None:
-    """Never of the last complete version, though a newer one is begun or torn; never of a tagged one."""
+    """No shard of the last complete version goes, even if a newer one is begun or torn; nor of a tagged version."""
     save_small(tmp_path, 1, 2, 3, sealed=False)
     add_tag(at(tmp_path, 1), "prod")
     os.unlink(tmp_path / "version-3/variables-1-of-2.ckpt")
@@ -44,9 +44,9 @@ def test_per_server_rule_is_safe(tmp_path: Path) -> None:
 
 
 def test_go_server_story(tmp_path: Path) -> None:
-    """What Go servers leave: orphans, a restarted count with other shards, mixed counts in one directory.
+    """Go servers leave orphans, a restarted count with another ps_num, and several ps_num in one directory.
 
-    `list` tells each apart, `verify` says what is wrong, `prune` deletes orphans when asked and nothing else of it.
+    `list` shows the state of each, `verify` names each fault, and `prune` deletes only orphans, and only on request.
     """
     save_small(tmp_path, 60, 80, 100, sealed=False)
     for orphan in (20, 40):

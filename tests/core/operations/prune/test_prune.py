@@ -22,7 +22,7 @@ from pruning import NOW, check_whole, plan_for, prune
 
 
 def test_prune_deletes(run: Path) -> None:
-    """What no rule keeps is gone, with its metadata; nothing else is touched, and nothing of ours is left."""
+    """Versions that no rule keeps are gone with their metadata; all other files stay, and no file of ours is left."""
     result = prune(run)
     assert numbers(run) == [1, 5]
     assert [ref.rpartition("@")[2] for ref in result.deleted] == ["2", "3", "4"]
@@ -48,7 +48,7 @@ def test_prune_deletes(run: Path) -> None:
     ],
 )
 def test_stale_plans(run: Path, change: Any, refused: bool) -> None:
-    """A plan is refused, before anything is deleted, when what it deletes or counts on has changed; else it is done."""
+    """A plan is refused before any deletion when a version that it deletes or relies on has changed."""
     plan = plan_for(run)
     change(run)
     before = numbers(run)
@@ -72,7 +72,7 @@ def test_newest_is_half_written(run: Path) -> None:
 
 
 def test_symbolic_links_are_not_followed(run: Path, tmp_path: Path) -> None:
-    """A version that is a link to elsewhere: the link goes, what it points to stays."""
+    """A version that is a symbolic link: the link goes, its target stays."""
     shutil.move(run / "version-3", tmp_path / "elsewhere")
     (run / "version-3").symlink_to(tmp_path / "elsewhere")
     prune(run)
@@ -81,7 +81,7 @@ def test_symbolic_links_are_not_followed(run: Path, tmp_path: Path) -> None:
 
 
 def test_gone_already(run: Path) -> None:
-    """What another process deleted between plan and execution is no error."""
+    """A version that another process deleted between plan and execution is no error."""
     plan = plan_for(run)
     shutil.rmtree(run / "version-2")
     result = execute_prune(plan, now=NOW)
@@ -97,7 +97,7 @@ def test_metadata_of_gone_versions_is_forgotten(run: Path) -> None:
 
 
 def test_store_without_rename() -> None:
-    """On storage without rename versions are deleted, a trash is refused, and the first removal makes one invalid."""
+    """On storage without rename a trash is refused, and the first file that goes makes a version invalid."""
     import fsspec
 
     from edl_ckpt.core.storage.fsspec import FsspecStore

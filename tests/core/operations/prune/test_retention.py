@@ -41,7 +41,7 @@ def plan_lines(plan: PrunePlan) -> list[str]:
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_policy_case(path: Path) -> None:
-    """Each case file says which versions a policy keeps and deletes, why, and what is warned of."""
+    """Each case file lists the versions that a policy keeps and deletes, the reasons, and the warnings."""
     case = json.loads(path.read_text(encoding="utf-8"))
     versions, unreadable = versions_of(case["versions"])
     policy = Policy.from_json(case["policy"])
@@ -82,7 +82,7 @@ TRIALS = [
     ],
 )
 def test_determined(experiment_best: int, trial_best: int, trial_latest: int, saved: list[int]) -> None:
-    """Determined's three parameters save what its own table says, two trials, smaller is better."""
+    """Determined's three parameters save the versions of its own table: two trials, smaller is better."""
     versions, _ = versions_of(TRIALS)
     policy = determined("m", "min", experiment_best=experiment_best, trial_best=trial_best, trial_latest=trial_latest)
     kept = evaluate(policy, versions)
@@ -110,7 +110,7 @@ def test_no_rule_is_an_error() -> None:
 
 
 def test_modes() -> None:
-    """A metric's mode is as asked, as remembered, as agreed, else asked for; nothing is guessed from other names."""
+    """A metric's mode is the one asked for, the declared one or that of a known name; it is never guessed."""
     assert Policy((Best(1, "loss"),)).settle({}).rules == (Best(1, "loss", "min"),)
     assert Policy((Best(1, "a/AUC"),)).settle({}).rules == (Best(1, "a/AUC", "max"),)
     assert Policy((ExperimentBest(1, "loss"),)).settle({"loss": "max"}).rules == (ExperimentBest(1, "loss", "max"),)
@@ -167,7 +167,7 @@ def random_versions(random: Random) -> list[Version]:
 
 
 def random_policy(random: Random) -> Policy:
-    """Return any policy that says something."""
+    """Return a random policy with at least one rule or a size budget."""
     mode = random.choice(["max", "min"])
     rules: list[Rule] = [
         Latest(random.randint(0, 5)),
@@ -182,7 +182,7 @@ def random_policy(random: Random) -> Policy:
 
 
 def test_properties() -> None:
-    """In 10,000 random directories under random policies: guards hold, what a rule keeps stays, pruning is idempotent.
+    """10,000 random directories, random policies: no guard fails, kept versions stay, a second prune is idle.
 
     Never the newest complete version, nothing newer than it, nothing tagged, mixed, invalid or being written; rules
     joined keep the union of what each keeps; every version has a reason; a second prune finds nothing to delete.

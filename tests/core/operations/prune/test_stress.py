@@ -24,7 +24,7 @@ from edl_ckpt.core.state.annotate import write_tag
     "seconds", [pytest.param(5.0, id="short"), pytest.param(30.0, id="long", marks=pytest.mark.slow)]
 )
 def test_savers_pruners_readers(tmp_path: Path, seconds: float) -> None:
-    """8 servers saving shard by shard, 2 pruning, 2 reading: nothing that a rule keeps is lost, and nobody fails.
+    """8 servers save shard by shard, 2 processes prune, 2 read: no version that a rule keeps is lost, and none fails.
 
     Kept are the latest three, the first of every ten, and a tagged one; all that is older and complete is deleted.
     """

@@ -1,4 +1,4 @@
-"""The trash of a prune: kept whole, put back whole, emptied when asked."""
+"""The trash of a prune: versions stay whole there, undo puts them back whole, a purge removes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pruning import check_whole, prune
 
 
 def test_trash_and_undo(run: Path) -> None:
-    """`--trash` keeps what was deleted, whole; undo puts back the last deletion, files, metrics and note."""
+    """`--trash` keeps deleted versions whole; undo puts back the last deletion with its files, metrics and note."""
     before = {p.relative_to(run): p.read_bytes() for p in run.rglob("*") if p.is_file()}
     assert prune(run, keep=3, trash=True).freed_bytes == 0
     assert prune(run, keep=1, trash=True).deleted
@@ -45,7 +45,7 @@ def test_undo_when_the_name_is_taken(run: Path) -> None:
 
 
 def test_purge(run: Path) -> None:
-    """Purging empties the trash, or what is in it for long enough, and says how much that was."""
+    """A purge removes the versions that have been in the trash for so long, and returns the bytes that it freed."""
     prune(run, keep=3, trash=True)
     before = numbers(run)
     result = prune_locations([run], Policy(), purge_older_than_seconds=3600)
