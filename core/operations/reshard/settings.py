@@ -119,8 +119,9 @@ def _within(limit: int, piece: int, batch: int, workers: int, row_bytes: int) ->
         )
     workers = min(workers, limit // least)
     share = limit // workers
-    batch = max(least_batch, min(batch, share // 4))
-    piece = max(_LEAST_PIECE_BYTES, min(piece, (share - 2 * batch) // _BYTES_PER_ID_BYTE))
+    beside_least_piece = (share - _BYTES_PER_ID_BYTE * _LEAST_PIECE_BYTES) // 2
+    batch = min(max(least_batch, min(batch, share // 4)), beside_least_piece)
+    piece = min(piece, (share - 2 * batch) // _BYTES_PER_ID_BYTE)
     return piece, batch, workers
 
 

@@ -54,20 +54,20 @@ def load(path: Path) -> dict[str, Any]:
 def test_golden(tmp_path: Path, ending: str, case: str, expected: Any) -> None:
     """Every variable and table that ElasticDL saved opens with the format's own library, equal to expected.json."""
     group, _, name = case.partition("/")
-    held = expected["current"] if group == "current" else expected["legacy"][name]
+    model = expected["current"] if group == "current" else expected["legacy"][name]
     result = export_version(only(GOLDEN / case), str(tmp_path / f"m.{ending}"))
     assert result.proved
     arrays = load(tmp_path / f"m.{ending}")
-    for variable, said in held["dense"].items():
-        assert arrays[variable].dtype == said["dtype"]
-        assert list(arrays[variable].shape) == said["shape"]
-        assert arrays[variable].tobytes() == base64.b64decode(said["base64"])
-    for table, said in held["tables"].items():
-        assert arrays[f"{table}.ids"].tolist() == said["ids"]
-        assert arrays[f"{table}.vectors"].shape[0] == len(said["ids"])
-        if said["ids"]:
-            assert arrays[f"{table}.vectors"].tobytes() == base64.b64decode(said["vectors_base64"])
-    assert set(arrays) == {*held["dense"], *(f"{t}.{k}" for t in held["tables"] for k in ("ids", "vectors"))}
+    for variable, entry in model["dense"].items():
+        assert arrays[variable].dtype == entry["dtype"]
+        assert list(arrays[variable].shape) == entry["shape"]
+        assert arrays[variable].tobytes() == base64.b64decode(entry["base64"])
+    for table, entry in model["tables"].items():
+        assert arrays[f"{table}.ids"].tolist() == entry["ids"]
+        assert arrays[f"{table}.vectors"].shape[0] == len(entry["ids"])
+        if entry["ids"]:
+            assert arrays[f"{table}.vectors"].tobytes() == base64.b64decode(entry["vectors_base64"])
+    assert set(arrays) == {*model["dense"], *(f"{t}.{k}" for t in model["tables"] for k in ("ids", "vectors"))}
 
 
 def by_value(arrays: dict[str, Any], model: Model) -> None:
@@ -85,7 +85,7 @@ def by_value(arrays: dict[str, Any], model: Model) -> None:
 def test_any_model(
     tmp_path_factory: pytest.TempPathFactory, model: Model, ps_num: int, ending: str, part_bytes: int
 ) -> None:
-    """Any model, in one part or in many, is what the format's own library reads; names that are no files are told."""
+    """Any model, in one part or in many, is what the format's own library reads; impossible names are refused."""
     place = tmp_path_factory.mktemp("m")
     write_checkpoint(place / "run", model, ps_num)
     names = [*model.dense, *(f"{t}.{k}" for t in model.tables for k in ("ids", "vectors"))]
@@ -107,11 +107,11 @@ def test_safetensors_is_lazy_and_tells(tmp_path: Path) -> None:
         text = fingerprint_checkpoint(checkpoint).text
     export_version(version, str(tmp_path / "m.safetensors"))
     with safe_open(str(tmp_path / "m.safetensors"), "np") as file:
-        told = file.metadata()
-        assert told["version"] == "120"
-        assert told["fingerprint"] == text
-        assert json.loads(told["metrics"]) == {}
-        assert json.loads(told["tables"])["emb_a/embeddings:0"]["initializer"] == "uniform"
+        metadata = file.metadata()
+        assert metadata["version"] == "120"
+        assert metadata["fingerprint"] == text
+        assert json.loads(metadata["metrics"]) == {}
+        assert json.loads(metadata["tables"])["emb_a/embeddings:0"]["initializer"] == "uniform"
         assert file.get_slice("emb_a/embeddings:0.vectors")[2:4].shape == (2, 4)
 
 
@@ -218,7 +218,7 @@ def test_matrix(run: Version, tmp_path: Path) -> None:
 
 
 def test_initializers() -> None:
-    """Known initializers draw what Keras draws; a number is itself; an unknown one is told."""
+    """Known initializers draw what Keras draws; a number is itself; an unknown one is an error."""
     assert draw("0.5", "t", 2, 3, 5, 0).tolist() == [[0.5, 0.5], [0.5, 0.5]]
     assert abs(float(draw("normal", "t", 4, 0, 5000, 1).std()) - 0.05) < 0.002
     assert np.array_equal(draw("uniform", "t", 2, 0, 3000, 1)[1000:1100], draw("uniform", "t", 2, 1000, 1100, 1))
@@ -310,7 +310,7 @@ def test_file_names(name: str) -> None:
 
 
 def test_colliding_names() -> None:
-    """Two names that one file would be somewhere, and names too long for a file, are told."""
+    """Two names that one file would be somewhere, and names too long for a file, are refused."""
     for names in (["a", "A"], ["x" * 300], ["straße", "STRASSE"]):
         if names == ["straße", "STRASSE"]:
             check_names(names)  # written as %C3%9F: two files

@@ -41,8 +41,8 @@ def load(name: str, path: Path) -> dict[str, Any]:
     """Open what was exported with the framework's own library: numpy arrays by name."""
     if name == "torch":
         torch = need("torch")
-        held = torch.load(path, weights_only=True)
-        return {n: t.numpy() for n, t in held.items() if n != "__edl_ckpt__"}
+        loaded = torch.load(path, weights_only=True)
+        return {n: t.numpy() for n, t in loaded.items() if n != "__edl_ckpt__"}
     if name == "tensorflow":
         reader = need("tensorflow").train.load_checkpoint(str(path / "model"))
         return {n: np.asarray(reader.get_tensor(n)) for n in reader.get_variable_to_shape_map()}
@@ -69,15 +69,15 @@ def test_golden(tmp_path: Path, name: str, case: str, expected: Any) -> None:
     result = export_version(source, str(output), format_name="tensorflow" if name == "tensorflow" else None)
     assert result.proved
     group, _, key = case.partition("/")
-    said = expected["current"] if group == "current" else expected["legacy"][key]
+    model = expected["current"] if group == "current" else expected["legacy"][key]
     arrays = load(name, output)
-    for variable, held in said["dense"].items():
-        assert (str(arrays[variable].dtype), list(arrays[variable].shape)) == (held["dtype"], held["shape"])
-        assert arrays[variable].tobytes() == base64.b64decode(held["base64"])
-    for table, held in said["tables"].items():
-        assert arrays[f"{table}.ids"].tolist() == held["ids"]
-        if held["ids"]:
-            assert arrays[f"{table}.vectors"].tobytes() == base64.b64decode(held["vectors_base64"])
+    for variable, entry in model["dense"].items():
+        assert (str(arrays[variable].dtype), list(arrays[variable].shape)) == (entry["dtype"], entry["shape"])
+        assert arrays[variable].tobytes() == base64.b64decode(entry["base64"])
+    for table, entry in model["tables"].items():
+        assert arrays[f"{table}.ids"].tolist() == entry["ids"]
+        if entry["ids"]:
+            assert arrays[f"{table}.vectors"].tobytes() == base64.b64decode(entry["vectors_base64"])
     imported = import_arrays(str(output), str(tmp_path / "run"), 5, 3)
     assert imported.fingerprint == result.fingerprint
     assert verify_version(only(tmp_path / "run")).ok
@@ -107,9 +107,9 @@ def test_many_parts(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) 
         return
     export_version(run, str(half), format_name=kind, selection=Selection(dtype="bfloat16"))
     if name == "torch":
-        held = need("torch").load(half, weights_only=True)
-        assert str(held["a/t.vectors"].dtype) == "torch.bfloat16"
-        assert held["a/t.vectors"][0].tolist() == [0, 1, 2, 3]
+        loaded = need("torch").load(half, weights_only=True)
+        assert str(loaded["a/t.vectors"].dtype) == "torch.bfloat16"
+        assert loaded["a/t.vectors"][0].tolist() == [0, 1, 2, 3]
     else:
         reader = need("tensorflow").train.load_checkpoint(str(half / "model"))
         assert reader.get_variable_to_dtype_map()["a/t.vectors"].name == "bfloat16"
@@ -142,9 +142,9 @@ def test_bad_torch_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: 
     else:
         torch.save({"a": torch.ones(1000)}, path)
         path.write_bytes(path.read_bytes()[:1500])
-    with pytest.raises(EdlCkptError) as told:
+    with pytest.raises(EdlCkptError) as caught:
         import_arrays(str(path), str(tmp_path / "run"), 1, 1)
-    assert told.value.exit_code in {5, 15}
+    assert caught.value.exit_code in {5, 15}
     assert os.listdir(tmp_path) == ["m.pt"]
 
 
@@ -183,8 +183,8 @@ def test_tensorflow_variables(tmp_path: Path) -> None:
     names = tmp_path / "map.json"
     names.write_text(json.dumps({}))
     import_arrays(prefix, str(tmp_path / "run"), 1, 2)
-    with open_checkpoint(only(tmp_path / "run")) as held:
-        assert held.variable("w/.ATTRIBUTES/VARIABLE_VALUE").tolist() == [[0, 1, 2], [3, 4, 5]]
+    with open_checkpoint(only(tmp_path / "run")) as checkpoint:
+        assert checkpoint.variable("w/.ATTRIBUTES/VARIABLE_VALUE").tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 @pytest.mark.parametrize("name", ["pyarrow", "torch", "tensorflow"])
@@ -193,11 +193,11 @@ def test_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: st
     for module in [m for m in sys.modules if m.partition(".")[0] == name]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(UnsupportedError) as told:
+    with pytest.raises(UnsupportedError) as caught:
         export_version(
             only(GOLDEN / "current/ps2"),
             str(tmp_path / OUTPUTS[name]),
             format_name="tensorflow" if name == "tensorflow" else None,
         )
-    assert f"edl-ckpt[{'arrow' if name == 'pyarrow' else name}]" in str(told.value.hint)
+    assert f"edl-ckpt[{'arrow' if name == 'pyarrow' else name}]" in str(caught.value.hint)
     assert os.listdir(tmp_path) == []

@@ -91,7 +91,7 @@ def test_foreign_arrays(tmp_path: Path) -> None:
 
 
 def test_wrong_tables(tmp_path: Path) -> None:
-    """Ids that are floats, twice there or of another count, and names that are not there, are told; nothing is made."""
+    """Ids that are floats, that occur twice or are not as many as vectors, and unknown names, are errors."""
     good: dict[str, Any] = {"t.vectors": np.ones((3, 2), np.float32)}
     cases: list[tuple[dict[str, Any], NameMap, type[EdlCkptError]]] = [
         ({"t.ids": np.array([1.0, np.nan, 2.0])}, NameMap(), UsageError),
@@ -158,9 +158,9 @@ ENTRY = {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}
 def test_lying_safetensors(tmp_path: Path, data: bytes) -> None:
     """A header that lies is an error with the file and an offset, before anything is allocated or made."""
     (tmp_path / "m.safetensors").write_bytes(data)
-    with pytest.raises(CorruptError) as told:
+    with pytest.raises(CorruptError) as caught:
         import_arrays(str(tmp_path / "m.safetensors"), str(tmp_path / "run"), 1, 1)
-    assert told.value.path
+    assert caught.value.path
     assert not (tmp_path / "run").exists()
 
 
@@ -243,8 +243,8 @@ def test_hostile_index(tmp_path: Path) -> None:
     ],
 )
 def test_bad_maps(tmp_path: Path, text: str) -> None:
-    """A map that says something else than names is a mistake, told with its file."""
+    """A map with anything but names is a usage error that names its file."""
     (tmp_path / "map.toml").write_text(text)
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as caught:
         read_map(str(tmp_path / "map.toml"))
-    assert told.value.path
+    assert caught.value.path

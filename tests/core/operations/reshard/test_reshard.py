@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from edl_ckpt.core.errors import (
 )
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.model import TableEntry
+from edl_ckpt.core.operations.reshard import execute
 from edl_ckpt.core.operations.reshard import survey as surveying
 from edl_ckpt.core.storage import files
 from edl_ckpt.core.storage.interface import RangeReader
@@ -73,7 +75,7 @@ def test_identity(
         there = reshard_version(source, new, output=str(base / "b"))
     except CorruptError as error:
         assert error.code in {"unsupported-dtype", "content-size-mismatch", "malformed"}  # noqa: PT017
-        assert generation in {"v1", "v2"}  # several generations look alike when too little tells them apart
+        assert generation in {"v1", "v2"}  # several generations look alike when they differ in too little
         return
     back = reshard_version(only(base / "b"), old, output=str(base / "c"))
     assert there.fingerprint == back.fingerprint
@@ -112,7 +114,7 @@ def test_each_value_is_read_once(tmp_path: Path) -> None:
 
 
 def test_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No read of values is larger than the batch the plan promises, unless one row is."""
+    """No read of values is larger than a batch of the settings, unless one row is."""
     version = save_mixed(tmp_path / "a")
     seen: list[int] = []
     real = reader.read_rows
@@ -131,13 +133,44 @@ def test_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_locked(tmp_path: Path) -> None:
-    """In place a location is locked: another command that holds the lock makes it give up, with nothing changed."""
+    """The target is locked, in place or not: while another command holds the lock, a reshard changes nothing."""
     version = save_mixed(tmp_path / "a")
     before = files_but_seals(tmp_path / "a")
-    with location_lock(str(tmp_path / "a"), "test"), pytest.raises(LockedError, match="test"):
-        reshard_version(version, 3, wait_seconds=0.1)
-    assert files_but_seals(tmp_path / "a") == before
+    (tmp_path / "b").mkdir()
+    for output in (None, str(tmp_path / "b")):
+        place = output or str(tmp_path / "a")
+        with location_lock(place, "test"), pytest.raises(LockedError, match="test"):
+            reshard_version(version, 3, output=output, wait_seconds=0.1)
+        assert files_but_seals(tmp_path / "a") == before
+        assert list((tmp_path / "b").iterdir()) == []
+    reshard_version(version, 3, output=str(tmp_path / "b"), wait_seconds=0.1)
     reshard_version(version, 3, wait_seconds=0.1)
+
+
+def test_the_lock_is_held_while_a_version_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first byte to the copied metadata, another location's lock is held by the reshard."""
+    version = save_mixed(tmp_path / "a")
+    seen: list[str] = []
+
+    def locked(step: str) -> None:
+        with pytest.raises(LockedError, match="reshard"), location_lock(str(tmp_path / "b"), "test", wait_seconds=0):
+            pass
+        seen.append(step)
+
+    def checked(name: str) -> Callable[..., None]:
+        real = getattr(execute, name)
+
+        def function(*arguments: Any) -> None:
+            locked(name)
+            real(*arguments)
+
+        return function
+
+    for name in ("write_groups", "copy_metadata"):
+        monkeypatch.setattr(execute, name, checked(name))
+    reshard_version(version, 4, output=str(tmp_path / "b"), workers=1)
+    assert seen[0] == "write_groups"
+    assert seen[-1] == "copy_metadata"
 
 
 def test_memory_too_small_for_a_row(tmp_path: Path) -> None:
@@ -193,11 +226,11 @@ def test_a_bad_disk_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     flipped: list[int] = []
 
     def write(self: files.PreallocatedFile, offset: int, data: memoryview | bytes) -> None:
-        held = bytearray(memoryview(data).cast("B"))
-        if len(held) > 4000 and not flipped:
-            held[1234] ^= 16
+        damaged = bytearray(memoryview(data).cast("B"))
+        if len(damaged) > 4000 and not flipped:
+            damaged[1234] ^= 16
             flipped.append(1)
-        real(self, offset, bytes(held))
+        real(self, offset, bytes(damaged))
 
     monkeypatch.setattr(files.PreallocatedFile, "write", write)
     for output in (None, str(tmp_path / "b")):

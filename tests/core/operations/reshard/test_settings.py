@@ -1,0 +1,84 @@
+"""The settings of a reshard are arithmetic on sizes and on what the stores can do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl_ckpt.core.checkpoint.scan import VALUE_BATCH_BYTES
+from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.format import bulk
+from edl_ckpt.core.operations.reshard.settings import REMOTE_BATCH_BYTES, choose_settings
+from edl_ckpt.core.parallel import REMOTE_WORKERS
+from edl_ckpt.core.storage.interface import Properties
+from edl_ckpt.core.storage.local import LocalStore
+
+LOCAL = LocalStore.properties
+REMOTE = replace(
+    LOCAL, rename=False, exchange=False, trash=False, positional_write=False, round_trips=True, part_bytes=8 << 20
+)
+MIB = 1 << 20
+
+
+def store(properties: Properties) -> Any:
+    """Return a store of which only the properties are known."""
+    return SimpleNamespace(properties=properties)
+
+
+def test_local() -> None:
+    """Without limits, batches have the size of a cache, and the workers are as many as asked for."""
+    settings = choose_settings(1000, 64, LOCAL, store(LOCAL), workers=3)
+    assert (settings.workers, settings.batch_bytes, settings.spool) == (3, VALUE_BATCH_BYTES, False)
+    assert settings.warnings == ()
+    assert choose_settings(1000, 9 * MIB, LOCAL, store(LOCAL)).batch_bytes == 9 * MIB
+    with pytest.raises(UsageError, match="workers must be at least 1, got 0"):
+        choose_settings(1000, 64, LOCAL, store(LOCAL), workers=0)
+
+
+def test_far_storage() -> None:
+    """Far storage gets more workers, and larger requests when it is read."""
+    assert choose_settings(0, 64, REMOTE, store(LOCAL)).batch_bytes == REMOTE_BATCH_BYTES
+    assert choose_settings(0, 64, LOCAL, store(REMOTE)).batch_bytes == VALUE_BATCH_BYTES
+    for source, target in ((REMOTE, LOCAL), (LOCAL, REMOTE)):
+        assert choose_settings(0, 64, source, store(target)).workers >= REMOTE_WORKERS
+
+
+@given(st.integers(1, 1 << 34), st.integers(0, 1 << 40), st.integers(0, 1 << 22), st.integers(1, 64))
+def test_a_limit_is_kept(limit: int, id_bytes: int, row_bytes: int, workers: int) -> None:
+    """All workers together keep within the limit, or the error says how much is needed at least."""
+    try:
+        settings = choose_settings(id_bytes, row_bytes, LOCAL, store(LOCAL), workers=workers, max_memory_bytes=limit)
+    except UsageError as error:
+        assert f"one row of {row_bytes} bytes" in error.message  # noqa: PT017 - no error is as good
+        assert limit < 24 * 4096 + 2 * max(row_bytes, bulk.CHUNK_BYTES)
+        return
+    each = 24 * settings.piece_bytes + 2 * settings.batch_bytes
+    assert settings.workers * each <= limit
+    assert 1 <= settings.workers <= workers
+    assert settings.batch_bytes >= row_bytes
+    assert settings.proof_batch_bytes <= max(settings.batch_bytes, limit // (2 * settings.workers))
+
+
+def test_workers_are_given_up_first() -> None:
+    """Under a small limit there are fewer workers, not an error."""
+    many = choose_settings(0, MIB, LOCAL, store(LOCAL), workers=8, max_memory_bytes=10 * MIB)
+    assert 1 < many.workers < 8
+    assert choose_settings(0, MIB, LOCAL, store(LOCAL), workers=8, max_memory_bytes=3 * MIB).workers == 1
+
+
+def test_open_parts() -> None:
+    """Uploads whose open parts do not fit get fewer workers; where one worker is too many, shards are spooled."""
+    shards = [100 * MIB] * 4
+    plain = choose_settings(0, 64, LOCAL, store(REMOTE), shard_bytes=shards, workers=8)
+    assert (plain.workers, plain.spool) == (8, False)
+    fewer = choose_settings(0, 64, LOCAL, store(REMOTE), shard_bytes=shards, workers=8, max_memory_bytes=512 * MIB)
+    assert (fewer.workers < 8, fewer.spool) == (True, False)
+    small = choose_settings(0, 64, LOCAL, store(REMOTE), shard_bytes=shards, workers=8, max_memory_bytes=64 * MIB)
+    assert small.spooled_bytes == 4 * 6 * 8 * MIB
+    (warning,) = small.warnings
+    assert warning.startswith("the open parts of all uploads would take 192.0 MiB of memory: shards are spooled")
