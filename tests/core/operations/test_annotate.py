@@ -66,11 +66,13 @@ def test_each_writer_takes_the_lock(run: Path, name: str) -> None:
 
 
 def test_modes_and_moved_tags(run: Path) -> None:
-    """`mode` declares the better end of the metrics that are set; `move` takes a tag from its other versions."""
+    """`mode` declares the better end of metrics; a tag leaves its other versions unless `also` is set."""
     set_metrics(at(run, 20), {"f1": 0.1}, mode="min")
     assert list_versions(run).modes == {"f1": "min"}
-    add_tag(at(run, 20), "prod", move=True)
+    assert add_tag(at(run, 20), "prod") == (9,)
     assert [v.tags for v in list_versions(run).versions] == [(), ("prod",), ()]
+    assert add_tag(at(run, 9), "prod", also=True) == ()
+    assert [v.tags for v in list_versions(run).versions] == [("prod",), ("prod",), ()]
     with pytest.raises(UsageError, match="mode must be max or min, got 'most'"):
         set_metrics(at(run, 20), {"f1": 1.0}, mode="most")
     with pytest.raises(UsageError, match="mode must be max or min, got 'most'"):
