@@ -12,7 +12,8 @@ from edl_ckpt.core import words
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from edl_ckpt.core.operations.copy import CopyPlan, CopyResult
+    from edl_ckpt.core.operations.copy.execute import CopyResult
+    from edl_ckpt.core.operations.copy.plan import CopyPlan
 
 
 def document(result: CopyResult) -> dict[str, Any]:

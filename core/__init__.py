@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from edl_ckpt.core.format.model import CheckpointRef, Listing, ShardIndex, State, Version
     from edl_ckpt.core.format.placement import row_owners, variable_owner
     from edl_ckpt.core.operations.annotate import add_tag, remove_metrics, remove_tag, set_metrics, set_modes, set_note
-    from edl_ckpt.core.operations.copy import CopyPlan, CopyResult, execute_copy, plan_copy
+    from edl_ckpt.core.operations.copy.execute import CopyResult, execute_copy
+    from edl_ckpt.core.operations.copy.plan import CopyPlan, plan_copy
     from edl_ckpt.core.operations.diff import DiffResult, diff_versions
     from edl_ckpt.core.operations.export import ExportResult, Selection, export_version
     from edl_ckpt.core.operations.importing import ImportResult, NameMap, import_arrays, import_checkpoint, read_map
@@ -97,7 +98,8 @@ _HOMES: Final = {
     "format.model": ("CheckpointRef", "Listing", "ShardIndex", "State", "Version"),
     "format.placement": ("row_owners", "variable_owner"),
     "operations.annotate": ("add_tag", "remove_metrics", "remove_tag", "set_metrics", "set_modes", "set_note"),
-    "operations.copy": ("CopyPlan", "CopyResult", "execute_copy", "plan_copy"),
+    "operations.copy.execute": ("CopyResult", "execute_copy"),
+    "operations.copy.plan": ("CopyPlan", "plan_copy"),
     "operations.diff": ("DiffResult", "diff_versions"),
     "operations.export": ("ExportResult", "Selection", "export_version"),
     "operations.importing": ("ImportResult", "NameMap", "import_arrays", "import_checkpoint", "read_map"),

@@ -42,7 +42,8 @@ def copy_command(
     refused.
     """
     from edl_ckpt.cli import render_copy
-    from edl_ckpt.core.operations.copy import execute_copy, plan_copy
+    from edl_ckpt.core.operations.copy.execute import execute_copy
+    from edl_ckpt.core.operations.copy.plan import plan_copy
 
     if len(words) > 2 or "@" in words[-1].rpartition("/")[2]:
         raise UsageError("expected [REF] LOCATION; the copy has the same version number")

@@ -1,8 +1,8 @@
-"""How something new becomes visible, and how a crash half-way is settled."""
+"""How a version becomes visible, and how an interrupted commit is finished, rolled back or resumed."""
 
 from __future__ import annotations
 
-from edl_ckpt.core.commit.interface import LockedLocation, VersionOutput
+from edl_ckpt.core.commit.interface import LockedLocation, Resume, VersionOutput
 from edl_ckpt.core.commit.local import LocalOutput
 from edl_ckpt.core.commit.remote import RemoteOutput
 from edl_ckpt.core.format.model import Version
@@ -19,13 +19,14 @@ def open_output(
     replaces: Version | None = None,
     keep_old: bool = False,
     spool: bool = False,
+    resumes: Resume | None = None,
 ) -> VersionOutput:
-    """Return where to write a version of a location; `replaces` is the one whose place it takes, if any.
+    """Return where to write a version of a locked location; `replaces` is the version whose place it takes, if any.
 
-    `spool` has a remote version written to the
-    local disk first, where its parts would take too much memory (`open_memory`).
+    `keep_old` moves the replaced shards to the trash. `spool` writes a remote version to the local disk first, where
+    its parts would take too much memory (`open_memory`). `resumes` continues an interrupted run of the same work.
     """
     store = open_store(place.location)
     if isinstance(store, LocalStore):
-        return LocalOutput(store, layout, number, purpose, replaces, keep_old=keep_old)
-    return RemoteOutput(store, layout, number, purpose, replaces, spool=spool)
+        return LocalOutput(store, layout, number, purpose, replaces=replaces, keep_old=keep_old, resumes=resumes)
+    return RemoteOutput(place, store, layout, number, purpose, replaces=replaces, spool=spool, resumes=resumes)

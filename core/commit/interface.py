@@ -6,11 +6,12 @@ opens an output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
+from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.model import ShardFile, State, Version
 from edl_ckpt.core.format.names import Layout
 from edl_ckpt.core.state.seal import Seal
@@ -25,8 +26,6 @@ class LockedLocation:
     location: Location
     is_exclusive: bool
     """False on storage without locks: there the user was warned, and other processes may be writing."""
-    settled: tuple[str, ...] = ()
-    """What was finished or undone for dead commands when the lock was taken, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +43,44 @@ Prove = Callable[[Written], Seal]
 """Reads a written version back, raises an error unless it equals its source, and returns its seal."""
 
 
+Note = list[str]
+"""What a writer wants to know of a finished shard when it resumes: the checksums of its chunks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """How a later run of the same work is recognised, so that it does not repeat the shards that are finished."""
+
+    source: str
+    """A digest of what the shards are made from: only a run with the same source resumes."""
+    lengths: tuple[int, ...]
+    """How many items the note of each shard has; a note of another length is damaged."""
+
+    def accepts(self, shard: int, note: Note | None) -> bool:
+        """Say whether the note of a finished shard can be used."""
+        return note is not None and len(note) == self.lengths[shard]
+
+
 class VersionOutput(Protocol):
-    """A version being written; a context manager that leaves nothing of what was not published."""
+    """A version being written; a context manager that leaves nothing of what was not published.
+
+    The exception is a resumable output: it keeps the finished shards when its run is interrupted.
+    """
+
+    @property
+    def resumed(self) -> Mapping[int, Note]:
+        """Return the notes of the shards that an interrupted run had finished: they are not written again."""
+        ...
 
     def create(self, sizes: Sequence[int]) -> Sequence[Sink]:
-        """Begin all shards, of these sizes; NoSpaceError when there is no room for them."""
+        """Begin all shards, of these sizes; NoSpaceError when there is no room for them.
+
+        A shard in `resumed` gets a sink that must not be written to.
+        """
+        ...
+
+    def finish(self, shard: int, note: Note) -> None:
+        """Make a shard of a resumable output safe, and remember it with a note."""
         ...
 
     def publish(self, prove: Prove) -> None:
@@ -62,8 +94,21 @@ class VersionOutput(Protocol):
     ) -> None: ...
 
 
+class FinishedSink:
+    """Stands for a shard that an interrupted run had finished."""
+
+    bytes_written = 0
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def write(self, offset: int, data: memoryview | bytes) -> None:
+        """Raise EdlCkptError: the bytes are there already."""
+        raise EdlCkptError(f"{len(data)} bytes for a shard that is finished", path=self.path, offset=offset)
+
+
 def written_version(location: Location, directory: str, layout: Layout, number: int, sizes: Sequence[int]) -> Version:
-    """Return a version that we wrote, as a listing would show it."""
+    """Return a version that this process wrote, as a listing shows it but for its times."""
     shards = tuple(
         ShardFile(i, len(sizes), f"{directory}/{layout.shard_file(i, len(sizes))}", size, 0.0)
         for i, size in enumerate(sizes)

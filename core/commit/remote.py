@@ -1,39 +1,54 @@
-"""Where a new version goes: staged, proved, and made visible whole, on a local disk or on storage without rename.
+"""How a version becomes visible on storage without rename: uploaded, completed back to back, proved, sealed last.
 
-Locally that is one rename of a staged directory. Remote files appear one by one, each whole, so all of them are first
-uploaded to the last byte, then completed back to back, read back and proved, and sealed last. To replace a version
-there, objects that are no shards stand in its directory as long as both sets are in it: ElasticDL takes a directory for
-whole when it has as many entries as the first name says, whatever the order, and with these there are always more.
+Every operation that writes a version uses one `RemoteOutput` with one journal. Remote files appear one by one, each
+whole. So all shards are first uploaded to the last byte, then completed together, then read back, and sealed at the
+end. An orderly failure removes the shards that were completed, so that no reader finds a part of a version. After a
+kill, the journal tells the next process which uploads and objects are ours. A resumable output keeps the uploads of
+finished shards open; what an earlier run made visible is read back before it is sealed.
+
+To replace a version, placeholder objects stand in its directory as long as both sets of shards are in it. ElasticDL
+takes a directory for complete when it has as many entries as the first name says; with the placeholders there are
+always more, so it never takes the mixture for a complete version.
 """
 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
-from edl_ckpt.core.commit.interface import Prove, Written, written_version
-from edl_ckpt.core.commit.local import JOURNAL_SCHEMA
-from edl_ckpt.core.errors import EdlCkptError, RefusedError
+from edl_ckpt.core.commit.interface import (
+    FinishedSink,
+    LockedLocation,
+    Note,
+    Prove,
+    Resume,
+    Written,
+    written_version,
+)
+from edl_ckpt.core.commit.journal import Journal, discarded_copy, parse_journal
+from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError, RefusedError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import Layout
 from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.parallel import run_parallel
-from edl_ckpt.core.state.owner import describe
-from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, seal_file
+from edl_ckpt.core.state.owner import describe, format_owner, is_me, is_presumed_dead
+from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, resumable_stage, seal_file
 from edl_ckpt.core.state.seal import base_name, seal_bytes
 from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, Sink, Store
 
 OPEN_PARTS: Final = 5
 """Parts of an object that are open beside those being filled: its ids, and the edges between values and ids."""
 OUTPUT_MEMORY_BYTES: Final = 512 << 20
-"""What open parts may take together when nothing else is said; with more, a version is spooled to the local disk."""
+"""What open parts may take together by default; with more, a version is spooled to the local disk."""
+UPLOAD_BYTES: Final = 8 << 20
+"""How many bytes of a local file are read and uploaded at a time."""
 _COMPLETIONS: Final = 16
-ACTIVE: Final[set[str]] = set()
-"""The remote stages that this process is at work in: its other journals are of work that failed."""
-_UPLOAD_BYTES: Final = 8 << 20
+"""How many objects are begun, completed or dropped at a time."""
 
 
 def open_memory(store: Store, sizes: Sequence[int], workers: int) -> int:
@@ -48,97 +63,221 @@ def open_memory(store: Store, sizes: Sequence[int], workers: int) -> int:
 
 
 class RemoteOutput:
-    """A version that appears file by file, after everything was uploaded."""
+    """A version that is written as objects, which become visible one by one after all of them were uploaded."""
 
     def __init__(
-        self, store: ObjectStore, layout: Layout, number: int, purpose: str, replaces: Version | None, *, spool: bool
+        self,
+        place: LockedLocation,
+        store: ObjectStore,
+        layout: Layout,
+        number: int,
+        purpose: str,
+        *,
+        replaces: Version | None,
+        spool: bool,
+        resumes: Resume | None,
     ) -> None:
+        self._place = place
         self._store = store
         self._layout = layout
         self._number = number
         self._purpose = purpose
         self._replaces = replaces
         self._spool = spool
-        self._stage = f"{STAGE_DIR}/{new_id()}"
+        self._resumes = resumes
+        self._stage = resumable_stage(number) if resumes else f"{STAGE_DIR}/{new_id()}"
         self._directory = base_name(replaces.path) if replaces else layout.version_dir(number)
-        self._objects: list[ObjectWriter] = []
-        self._sinks: list[Sink] = []
-        self._journal: dict[str, Any] = {}
+        self._names: list[str] = []
+        self._objects: dict[int, ObjectWriter] = {}
+        """The objects that this run completes; not those that an earlier run made visible."""
+        self._spooled: dict[int, _SpooledObject] = {}
+        self._resumed: dict[int, Note] = {}
+        self._journal: Journal | None = None
         self._decided = False
+        self._lock = threading.Lock()
+
+    @property
+    def resumed(self) -> Mapping[int, Note]:
+        """Return the notes of the shards that an interrupted run had finished."""
+        return self._resumed
 
     def __enter__(self) -> Self:
-        ACTIVE.add(self._stage)
         return self
 
     def create(self, sizes: Sequence[int]) -> Sequence[Sink]:
-        """Begin all uploads, and write down which they are."""
-        names = [self._layout.shard_file(i, len(sizes)) for i in range(len(sizes))]
+        """Begin all uploads, or take over those that an interrupted run had finished; list them in the journal."""
+        self._names = [self._layout.shard_file(i, len(sizes)) for i in range(len(sizes))]
         old = [base_name(shard.path) for shard in self._replaces.shards] if self._replaces else []
-        if set(names) & set(old):
+        if set(self._names) & set(old):
             raise RefusedError(
-                "on storage without rename a version cannot be replaced by one of as many shards",
+                "storage without rename cannot replace a version with one of the same shard count",
                 path=self._store.path(self._directory),
                 hint="try: --output LOCATION",
             )
-        for name, size in zip(names, sizes, strict=True):
-            self._objects.append(self._store.new_object(f"{self._directory}/{name}", size))
-        self._sinks = [_Spooled(o) for o in self._objects] if self._spool else list(self._objects)
-        uploads = list(run_parallel(lambda o: o.begin(), self._objects, _COMPLETIONS))
-        self._journal = {
-            "schema": JOURNAL_SCHEMA,
-            "owner": describe(self._purpose),
-            "version": self._number,
-            "directory": self._directory,
-            "new": dict(zip(names, sizes, strict=True)),
-            "uploads": {n: u for n, u in zip(names, uploads, strict=True) if u},
-            "write_ids": {n: o.write_id for n, o in zip(names, self._objects, strict=True)},
-            "old": old,
-            "markers": marker_names(len(old), len(names)) if old else [],
-            "seal": None,
-        }
+        wanted = dict(zip(self._names, sizes, strict=True))
+        earlier = self._earlier_journal(wanted)
+        if earlier is None and not old and self._store.names(self._directory):
+            raise RefusedError("exists already; nothing was changed", path=self._store.path(self._directory))
+        write_ids = {} if earlier is None else self._take_over(earlier)
+        fresh = [i for i in range(len(sizes)) if i not in self._resumed]
+        for i in fresh:
+            self._objects[i] = self._store.new_object(self._relative(i), sizes[i])
+        for _ in run_parallel(lambda i: self._objects[i].begin(), fresh, _COMPLETIONS):
+            pass
+        self._journal = Journal(
+            self._number,
+            self._directory,
+            owner=describe(self._purpose),
+            sizes=wanted,
+            source=self._resumes.source if self._resumes else "",
+            finished={self._names[i]: note for i, note in self._resumed.items()},
+            uploads={self._names[i]: item.upload_id for i, item in self._objects.items() if item.upload_id},
+            write_ids=write_ids | {self._names[i]: item.write_id for i, item in self._objects.items()},
+            old=tuple(old),
+            markers=tuple(marker_names(len(old), len(sizes)) if old else ()),
+        )
         self._write_journal()
-        return self._sinks
+        if self._spool:
+            self._spooled = {i: _SpooledObject(self._objects[i]) for i in fresh}
+        return [self._sink(i) for i in range(len(sizes))]
+
+    def _relative(self, shard: int) -> str:
+        return f"{self._directory}/{self._names[shard]}"
+
+    def _sink(self, shard: int) -> Sink:
+        if shard in self._resumed:
+            return FinishedSink(self._store.path(self._relative(shard)))
+        return self._spooled[shard] if shard in self._spooled else self._objects[shard]
 
     def _write_journal(self) -> None:
-        self._store.write_small(f"{self._stage}/{JOURNAL}", json.dumps(self._journal).encode())
+        assert self._journal is not None  # noqa: S101 - made by `create`
+        self._store.write_small(f"{self._stage}/{JOURNAL}", self._journal.to_bytes())
+
+    def _earlier_journal(self, wanted: Mapping[str, int]) -> Journal | None:
+        """Return the journal of an interrupted run of the same work; what another work left is dropped."""
+        if self._resumes is None:
+            return None
+        data = self._store.read_small(f"{self._stage}/{JOURNAL}")
+        try:
+            journal = None if data is None else parse_journal(data)
+        except ValueError:  # it says nothing that can be relied on
+            return None
+        if journal is None:
+            return None
+        if not self._place.is_exclusive:
+            found = self._store.stat(f"{self._stage}/{JOURNAL}")
+            age = found.age_seconds if found else 0.0
+            if not is_me(journal.owner) and not is_presumed_dead(dict(journal.owner), age):
+                owner = format_owner(dict(journal.owner))
+                raise LockedError(f"{owner} is writing there", path=self._store.path(self._directory))
+        same = (journal.directory, journal.sizes) == (self._directory, wanted)
+        if same and journal.source == self._resumes.source:
+            return journal
+        settle_remote(self._store, self._stage, journal)
+        return None
+
+    def _take_over(self, earlier: Journal) -> dict[str, str]:
+        """Take over the finished shards of an interrupted run, and drop its other uploads; return their write ids."""
+        assert self._resumes is not None  # noqa: S101 - or there is no earlier journal
+        write_ids: dict[str, str] = {}
+        for i, name in enumerate(self._names):
+            note, upload_id = earlier.finished.get(name), earlier.uploads.get(name, "")
+            write_id = earlier.write_ids.get(name, "")
+            if note is not None and self._resumes.accepts(i, note):
+                item = None
+                visible = is_visible(self._store, self._relative(i), write_id)
+                if not visible and upload_id:
+                    record = {"upload_id": upload_id, "write_id": write_id}
+                    item = self._store.resume_object(self._relative(i), earlier.sizes[name], record)
+                if item is not None:
+                    self._objects[i] = item
+                if visible or item is not None:
+                    self._resumed[i], write_ids[name] = note, write_id
+                    continue
+            if upload_id:
+                self._store.abort_upload(self._relative(i), upload_id)
+        return write_ids
+
+    def finish(self, shard: int, note: Note) -> None:
+        """Make sure that a shard is uploaded, and note in the journal that it is.
+
+        An object of one part is in memory until it is completed, so its note can wait until `publish`.
+        """
+        item = self._objects[shard]
+        item.finish()
+        with self._lock:
+            assert self._journal is not None  # noqa: S101 - made by `create`
+            self._journal = replace(self._journal, finished={**self._journal.finished, self._names[shard]: note})
+            if item.upload_id:
+                self._write_journal()
 
     def publish(self, prove: Prove) -> None:
-        """Complete all, read them back, and only then let the old ones go."""
-        for sink in self._sinks:
-            if isinstance(sink, _Spooled):
-                sink.drain()
-        for item in self._objects:
+        """Complete all objects, prove them, and only then remove the shards that they replace."""
+        assert self._journal is not None  # noqa: S101 - made by `create`
+        for spooled in self._spooled.values():
+            spooled.drain()
+        for item in self._objects.values():
             item.finish()
+        if self._resumes and any(item.write_id and not item.upload_id for item in self._objects.values()):
+            self._write_journal()  # so that a later run knows the shards of one part when they are visible
         if not self._replaces:
-            self._store.remove(seal_file(self._number))  # of a version that had this number once
-        for name in self._journal["markers"]:
+            self._store.remove(seal_file(self._number))  # of another version that once had this number
+        for name in self._journal.markers:
             self._store.write_small(f"{self._directory}/{name}", b"")
-        for _ in run_parallel(lambda o: o.complete(), self._objects, _COMPLETIONS):
+        for _ in run_parallel(lambda o: o.complete(), list(self._objects.values()), _COMPLETIONS):
             pass
-        sizes = [item.size_bytes for item in self._objects]
-        directory = self._store.path(self._directory)
-        version = written_version(self._store.location, directory, self._layout, self._number, sizes)
-        seal = prove(Written(version, staged=False, verified=all(item.verified for item in self._objects)))
-        self._journal["seal"] = json.loads(seal_bytes(seal))
-        self._decided = True  # from here on only what the journal on the storage says is done, by us or by `recover`
+        seal = prove(self._written())
+        self._journal = replace(self._journal, seal=json.loads(seal_bytes(seal)))
+        self._decided = True  # from here on the journal on the storage decides, here or in `recover`
         if self._replaces:
             self._write_journal()
         settle_remote(self._store, self._stage, self._journal)
 
+    def _written(self) -> Written:
+        assert self._journal is not None  # noqa: S101 - made by `create`
+        directory, sizes = self._store.path(self._directory), list(self._journal.sizes.values())
+        version = written_version(self._store.location, directory, self._layout, self._number, sizes)
+        # Objects completed by an earlier run have not been verified in this one.
+        is_ours = len(self._objects) == len(sizes)
+        return Written(
+            version, staged=False, verified=is_ours and all(item.verified for item in self._objects.values())
+        )
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for sink in self._sinks:
-            if isinstance(sink, _Spooled):
-                sink.close()
-        ACTIVE.discard(self._stage)
-        if self._decided or not self._objects:
+        for spooled in self._spooled.values():
+            spooled.close()
+        if self._decided:
             return
-        for _ in run_parallel(self._drop, self._objects, _COMPLETIONS):
+        kept = [] if self._resumes is None or isinstance(error, CorruptError) else self._to_keep()
+        dropped = [item for i, item in self._objects.items() if i not in kept]
+        for _ in run_parallel(self._drop, dropped, _COMPLETIONS):
             pass
+        if self._journal is None:
+            return
         with suppress(EdlCkptError):
-            if self._journal:
+            if not kept:
                 settle_remote(self._store, self._stage, self._journal)
+                return
+            names = {self._names[i] for i in kept}
+            self._journal = replace(
+                self._journal,
+                finished={name: note for name, note in self._journal.finished.items() if name in names},
+                uploads={name: upload for name, upload in self._journal.uploads.items() if name in names},
+            )
+            self._write_journal()
+
+    def _to_keep(self) -> list[int]:
+        """Return the finished shards that a later run can take over: open uploads, and what an earlier run completed.
+
+        Objects that this run completed are not among them: no reader may find a part of a version.
+        """
+        noted = list(self._resumed)
+        if self._journal is not None:
+            noted = [i for i, name in enumerate(self._names) if name in self._journal.finished]
+        waiting = {i for i, item in self._objects.items() if item.upload_id and not item.completed}
+        return [i for i in noted if i in waiting or i not in self._objects]
 
     def _drop(self, item: ObjectWriter) -> None:
         with suppress(EdlCkptError):
@@ -157,56 +296,79 @@ def marker_names(old: int, new: int) -> list[str]:
     return [f"resharding-0.{k}" for k in range(max(new - old, 0) + 1)]
 
 
-def settle_remote(store: ObjectStore, stage: str, journal: Mapping[str, Any]) -> str:
-    """Finish what the journal of a remote stage began, or undo it; return what was done. Each step may be done again.
+def is_visible(store: ObjectStore, relative: str, write_id: str) -> bool:
+    """Say whether an object is visible that was written under a write id."""
+    found = store.stat(relative) if write_id else None
+    return found is not None and found.write_id == write_id
 
-    What was proved is finished: the old shards go, the seal comes, the markers go last. What was not proved is undone:
-    its uploads are aborted, and of its objects those removed that are known to be its own. Neither set is touched
-    unless the other one is seen to be whole: then RefusedError, and nothing is done. A new version all of whose shards
-    appeared stays: somebody may count on it by now.
+
+def settle_remote(store: ObjectStore, stage: str, journal: Journal) -> str:
+    """Finish a commit as its journal says, or undo it; return what was done. Every step may be repeated.
+
+    A commit that was proved is finished: the old shards are removed, the seal is written, the placeholders go last. One
+    that was not proved is undone: its uploads are aborted, and its own objects are removed. One set of shards is only
+    removed when the other one is complete; if neither is, RefusedError, and nothing is changed. A new version all of
+    whose shards are visible stays: a job may rely on it by now.
     """
-    directory, version = str(journal["directory"]), int(journal["version"])
-    if not journal["old"] and not journal.get("seal") and _all_there(store, directory, journal):
-        store.remove(f"{stage}/{JOURNAL}")
-        return f"version {version} is there whole, and was not sealed any more: verify --seal does that"
-    other = journal["new"] if journal.get("seal") else dict.fromkeys(journal["old"])
-    for name, size in other.items():
-        found = store.stat(f"{directory}/{name}")
-        if found is None or size not in {None, found.size_bytes}:
-            raise RefusedError(
-                f"{name} is not as the journal says: nothing was changed",
-                path=store.path(directory),
-                hint=f"look at {store.path(stage)}/{JOURNAL}",
-            )
-    if journal.get("seal"):
-        store.remove_many([f"{directory}/{name}" for name in journal["old"]])
-        store.write_small(seal_file(version), (json.dumps(journal["seal"], ensure_ascii=False) + "\n").encode())
-        done = f"version {version} is the new one, whole: what was left to do for it is done"
+    if journal.seal is not None:
+        done = _finish(store, journal)
+    elif not journal.old and _all_visible(store, journal):
+        done = f"version {journal.version} is complete but not sealed; to seal it: edl-ckpt verify --seal"
     else:
-        for name, upload_id in journal["uploads"].items():
-            store.abort_upload(f"{directory}/{name}", upload_id)
-        for name, write_id in journal["write_ids"].items():
-            found = store.stat(f"{directory}/{name}") if write_id or journal["old"] else None
-            # Where a version was to be replaced the lock was held: what has the new names is what we put there.
-            if found is not None and (found.write_id == write_id or (journal["old"] and not write_id)):
-                store.remove(f"{directory}/{name}")
-        old = "is the old one, whole" if journal["old"] else "was not finished"
-        done = f"version {version} {old}: what was to be written is dropped"
-    store.remove_many([f"{directory}/{name}" for name in journal["markers"]])
+        done = _undo(store, journal)
+    store.remove_many([f"{journal.directory}/{name}" for name in journal.markers])
     store.remove(f"{stage}/{JOURNAL}")
     return done
 
 
-def _all_there(store: ObjectStore, directory: str, journal: Mapping[str, Any]) -> bool:
+def _finish(store: ObjectStore, journal: Journal) -> str:
+    if journal.old:
+        _check_complete(store, journal, journal.sizes)
+        store.remove_many([f"{journal.directory}/{name}" for name in journal.old])
+    seal = json.dumps(journal.seal, ensure_ascii=False) + "\n"
+    store.write_small(seal_file(journal.version), seal.encode("utf-8", "surrogatepass"))
+    return f"finished the replacement of version {journal.version}; the new version is in place"
+
+
+def _undo(store: ObjectStore, journal: Journal) -> str:
+    _check_complete(store, journal, dict.fromkeys(journal.old))
+    for name, upload_id in journal.uploads.items():
+        store.abort_upload(f"{journal.directory}/{name}", upload_id)
+    for name, write_id in journal.write_ids.items():
+        relative = f"{journal.directory}/{name}"
+        # Without write ids: a replacement holds the lock, so objects with the new names are its own.
+        ours = is_visible(store, relative, write_id) if write_id else bool(journal.old)
+        if ours:
+            store.remove(relative)
+    if journal.old:
+        return f"rolled back the replacement of version {journal.version}; the old version is in place"
+    if journal.source:
+        return discarded_copy(journal.version)
+    return f"removed the unfinished version {journal.version}"
+
+
+def _check_complete(store: ObjectStore, journal: Journal, shards: Mapping[str, int | None]) -> None:
+    """Raise RefusedError unless all of these shards are visible, with their sizes where they are known."""
+    for name, size in shards.items():
+        found = store.stat(f"{journal.directory}/{name}")
+        if found is None or size not in {None, found.size_bytes}:
+            raise RefusedError(
+                f"{name} is missing or has changed; nothing was changed",
+                path=store.path(journal.directory),
+                hint="neither the old version nor the new one is complete; look at both before you delete a file",
+            )
+
+
+def _all_visible(store: ObjectStore, journal: Journal) -> bool:
     """Say whether all shards that a journal names are visible, each the one that was uploaded."""
-    for name, size in journal["new"].items():
-        found = store.stat(f"{directory}/{name}")
-        if found is None or found.size_bytes != size or found.write_id not in {None, journal["write_ids"][name]}:
+    for name, size in journal.sizes.items():
+        found = store.stat(f"{journal.directory}/{name}")
+        if found is None or found.size_bytes != size or found.write_id not in {None, journal.write_ids.get(name)}:
             return False
-    return True
+    return bool(journal.sizes)
 
 
-class _Spooled:
+class _SpooledObject:
     """A shard that is written to the local disk first, and uploaded from its first byte to its last."""
 
     def __init__(self, item: ObjectWriter) -> None:
@@ -218,40 +380,20 @@ class _Spooled:
 
     @property
     def bytes_written(self) -> int:
+        """Return how many bytes were written to the local disk."""
         return self._file.bytes_written
 
     def write(self, offset: int, data: memoryview | bytes) -> None:
+        """Write all of `data` at `offset`."""
         self._file.write(offset, data)
 
     def drain(self) -> None:
-        for offset in range(0, self._item.size_bytes, _UPLOAD_BYTES):
-            size = min(_UPLOAD_BYTES, self._item.size_bytes - offset)
+        """Upload the file, and drop it."""
+        for offset in range(0, self._item.size_bytes, UPLOAD_BYTES):
+            size = min(UPLOAD_BYTES, self._item.size_bytes - offset)
             self._item.write(offset, self._file.read(offset, size))
         self.close()
 
     def close(self) -> None:
+        """Drop the file."""
         self._file.close()
-
-
-def drop_uploads(store: ObjectStore, progress: Mapping[str, Any], *, whole: bool) -> None:
-    """Abort the uploads that an interrupted copy had not finished; with `whole` those of whole shards too."""
-    for name, upload_id in dict(progress.get("open", {})).items():
-        store.abort_upload(f"{progress.get('folder', '')}/{name}", upload_id)
-    for record in dict(progress.get("shards", {})).values() if whole else ():
-        if record.get("upload_id"):
-            store.abort_upload(record.get("path", ""), record["upload_id"])
-
-
-def drop_copy(store: ObjectStore, progress: Mapping[str, Any]) -> None:
-    """Drop all that an interrupted copy left, but a version all of whose shards appeared."""
-    drop_uploads(store, progress, whole=True)
-    records = [record for record in dict(progress.get("shards", {})).values() if record.get("write_id")]
-    visible = [r["path"] for r in records if is_visible(store, r)]
-    if len(visible) < len(records) or progress.get("open"):
-        store.remove_many(visible)
-
-
-def is_visible(store: ObjectStore, record: Mapping[str, Any]) -> bool:
-    """Say whether a shard of an interrupted copy appeared: what is there was written by that copy."""
-    found = store.stat(str(record["path"]))
-    return found is not None and bool(record.get("write_id")) and found.write_id == record["write_id"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import time
@@ -11,12 +10,12 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
-from edl_ckpt.core.commit.remote import _UPLOAD_BYTES
+from edl_ckpt.core.commit.remote import UPLOAD_BYTES
 from edl_ckpt.core.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.state.owner import is_presumed_dead, owner_in
 from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.storage.files import _RENAME_EXCHANGE, _rename, flush_directory, rename_new
+from edl_ckpt.core.storage.files import exchange, flush_directory, rename_new
 from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter
 from edl_ckpt.core.storage.local import LocalReader
 
@@ -78,11 +77,7 @@ class StagedOutput:
 
     def _replace(self) -> None:
         """Exchange both where the kernel can, and leave the old one to be removed; else one rename, or two."""
-        try:
-            _rename(self.path, self.target, _RENAME_EXCHANGE)
-        except OSError as error:
-            if error.errno not in {errno.EINVAL, errno.ENOSYS}:
-                raise
+        if not exchange(self.path, self.target):
             if not self._is_directory and not os.path.isdir(self.target):
                 os.replace(self.path, self.target)
                 return
@@ -126,8 +121,8 @@ def put_files(store: ObjectStore, files: Mapping[str, str], *, replace: bool) ->
                 item = store.new_object(relative, reader.size_bytes)
                 objects.append(item)
                 item.begin()
-                for start in range(0, reader.size_bytes, _UPLOAD_BYTES):
-                    item.write(start, reader.read(start, min(_UPLOAD_BYTES, reader.size_bytes - start)))
+                for start in range(0, reader.size_bytes, UPLOAD_BYTES):
+                    item.write(start, reader.read(start, min(UPLOAD_BYTES, reader.size_bytes - start)))
                 item.finish()
         for item in objects:
             item.complete(replace=replace)

@@ -75,6 +75,14 @@ class Version:
         return sum(shard.size_bytes for shard in self.shards)
 
     @property
+    def files_digest(self) -> str:
+        """Return a digest of the names, sizes and times of the shards: another one means that a file has changed."""
+        import hashlib  # a listing does without it
+
+        files = [(shard.path.rpartition("/")[2], shard.size_bytes, shard.modified) for shard in self.shards]
+        return hashlib.blake2b(repr(files).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+    @property
     def missing(self) -> tuple[int, ...]:
         """Return the ps_ids without a file; empty when ps_num is unknown."""
         present = {shard.ps_id for shard in self.shards}

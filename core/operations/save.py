@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.checkpoint.catalog import list_versions, pick
 from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint
 from edl_ckpt.core.checkpoint.reader import open_checkpoint
 from edl_ckpt.core.checkpoint.sealing import make_seal
 from edl_ckpt.core.commit import open_output
-from edl_ckpt.core.commit.interface import Written
+from edl_ckpt.core.commit.interface import Written, written_version
 from edl_ckpt.core.commit.recovery import location_lock
-from edl_ckpt.core.errors import UnsupportedError, UsageError
+from edl_ckpt.core.errors import RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.format import bulk, placement
 from edl_ckpt.core.format.model import DTYPES, DType, TableInfo, Version
-from edl_ckpt.core.format.names import writable_layout
+from edl_ckpt.core.format.names import DESIGN, ELASTICDL, Layout, writable_layout
 from edl_ckpt.core.format.shard_layout import PlacedTable, PlacedVariable, ShardLayout, lay_out_shard
+from edl_ckpt.core.parallel import default_workers, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.seal import Seal
-from edl_ckpt.core.storage import LocationLike
+from edl_ckpt.core.storage import LocationLike, open_store
 from edl_ckpt.core.storage.location import Location
 
 if TYPE_CHECKING:
@@ -51,11 +51,11 @@ def save_checkpoint(
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
 ) -> Version:
-    """Write a new version from arrays, placed for `ps_num` servers, and return it.
+    """Write a new version from arrays, placed for `ps_num` servers, under the lock of the location, and return it.
 
-    Staged, flushed, published by one rename (on remote storage as `output.py` says), and sealed. Raises RefusedError
-    when the version exists, UsageError for arrays that are no table, UnsupportedError for a dtype that no checkpoint
-    can hold.
+    The version is written, read back, published and sealed as `commit` says: a crash leaves nothing or the whole
+    version. Raises RefusedError when the version exists, UsageError for arrays that are no table, UnsupportedError for
+    a dtype that no checkpoint can hold, LockedError when another command holds the lock for `wait_seconds`.
     """
     if not 1 <= ps_num <= placement.MAX_PS_NUM:
         raise UsageError(f"ps_num must be 1 to {placement.MAX_PS_NUM}, got {ps_num}")
@@ -63,21 +63,44 @@ def save_checkpoint(
     dense = {name: np.asarray(value) for name, value in variables.items()}
     for name, table in tables.items():
         _check_table(name, table)
-    held = [_part_of(version, i, ps_num, dense, tables) for i in range(ps_num)]
+    parts = [_part_of(version, i, ps_num, dense, tables) for i in range(ps_num)]
+    made: list[Seal] = []
 
-    def seal(written: Written) -> Seal:
+    def prove(written: Written) -> Seal:
         with open_checkpoint(written.version, staged=written.staged) as checkpoint:
-            return make_seal(checkpoint, fingerprint_checkpoint(checkpoint).text, workers=1)
+            made.append(make_seal(checkpoint, fingerprint_checkpoint(checkpoint).text, workers=1))
+        return made[0]
 
     where = Location.of(location)
-    with (
-        location_lock(where, "save", wait_seconds=wait_seconds, reporter=reporter, create=True) as place,
-        open_output(place, chosen, version, purpose="save") as output,
-    ):
-        for file, part in zip(output.create([part.layout.size_bytes for part in held]), held, strict=True):
-            part.write(file)
-        output.publish(seal)
-    return pick(list_versions(where), version)
+    sizes = [part.layout.size_bytes for part in parts]
+    with location_lock(where, "save", wait_seconds=wait_seconds, reporter=reporter, create=True) as place:
+        _check_free(where, version)
+        with open_output(place, chosen, version, purpose="save") as output:
+            for file, part in zip(output.create(sizes), parts, strict=True):
+                part.write(file)
+            output.publish(prove)
+    return _as_listed(where, chosen, version, sizes, made[0].fingerprint)
+
+
+def _check_free(location: Location, number: int) -> None:
+    """Raise RefusedError when a version of this number is there, in whichever layout."""
+    store = open_store(location)
+    for layout in (DESIGN, ELASTICDL):
+        if store.names(layout.version_dir(number)):
+            path = store.path(layout.version_dir(number))
+            raise RefusedError("exists already; nothing was changed", path=path)
+
+
+def _as_listed(location: Location, layout: Layout, number: int, sizes: Sequence[int], fingerprint: str) -> Version:
+    """Return a version that was just written as a listing shows it, without listing the location."""
+    store = open_store(location)
+    directory = layout.version_dir(number)
+    version = written_version(location, store.path(directory), layout, number, sizes)
+    files = [f"{directory}/{layout.shard_file(i, len(sizes))}" for i in range(len(sizes))]
+    times = run_parallel(store.modified, files, default_workers(remote=store.properties.round_trips))
+    shards = tuple(replace(shard, modified=time) for shard, time in zip(version.shards, times, strict=True))
+    latest = max((shard.modified for shard in shards), default=0.0)
+    return replace(version, shards=shards, modified=latest, fingerprint=fingerprint)
 
 
 def _check_table(name: str, table: Table) -> None:

@@ -17,9 +17,8 @@ META_DIR: Final = f"{STATE_DIR}/meta-0"
 """Metadata and seals of versions, and the metadata of the location."""
 LOCK_FILE: Final = f"{STATE_DIR}/lock-0"
 JOURNAL: Final = "journal.json"
-"""In a staging directory: a commit of several steps, to be finished or rolled back by whoever takes the lock next."""
-PROGRESS: Final = "progress.json"
-"""In a staging directory: how far an interrupted copy came, so that the same copy resumes."""
+"""In a staging directory: how the next process that takes the lock finishes a commit, rolls it back, or resumes it."""
+_RESUMABLE: Final = "copy-"
 LOCATION_FILE: Final = "location.json"
 
 
@@ -39,3 +38,21 @@ def seal_file(version: int) -> str:
     '.edl-ckpt-0/meta-0/100.seal.json'
     """
     return f"{META_DIR}/{version}.seal.json"
+
+
+def resumable_stage(version: int) -> str:
+    """Return the staging directory of a copy: its name is fixed, so that the same copy finds it again.
+
+    >>> resumable_stage(100)
+    '.edl-ckpt-0/stage-0/copy-100'
+    """
+    return f"{STAGE_DIR}/{_RESUMABLE}{version}"
+
+
+def is_resumable(stage: str) -> bool:
+    """Say whether a path of a staging directory is that of a copy.
+
+    >>> is_resumable(resumable_stage(100)), is_resumable(f"{STAGE_DIR}/20261121T211600-host-7-0a1b2c3d")
+    (True, False)
+    """
+    return stage.rpartition("/")[2].startswith(_RESUMABLE)

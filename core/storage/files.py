@@ -171,6 +171,17 @@ def flush_directory(path: str) -> None:
             os.close(fd)
 
 
+def exchange(one: str, other: str) -> bool:
+    """Let two paths change places in one step; False, and nothing is done, where the kernel cannot."""
+    try:
+        _rename(one, other, _RENAME_EXCHANGE)
+    except OSError as error:
+        if error.errno not in {errno.EINVAL, errno.ENOSYS}:
+            raise
+        return False
+    return True
+
+
 @functools.cache
 def _renameat2() -> Callable[[bytes, bytes, int], int] | None:
     """Return the C library's renameat2, which Python's os module lacks; None without one."""

@@ -138,6 +138,11 @@ class FsspecStore:
         """Open a file for ranged reads."""
         return FsspecReader(self._fs, self._inner(path.removeprefix(f"{self._url}/")), path)
 
+    def modified(self, relative: str) -> float:
+        """Return when a file was last written, in seconds since the epoch; 0.0 where the filesystem does not say."""
+        with storage_errors(self.path(relative)):
+            return _modified(self._fs.info(self._inner(relative)))
+
     def read_small(self, relative: str) -> bytes | None:
         """Return the whole of a small file below the location, None when there is none."""
         try:

@@ -125,6 +125,10 @@ class Store(Protocol):
         """Return the paths of a directory's files by name; {} when there is no such directory."""
         ...
 
+    def modified(self, relative: str) -> float:
+        """Return when a file was last written, in seconds since the epoch, as a listing shows it."""
+        ...
+
     def read_small(self, relative: str) -> bytes | None:
         """Return the whole of a small file below the location; None when there is no such file."""
         ...

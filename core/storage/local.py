@@ -174,6 +174,12 @@ class LocalStore:
         except NotFoundError:
             return {}
 
+    def modified(self, relative: str) -> float:
+        """Return when a file was last written, in seconds since the epoch."""
+        path = self.path(relative)
+        with storage_errors(path):
+            return os.stat(path).st_mtime
+
     def read_small(self, relative: str) -> bytes | None:
         """Return the whole of a small file below the location; None when there is no such file."""
         try:

@@ -444,7 +444,7 @@ def _holds(entry: Path) -> bool:
 def _is_for_prune(path: Path) -> bool:
     """Say whether a leftover is what the next prune is documented to finish: of a deletion for good, or empty."""
     if path.name.startswith("copy-"):  # and what is whole of an interrupted copy waits for the same copy to go on
-        return (path / "progress.json").is_file()
+        return (path / "journal.json").is_file()
     if "trash-0" not in {path.name, path.parent.name} or not path.is_dir():
         return False
     return path.name.startswith("drop-") or not _holds(path) or _record(path).get("keep") is False

@@ -176,6 +176,12 @@ class S3Store:
     def _relative(self, path: str) -> str:
         return path.removeprefix(f"{self._url}/")
 
+    def modified(self, relative: str) -> float:
+        """Return when an object was last written, in seconds since the epoch."""
+        key = self._key(relative)
+        answer = self._connection.request("head_object", self.path(relative), Bucket=self._bucket, Key=key)
+        return float(answer["LastModified"].timestamp())
+
     def read_small(self, relative: str) -> bytes | None:
         """Return the whole of a small object below the location; None when there is no such object."""
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,11 @@ from edl_ckpt.core import (
     reshard_version,
     verify_version,
 )
-from edl_ckpt.core.commit import local as publish
-from edl_ckpt.core.commit.local import Staging
+from edl_ckpt.core.commit import staging
+from edl_ckpt.core.commit.local import LocalOutput
 from edl_ckpt.core.commit.recovery import location_lock
+from edl_ckpt.core.commit.remote import RemoteOutput
+from edl_ckpt.core.commit.staging import Staging
 from edl_ckpt.core.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.storage import files
 from edl_ckpt.core.storage.s3.upload import Upload
@@ -56,7 +59,7 @@ def halfway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_between_two_renames(halfway: Path) -> None:
     """Neither name is there, and both versions are: the new one, which was proved, comes."""
-    assert any("is the new one, whole" in text for text in recover(str(halfway)).done)
+    assert recover(str(halfway)).done == ("finished the replacement of version 7; the new version is in place",)
     assert only(halfway).ps_num == 2
     assert verify_version(only(halfway), level="deep").findings == ()
     assert elasticdl_rules.leftovers(halfway) == []
@@ -93,7 +96,7 @@ def test_who_waits_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """A copy that is interrupted while another is at work on the same leaves that one's files."""
     with Staging(str(tmp_path), "copy", name="copy-1") as held:
         mine = held.directory("version_1")
-        monkeypatch.setattr(publish.StageLock, "take", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        monkeypatch.setattr(staging.StageLock, "take", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt), Staging(str(tmp_path), "copy", name="copy-1"):
             pass
         assert os.path.isdir(mine)
@@ -102,16 +105,23 @@ def test_who_waits_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_refused_publish_keeps_the_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A version that came under the number meanwhile keeps its seal when ours is refused."""
     save_small(tmp_path / "a", 7)
+    save_small(tmp_path / "other", 7)
     plan, settings = prepare_reshard(only(tmp_path / "a"), 2, output=str(tmp_path / "b"))
-    save_small(tmp_path / "b", 7)
-    with pytest.raises(RefusedError):
+    real = LocalOutput._publish_new
+
+    def publish(self: LocalOutput) -> None:
+        shutil.copytree(tmp_path / "other", tmp_path / "b", dirs_exist_ok=True)
+        real(self)
+
+    monkeypatch.setattr(LocalOutput, "_publish_new", publish)
+    with pytest.raises(RefusedError, match="exists already; nothing was changed"):
         execute_reshard(plan, settings)
     check = verify_version(only(tmp_path / "b"), level="deep")
     assert (check.sealed, check.findings) == (True, ())
 
 
 def test_damaged_state(tmp_path: Path) -> None:
-    """Journals, progress and records of any content stop no command, and nothing of a version is touched."""
+    """Journals and records of any content stop no command, and nothing of a version is touched."""
     save_small(tmp_path, 7)
     for number, data in enumerate((b"", b"[]", b"{}", b'{"target": "version-7", "inode": "x"}', b"\xff")):
         stage = tmp_path / f".edl-ckpt-0/stage-0/20200101T000000-elsewhere-7-0000000{number}"
@@ -133,7 +143,7 @@ def test_damaged_state_on_s3(s3: Bucket) -> None:
     save_small(s3.url, 7)
     for number, data in enumerate((b"", b"[]", b"{}", b'{"directory": 3}', b"\xff")):
         s3.put(f"run/.edl-ckpt-0/stage-0/x{number}/journal.json", data)
-        s3.put(f"run/.edl-ckpt-0/stage-0/copy-{number}/progress.json", data)
+        s3.put(f"run/.edl-ckpt-0/stage-0/copy-{number}/journal.json", data)
     recover(s3.url, drop_copies=True)
     assert verify_version(only(s3.url), level="deep").findings == ()
 
@@ -153,7 +163,7 @@ def test_small_shards_of_a_killed_copy(s3: Bucket, tmp_path: Path, monkeypatch: 
                 real(self, replace=replace)
 
             patched.setattr(Upload, "complete", complete)
-            patched.setattr("edl_ckpt.core.operations.copy._RemoteTarget.__exit__", lambda *_: None)
+            patched.setattr(RemoteOutput, "__exit__", lambda *_: None)
             with pytest.raises(SystemError):
                 execute_copy(plan_copy([version], s3.url))
         assert len([key for key in s3.objects() if "variables" in key]) == 2

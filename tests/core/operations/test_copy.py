@@ -14,15 +14,18 @@ import pytest
 import elasticdl_rules
 from checkpoints import at, shards_of
 from edl_ckpt.core import list_versions, save_checkpoint, verify_version
-from edl_ckpt.core.commit.local import Staging, forget_seal
-from edl_ckpt.core.commit.recovery import recover
+from edl_ckpt.core.commit.local import LocalOutput, forget_seal
+from edl_ckpt.core.commit.recovery import location_lock, recover
+from edl_ckpt.core.commit.remote import RemoteOutput
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError, RefusedError, UsageError
 from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.operations import copy as module
 from edl_ckpt.core.operations.annotate import add_tag, set_metrics, set_modes, set_note
-from edl_ckpt.core.operations.copy import execute_copy, plan_copy
+from edl_ckpt.core.operations.copy import execute as module
+from edl_ckpt.core.operations.copy.execute import CopyResult, execute_copy
+from edl_ckpt.core.operations.copy.plan import plan_copy
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.operations.verify.seals import seal_version
+from edl_ckpt.core.progress import SilentReporter
 from edl_ckpt.core.storage.files import PreallocatedFile
 from edl_ckpt.core.storage.s3.upload import Upload
 from places import GOLDEN
@@ -30,7 +33,7 @@ from s3_fixtures import Bucket
 from s3_proxy import Fault, status
 
 
-def copy(version: Version, target: str | Path) -> module.CopyResult:
+def copy(version: Version, target: str | Path) -> CopyResult:
     return execute_copy(plan_copy([version], str(target)))
 
 
@@ -146,7 +149,7 @@ def test_does_not_go_on_with_something_else(
     """A changed source is copied anew; staged bytes that went bad are found; a dropped copy begins again."""
     version, out = at(run, 20), tmp_path / "out"
     with monkeypatch.context() as patched:
-        patched.setattr(module._LocalTarget, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(LocalOutput, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             copy(version, out)
     (staged,) = (out / ".edl-ckpt-0/stage-0/copy-20").rglob("variables-2-*")
@@ -166,13 +169,24 @@ def test_does_not_go_on_with_something_else(
     assert verify_version(at(out, 20), level="deep").findings == ()
 
 
-def test_two_at_once(run: Path, tmp_path: Path) -> None:
-    """A second copy of the same version to the same place is told who is at work there."""
-    os.makedirs(tmp_path / "out")
-    staging = Staging(str(tmp_path / "out"), "copy", name="copy-20")
-    with staging, pytest.raises(LockedError, match=f"process {os.getpid()}"):
-        copy(at(run, 20), tmp_path / "out")
-    copy(at(run, 20), tmp_path / "out")
+def test_one_lock_for_all_versions(run: Path, tmp_path: Path) -> None:
+    """A copy takes the lock of the target once, for all versions; another command at work there is named."""
+    taken: list[str] = []
+
+    class Watching(SilentReporter):
+        def start(self, what: str, total_bytes: int) -> None:
+            owner = json.loads((tmp_path / "out/.edl-ckpt-0/lock-0").read_text())
+            taken.append(f"{owner['since']} {owner['purpose']}")
+
+    execute_copy(plan_copy(list_versions(str(run)).versions[:2], str(tmp_path / "out")), reporter=Watching())
+    assert len(taken) > 4
+    assert len(set(taken)) == 1
+    with (
+        location_lock(str(tmp_path / "out"), "holder"),
+        pytest.raises(LockedError, match=f"process {os.getpid()}.*holder"),
+    ):
+        execute_copy(plan_copy([at(run, 20)], str(tmp_path / "out")), wait_seconds=0)
+    assert elasticdl_rules.leftovers(tmp_path / "out") == []
 
 
 def test_sealed_source_that_went_bad(run: Path, tmp_path: Path) -> None:
@@ -252,7 +266,7 @@ def test_killed_between_completions(s3: Bucket, large: Path, monkeypatch: pytest
             real(self, replace=replace)
 
         patched.setattr(Upload, "complete", complete)
-        patched.setattr(module._RemoteTarget, "__exit__", lambda *_: None)
+        patched.setattr(RemoteOutput, "__exit__", lambda *_: None)
         with pytest.raises(SystemError):
             copy(at(large), s3.url)
     assert [k for k in s3.objects() if "variables" in k] == ["run/version_7/variables-0-of-2.chkpt"]
@@ -275,12 +289,14 @@ def test_other_stores(run: Path, tmp_path: Path) -> None:
         fsspec.filesystem("memory").rm("/copies", recursive=True)
 
 
-def test_progress_that_is_damaged(run: Path, tmp_path: Path) -> None:
-    """Whatever is in the progress of an earlier copy, the copy comes out right."""
-    for data in (b"", b"[]", b"{}", b'{"schema": "edl-ckpt/progress/1"}', json.dumps({"shards": 3}).encode()):
+def test_journal_that_is_damaged(run: Path, tmp_path: Path) -> None:
+    """Whatever is in the journal of an earlier copy, the copy comes out right."""
+    whole = {"version": 20, "directory": "version_20", "source": "x", "finished": {"variables-0-of-4.chkpt": ["a"]}}
+    damaged = [{"schema": "edl-ckpt/journal/1"}, {"finished": 3}, whole, whole | {"finished": {"../../x": ["a"]}}]
+    for data in (b"", b"[]", b"{}", *(json.dumps(document).encode() for document in damaged)):
         stage = tmp_path / "out/.edl-ckpt-0/stage-0/copy-20"
         stage.mkdir(parents=True)
-        (stage / "progress.json").write_bytes(data)
+        (stage / "journal.json").write_bytes(data)
         copy(at(run, 20), tmp_path / "out")
         assert verify_version(at(tmp_path / "out", 20), level="deep").findings == ()
         shutil.rmtree(tmp_path / "out")
@@ -295,7 +311,7 @@ def test_what_appeared_before_is_read_back(s3: Bucket, run: Path, monkeypatch: p
     version = at(run, 20)
     with monkeypatch.context() as patched:
         patched.setattr(module._Copy, "_prove", lambda *_, **__: (_ for _ in ()).throw(SystemError))
-        patched.setattr(module._RemoteTarget, "__exit__", lambda *_: None)
+        patched.setattr(RemoteOutput, "__exit__", lambda *_: None)
         with pytest.raises(SystemError):
             copy(version, s3.url)
     key = next(k for k in s3.objects() if "variables-1" in k)

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -27,7 +26,7 @@ from edl_ckpt.core import (
     verify_version,
 )
 from edl_ckpt.core.checkpoint import reader, scan
-from edl_ckpt.core.commit import local as publish
+from edl_ckpt.core.commit.local import LocalOutput
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import (
     CorruptError,
@@ -39,7 +38,7 @@ from edl_ckpt.core.errors import (
     UsageError,
 )
 from edl_ckpt.core.format import bulk
-from edl_ckpt.core.format.model import TableEntry
+from edl_ckpt.core.format.model import TableEntry, Version
 from edl_ckpt.core.operations.reshard import execute
 from edl_ckpt.core.operations.reshard import survey as surveying
 from edl_ckpt.core.storage import files
@@ -203,13 +202,13 @@ def test_foreign_files_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """In place never removes what is not ours: such a version is refused, what comes meanwhile stays in trash."""
     version = save_mixed(tmp_path / "a")
     plan, settings = prepare_reshard(version, 2)
-    real = publish.Staging.replace
+    real = LocalOutput._replace
 
-    def replace(self: publish.Staging, staged: str, target: str, *more: Any, **others: Any) -> None:
-        (Path(target) / "notes.txt").write_text("mine")
-        real(self, staged, target, *more, **others)
+    def replace(self: LocalOutput, old: Version) -> None:
+        (Path(old.path) / "notes.txt").write_text("mine")
+        real(self, old)
 
-    monkeypatch.setattr(publish.Staging, "replace", replace)
+    monkeypatch.setattr(LocalOutput, "_replace", replace)
     execute_reshard(plan, settings)
     (kept,) = (tmp_path / "a" / ".edl-ckpt-0").rglob("notes.txt")
     assert kept.read_text() == "mine"

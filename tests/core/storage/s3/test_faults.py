@@ -13,7 +13,8 @@ import pytest
 from checkpoints import at
 from edl_ckpt.core import execute_reshard, list_versions, prepare_reshard, reshard_version, verify_version
 from edl_ckpt.core.errors import EdlCkptError, UnavailableError
-from edl_ckpt.core.operations.copy import execute_copy, plan_copy
+from edl_ckpt.core.operations.copy.execute import execute_copy
+from edl_ckpt.core.operations.copy.plan import plan_copy
 from edl_ckpt.core.storage import Location
 from s3_fixtures import Bucket
 from s3_proxy import Fault, corrupt_reply, corrupt_request, lose_reply, reset, stall, status, truncate

@@ -1,0 +1,112 @@
+"""The journal of a commit: a small file in its staging directory that says how to finish it, undo it or resume it.
+
+A commit that replaces a version takes several steps, and so does every commit on storage without rename. Its journal
+lists the old files and the new ones, so that whoever takes the lock next can finish it or roll it back. The journal of
+a resumable commit (a copy) also names its source and the shards that are finished. There is one format for all of them;
+a local commit needs no uploads, and a remote one no inode.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from edl_ckpt.core.commit.interface import Note
+from edl_ckpt.core.state.paths import JOURNAL, resumable_stage
+from edl_ckpt.core.storage.interface import Store
+
+JOURNAL_SCHEMA: Final = "edl-ckpt/journal/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """What a commit writes, what it replaces, and how far it is. Files are named by their names in `directory`."""
+
+    version: int
+    directory: str
+    """The name of the version's directory in the location."""
+    owner: Mapping[str, Any] = field(default_factory=dict)
+    """The process at work, on storage where `owner.json` cannot be locked."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """The new shards and their sizes in bytes."""
+    source: str = ""
+    """What the shards are made from (`Resume.source`); '' for a commit that cannot be resumed."""
+    finished: Mapping[str, Note] = field(default_factory=dict)
+    """The shards that are written to the last byte, with the writer's notes."""
+    uploads: Mapping[str, str] = field(default_factory=dict)
+    """The ids of open uploads."""
+    write_ids: Mapping[str, str] = field(default_factory=dict)
+    """What marks an object as written by this commit; '' where the storage cannot keep such a mark."""
+    old: tuple[str, ...] = ()
+    """The shards that are replaced; nothing for a new version."""
+    markers: tuple[str, ...] = ()
+    """The placeholder objects that make the entry count invalid during the swap."""
+    seal: Mapping[str, Any] | None = None
+    """The seal of the new shards once they are proved: from then on the commit is finished, never rolled back."""
+    inode: int = 0
+    """What tells the new local directory from the old one."""
+    keep_old: bool = False
+    """True when the old shards go to the trash."""
+
+    def to_bytes(self) -> bytes:
+        """Return the journal as its file has it; `parse_journal` is the other way."""
+        document = {
+            "schema": JOURNAL_SCHEMA,
+            "version": self.version,
+            "directory": self.directory,
+            "owner": dict(self.owner),
+            "new": dict(self.sizes),
+            "source": self.source,
+            "finished": dict(self.finished),
+            "uploads": dict(self.uploads),
+            "write_ids": dict(self.write_ids),
+            "old": list(self.old),
+            "markers": list(self.markers),
+            "seal": None if self.seal is None else dict(self.seal),
+            "inode": self.inode,
+            "keep_old": self.keep_old,
+        }
+        return json.dumps(document).encode()
+
+
+def parse_journal(data: bytes) -> Journal:
+    """Return a journal from its file; ValueError when it is damaged.
+
+    Journals of local commits once had `target` and `old_names` for `directory` and `old`.
+    """
+    try:
+        document = json.loads(data)
+        seal = document.get("seal")
+        journal = Journal(
+            version=int(document["version"]),
+            directory=str(document["directory"] if "directory" in document else document["target"]),
+            owner=dict(document.get("owner", {})),
+            sizes={str(name): int(size) for name, size in document.get("new", {}).items()},
+            source=str(document.get("source", "")),
+            finished={str(name): [str(s) for s in note] for name, note in document.get("finished", {}).items()},
+            uploads={str(name): str(text) for name, text in document.get("uploads", {}).items()},
+            write_ids={str(name): str(text) for name, text in document.get("write_ids", {}).items()},
+            old=tuple(str(name) for name in document.get("old", document.get("old_names", ()))),
+            markers=tuple(str(name) for name in document.get("markers", ())),
+            seal=None if seal is None else dict(seal),
+            inode=int(document.get("inode", 0)),
+            keep_old=bool(document.get("keep_old", False)),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"damaged journal: {type(error).__name__} {error}") from None
+    named = (journal.directory, *journal.sizes, *journal.finished, *journal.uploads, *journal.write_ids)
+    if any("/" in name or name in {"", ".", ".."} for name in (*named, *journal.old, *journal.markers)):
+        raise ValueError("damaged journal: it names a file outside of the version")
+    return journal
+
+
+def has_interrupted_copy(store: Store, version: int) -> bool:
+    """Say whether an interrupted copy of a version can be resumed in a location."""
+    return store.read_small(f"{resumable_stage(version)}/{JOURNAL}") is not None
+
+
+def discarded_copy(version: int) -> str:
+    """Return what `recover --drop-copies` reports of an interrupted copy."""
+    return f"discarded the interrupted copy of version {version}"

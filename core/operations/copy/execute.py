@@ -1,0 +1,320 @@
+"""Carrying out a copy: each version is written whole or not at all, proved, and sealed.
+
+Every chunk of every shard is summed as it is read. A sealed source must have the checksums of its seal; the copy must
+have the checksums of what was read, and the fingerprint of the seal where there is one. An interrupted copy keeps the
+finished shards with their checksums, and the same copy resumes there. Metrics, tags and the note go along. The lock of
+the target is held from the first byte to the last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint
+from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
+from edl_ckpt.core.checkpoint.sealing import batches, checksum, cut, make_seal, rereads_correctly, sums_of
+from edl_ckpt.core.commit import open_output
+from edl_ckpt.core.commit.interface import LockedLocation, Resume, VersionOutput, Written
+from edl_ckpt.core.commit.recovery import location_lock
+from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError, RefusedError
+from edl_ckpt.core.format.model import State, Version
+from edl_ckpt.core.operations.copy.plan import CopyEntry, CopyPlan
+from edl_ckpt.core.parallel import default_workers, run_parallel
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state.annotate import copy_metadata
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
+from edl_ckpt.core.state.paths import seal_file
+from edl_ckpt.core.state.seal import (
+    Chunk,
+    Seal,
+    SealedShard,
+    base_name,
+    differing_sizes,
+    now_text,
+    read_seal,
+    seal_bytes,
+)
+from edl_ckpt.core.storage import Location, open_store
+from edl_ckpt.core.storage.interface import RangeReader, Sink
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedVersion:
+    """A version that was copied, or was there already."""
+
+    ref: str
+    to: str
+    size_bytes: int
+    fingerprint: str
+    skipped: bool
+    resumed_bytes: int = 0
+    """The bytes of the shards that an interrupted copy had finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyResult:
+    """What a copy did, and which versions failed and why."""
+
+    copied: tuple[CopiedVersion, ...]
+    bytes_copied: int
+    seconds: float
+    failed: tuple[tuple[str, EdlCkptError], ...] = ()
+
+
+def execute_copy(
+    plan: CopyPlan,
+    *,
+    workers: int | None = None,
+    reporter: Reporter = SILENT,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+) -> CopyResult:
+    """Copy the versions of a plan, each whole or not at all, with their metadata, under the lock of the target.
+
+    With one version, its error is raised. With several, the others are copied all the same, and the result has the
+    errors. Raises LockedError when another command holds the lock for `wait_seconds`.
+    """
+    begin = time.perf_counter()
+    done: list[CopiedVersion] = []
+    obstacles = [(entry, _obstacle(entry)) for entry in plan.entries]
+    failed = [(entry.version.ref, error) for entry, error in obstacles if error is not None]
+    if failed and len(plan.entries) == 1:
+        raise failed[0][1]
+    if len(failed) < len(plan.entries):
+        with location_lock(plan.target, "copy", wait_seconds=wait_seconds, reporter=reporter, create=True) as place:
+            for entry in (entry for entry, error in obstacles if error is None):
+                try:
+                    done.append(_bring(entry, place, workers, reporter))
+                    copy_metadata(entry.version, plan.target, reporter=reporter)
+                except EdlCkptError as error:
+                    if len(plan.entries) == 1:
+                        raise
+                    failed.append((entry.version.ref, error))
+    moved = sum(copied.size_bytes - copied.resumed_bytes for copied in done if not copied.skipped)
+    return CopyResult(tuple(done), moved, time.perf_counter() - begin, tuple(failed))
+
+
+def _obstacle(entry: CopyEntry) -> EdlCkptError | None:
+    """Return why a version cannot be copied, None where nothing is known against it; nothing is written or locked."""
+    if entry.refused:
+        return RefusedError(entry.why, path=entry.to, hint="nothing was changed")
+    if entry.version.state is not State.COMPLETE:
+        try:
+            open_checkpoint(entry.version).close()
+        except EdlCkptError as error:
+            return error
+    return None
+
+
+def _bring(entry: CopyEntry, place: LockedLocation, workers: int | None, reporter: Reporter) -> CopiedVersion:
+    """Make sure that a version is at the target: it is there, is there unsealed, or is copied."""
+    if entry.skipped:
+        text = entry.version.fingerprint
+        if not text:
+            seal = read_seal(open_store(place.location), entry.version.version)
+            text = seal.fingerprint if seal is not None else ""
+        return CopiedVersion(entry.version.ref, entry.to, entry.version.size_bytes, text, skipped=True)
+    if entry.there is not None:
+        return _seal_twin(entry, entry.there, workers, reporter)
+    return _Copy(entry.version, place, workers, reporter).run(entry.to)
+
+
+def _seal_twin(entry: CopyEntry, there: Version, workers: int | None, reporter: Reporter) -> CopiedVersion:
+    """Seal an unsealed version at the target, as a copy killed at its end leaves it, if its bytes are equal."""
+    workers = default_workers(remote=True) if workers is None else workers
+    with open_checkpoint(entry.version) as source, open_checkpoint(there) as target:
+        one, two = (make_seal(c, "", workers=workers, reporter=reporter) for c in (source, target))
+        if one.shards != two.shards:
+            raise RefusedError("exists there already with other content", path=entry.to, hint="nothing was changed")
+        reporter.start("proving", there.size_bytes)
+        text = fingerprint_checkpoint(target, workers=workers, reporter=reporter).text
+        source.check_unchanged()
+        target.check_unchanged()
+    seal = replace(two, fingerprint=text, origin=entry.version.files_digest)
+    open_store(there.location).write_small(seal_file(there.version), seal_bytes(seal))
+    return CopiedVersion(entry.version.ref, entry.to, there.size_bytes, text, skipped=True)
+
+
+@dataclass(slots=True)
+class _Shard:
+    """A shard that is being copied: its chunks, and their checksums once they are read."""
+
+    index: int
+    name: str
+    size_bytes: int
+    reader: RangeReader
+    chunks: list[Chunk]
+    sums: list[str]
+    open_batches: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def sealed(self) -> SealedShard:
+        """Return the shard as the seal of the copy has it."""
+        chunks = tuple(chunk._replace(sum=text) for chunk, text in zip(self.chunks, self.sums, strict=True))
+        return SealedShard(self.name, self.size_bytes, chunks)
+
+
+class _Copy:
+    """The copy of one version."""
+
+    def __init__(self, version: Version, place: LockedLocation, workers: int | None, reporter: Reporter) -> None:
+        self.version = version
+        self.place = place
+        self.reporter = reporter
+        self.workers = default_workers(remote=_is_far(version.location) or _is_far(place.location))
+        if workers is not None:
+            self.workers = workers
+        store = open_store(version.location)
+        seal = read_seal(store, version.version) if version.fingerprint else None
+        self.seal = seal if seal is not None and not differing_sizes(seal, version) else None
+
+    def run(self, to: str) -> CopiedVersion:
+        """Read, write, prove, publish."""
+        with open_checkpoint(self.version) as source:
+            shards = self._shards(source)
+            with self._open_output(shards) as output:
+                sinks = output.create([shard.size_bytes for shard in shards])
+                for index, sums in output.resumed.items():
+                    shards[index].sums = list(sums)
+                self._move_all([shard for shard in shards if shard.index not in output.resumed], output, sinks)
+                source.check_unchanged()
+                made: list[Seal] = []
+
+                def prove(written: Written) -> Seal:
+                    made.append(self._prove(shards, source, written))
+                    return made[0]
+
+                output.publish(prove)
+        resumed = sum(shards[index].size_bytes for index in output.resumed)
+        return CopiedVersion(self.version.ref, to, self.version.size_bytes, made[0].fingerprint, False, resumed)
+
+    def _shards(self, source: Checkpoint) -> list[_Shard]:
+        sealed = {} if self.seal is None else {shard.name: shard for shard in self.seal.shards}
+        shards: list[_Shard] = []
+        for index, shard in enumerate(source.shards):
+            name, reader = base_name(shard.file.path), source.reader(shard)
+            if reader.size_bytes != shard.file.size_bytes:
+                raise LockedError("still being written", path=shard.file.path)
+            chunks = list(sealed[name].chunks) if name in sealed else cut(shard, reader)
+            shards.append(_Shard(index, name, reader.size_bytes, reader, chunks, [""] * len(chunks)))
+        return shards
+
+    def _open_output(self, shards: Sequence[_Shard]) -> VersionOutput:
+        """Open the output; an interrupted copy of the same files, cut into the same chunks, is resumed."""
+        edges = [[(chunk.start, chunk.end) for chunk in shard.chunks] for shard in shards]
+        cuts = hashlib.blake2b(repr(edges).encode(), digest_size=16).hexdigest()
+        resume = Resume(f"{self.version.files_digest}-{cuts}", tuple(len(shard.chunks) for shard in shards))
+        return open_output(self.place, self.version.layout, self.version.version, purpose="copy", resumes=resume)
+
+    def _move_all(self, shards: Sequence[_Shard], output: VersionOutput, sinks: Sequence[Sink]) -> None:
+        """Copy these shards; each is finished as soon as its last chunk is written."""
+        self.reporter.start("copying", sum(shard.size_bytes for shard in shards))
+
+        def move(task: tuple[_Shard, int, list[Chunk]]) -> None:
+            shard, first, group = task
+            self._move(shard, first, group, sinks[shard.index])
+            with shard.lock:
+                shard.open_batches -= 1
+                last = shard.open_batches == 0
+            if last:
+                output.finish(shard.index, shard.sums)
+
+        for _ in run_parallel(move, list(_tasks(shards)), self.workers):
+            pass
+        for shard in shards:
+            if not shard.chunks:
+                output.finish(shard.index, shard.sums)
+
+    def _move(self, shard: _Shard, first: int, group: list[Chunk], sink: Sink) -> None:
+        """Copy chunks that follow each other: read them once, sum them, compare them with the seal, write them."""
+        start, end = group[0].start, group[-1].end
+        data = np.empty(end - start, np.uint8)
+        shard.reader.read_into(start, data.data)
+        for number, chunk in enumerate(group):
+            inside = data[chunk.start - start : chunk.end - start]
+            total = checksum(inside.data)
+            if self.seal is not None and total != chunk.sum and rereads_correctly(shard.reader, chunk):
+                shard.reader.read_into(chunk.start, inside.data)
+                total = checksum(inside.data)
+            if self.seal is not None and total != chunk.sum:
+                what = f"{chunk.kind} {chunk.name!r}" if chunk.kind else "the header"
+                raise CorruptError(
+                    f"chunk {chunk.number} of {what} does not match its seal",
+                    code="checksum-mismatch",
+                    path=shard.reader.path,
+                    offset=chunk.start,
+                    hint=f"try: edl-ckpt verify {self.version.ref} --deep",
+                )
+            shard.sums[first + number] = total
+        sink.write(start, data.data)
+        self.reporter.advance(end - start)
+
+    def _prove(self, shards: Sequence[_Shard], source: Checkpoint, written: Written) -> Seal:
+        """Return the seal of the copy, after comparing what was written with what was read.
+
+        Where the storage has reported matching checksums of every byte, nothing is read back for that.
+        """
+        sealed = tuple(shard.sealed() for shard in shards)
+        with self._open_written(written) as target:
+            if not written.verified:
+                self._compare(sealed, target)
+            text = self.seal.fingerprint if self.seal is not None and written.verified else ""
+            if not text:  # of the nearer one: they are equal by now
+                both_far = _is_far(target.version.location) and _is_far(source.version.location)
+                nearer = source if _is_far(target.version.location) and not both_far else target
+                self.reporter.start("proving", self.version.size_bytes)
+                text = fingerprint_checkpoint(nearer, workers=self.workers, reporter=self.reporter).text
+        if self.seal is not None and text != self.seal.fingerprint:
+            raise EdlCkptError(
+                "the copy does not have the fingerprint of its seal; nothing was published",
+                path=self.version.path,
+                hint=f"try: edl-ckpt verify {self.version.ref} --deep",
+            )
+        return Seal(self.version.version, text, sealed, now_text(), self.version.files_digest)
+
+    @staticmethod
+    def _open_written(written: Written) -> Checkpoint:
+        try:
+            return open_checkpoint(written.version, staged=written.staged)
+        except CorruptError as error:
+            raise _differs(error.path, error.offset, f" ({error.message})") from error
+
+    def _compare(self, sealed: Sequence[SealedShard], written: Checkpoint) -> None:
+        """Read back what was written; EdlCkptError unless it is what was read."""
+        readers = {base_name(shard.file.path): written.reader(shard) for shard in written.shards}
+        self.reporter.start("reading back", self.version.size_bytes)
+        for shard in sealed:
+            (now,) = sums_of([(readers[shard.name], shard.chunks)], workers=self.workers, reporter=self.reporter)
+            wrong = next((chunk for chunk, found in zip(shard.chunks, now, strict=True) if chunk != found), None)
+            if wrong is not None:
+                raise _differs(readers[shard.name].path, wrong.start)
+
+
+def _tasks(shards: Iterable[_Shard]) -> Iterator[tuple[_Shard, int, list[Chunk]]]:
+    """Yield batches of the chunks of each shard, with the number of the first one."""
+    for shard in shards:
+        groups = list(batches(shard.chunks))
+        shard.open_batches = len(groups)
+        first = 0
+        for group in groups:
+            yield shard, first, group
+            first += len(group)
+
+
+def _differs(path: str | None, offset: int | None, detail: str = "") -> EdlCkptError:
+    return EdlCkptError(
+        f"what was written is not what was read{detail}; nothing was published",
+        path=path,
+        offset=offset,
+        hint="suspect the memory or the disk of this machine, or the network",
+    )
+
+
+def _is_far(location: Location) -> bool:
+    """Say whether each read in a location takes a request."""
+    return open_store(location).properties.round_trips

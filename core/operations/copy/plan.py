@@ -1,0 +1,104 @@
+"""The plan of a copy: which versions go to a location, which are there already, and which are refused.
+
+Planning reads listings and seals only. A version that is at the target with the same fingerprint, or was copied from
+these very files, is skipped. Another version under the same number is refused.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edl_ckpt.core.checkpoint.catalog import list_versions
+from edl_ckpt.core.commit.journal import has_interrupted_copy
+from edl_ckpt.core.errors import NotFoundError, UsageError
+from edl_ckpt.core.format.model import Listing, State, Version
+from edl_ckpt.core.format.names import SINGLE_FILE
+from edl_ckpt.core.state.seal import base_name, read_seal
+from edl_ckpt.core.storage import Location, LocationLike, Store, open_store
+
+
+@dataclass(frozen=True, slots=True)
+class CopyEntry:
+    """A version in a plan; `why` says why it is skipped or refused, '' where it is copied."""
+
+    version: Version
+    to: str
+    skipped: bool = False
+    refused: bool = False
+    why: str = ""
+    there: Version | None = None
+    """An unsealed version at the target with the same names and sizes: sealed if its bytes are equal, else refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPlan:
+    """What a copy to a location does with each version."""
+
+    target: Location
+    entries: tuple[CopyEntry, ...]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes to be copied."""
+        return sum(e.version.size_bytes for e in self.entries if not (e.skipped or e.refused))
+
+
+def plan_copy(versions: Sequence[Version], target: LocationLike) -> CopyPlan:
+    """Return what copying versions to a location does; of several versions only the complete ones are copied.
+
+    Raises UsageError when the target is the location of a version, NotFoundError when it is no directory.
+    """
+    where = Location.of(target)
+    for version in versions:
+        if version.location.is_same_place(where):
+            raise UsageError("a copy goes to another location", path=where.url)
+    existing = _list_target(where).versions
+    store = open_store(where)
+    wanted = [v for v in versions if v.state is State.COMPLETE or len(versions) == 1]
+    warnings = [f"{v.ref}: {v.state}, so not copied" for v in versions if v not in wanted]
+    entries = (_entry(v, where, [e for e in existing if e.version == v.version], store) for v in wanted)
+    return CopyPlan(where, tuple(entries), tuple(warnings))
+
+
+def _list_target(where: Location) -> Listing:
+    try:
+        return list_versions(where)
+    except NotFoundError:
+        if where.local_path is not None and os.path.lexists(where.local_path):
+            raise NotFoundError("not a directory", path=where.url) from None
+        return Listing(where, ())
+
+
+def _entry(version: Version, target: Location, existing: Sequence[Version], store: Store) -> CopyEntry:
+    to = f"{target}@{version.version}"
+    if version.layout is SINGLE_FILE:
+        return CopyEntry(version, to, refused=True, why="one file without shards: reshard it with --output")
+    if not existing:
+        return CopyEntry(version, to)
+    there = existing[0]
+    if there.state is not State.COMPLETE or not there.fingerprint:
+        return _unsealed_entry(version, to, there, store)
+    if version.fingerprint == there.fingerprint:
+        return CopyEntry(version, to, skipped=True, why="is there, sealed with the same fingerprint")
+    seal = read_seal(store, version.version)
+    if not version.fingerprint and seal is not None and seal.origin == version.files_digest:
+        return CopyEntry(version, to, skipped=True, why="was copied from these very files")
+    return CopyEntry(version, to, refused=True, why="exists there already with other content")
+
+
+def _unsealed_entry(version: Version, to: str, there: Version, store: Store) -> CopyEntry:
+    """Return the entry of a version that is at the target, unsealed or only in part."""
+    if has_interrupted_copy(store, version.version):
+        return CopyEntry(version, to)
+    if there.state is not State.COMPLETE:
+        return CopyEntry(version, to, refused=True, why=f"exists there already, and is {there.state} there")
+    if _sizes(there) == _sizes(version) and not there.seal_fault:
+        return CopyEntry(version, to, why="is there, not sealed: will be compared", there=there)
+    return CopyEntry(version, to, refused=True, why="exists there already, and is not sealed there")
+
+
+def _sizes(version: Version) -> dict[str, int]:
+    return {base_name(shard.path): shard.size_bytes for shard in version.shards}
