@@ -107,7 +107,7 @@ class LocalOutput:
     def create(self, sizes: Sequence[int]) -> Sequence[Sink]:
         """Begin all shards, of these sizes; those that an interrupted run had finished stay as they are."""
         if self._replaces is None and os.path.lexists(self._store.path(self._name)):
-            raise RefusedError("exists already; nothing was changed", path=self._store.path(self._name))
+            raise RefusedError("already exists; nothing was changed", path=self._store.path(self._name))
         self._sizes = sizes
         paths = [os.path.join(self._directory, self._layout.shard_file(i, len(sizes))) for i in range(len(sizes))]
         self._resumed = self._find_finished(paths)

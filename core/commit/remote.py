@@ -117,7 +117,7 @@ class RemoteOutput:
         wanted = dict(zip(self._names, sizes, strict=True))
         earlier = self._earlier_journal(wanted)
         if earlier is None and not old and self._store.names(self._directory):
-            raise RefusedError("exists already; nothing was changed", path=self._store.path(self._directory))
+            raise RefusedError("already exists; nothing was changed", path=self._store.path(self._directory))
         write_ids = {} if earlier is None else self._take_over(earlier)
         fresh = [i for i in range(len(sizes)) if i not in self._resumed]
         for i in fresh:

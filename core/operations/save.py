@@ -88,7 +88,7 @@ def _check_free(location: Location, number: int) -> None:
     for layout in (DESIGN, ELASTICDL):
         if store.names(layout.version_dir(number)):
             path = store.path(layout.version_dir(number))
-            raise RefusedError("exists already; nothing was changed", path=path)
+            raise RefusedError("already exists; nothing was changed", path=path)
 
 
 def _as_listed(location: Location, layout: Layout, number: int, sizes: Sequence[int], fingerprint: str) -> Version:

@@ -114,7 +114,7 @@ def test_refused_publish_keeps_the_seal(tmp_path: Path, monkeypatch: pytest.Monk
         real(self)
 
     monkeypatch.setattr(LocalOutput, "_publish_new", publish)
-    with pytest.raises(RefusedError, match="exists already; nothing was changed"):
+    with pytest.raises(RefusedError, match="already exists; nothing was changed"):
         execute_reshard(plan, settings)
     check = verify_version(only(tmp_path / "b"), level="deep")
     assert (check.sealed, check.findings) == (True, ())

@@ -1,0 +1,230 @@
+"""One protocol for every operation that writes a version, on the local disk and on S3: old or new, and nothing left."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import elasticdl_rules
+from checkpoints import only, save_small
+from edl_ckpt.core import (
+    execute_copy,
+    export_version,
+    import_arrays,
+    list_versions,
+    plan_copy,
+    recover,
+    reshard_version,
+    save_checkpoint,
+    verify_version,
+)
+from edl_ckpt.core.commit import local, remote
+from edl_ckpt.core.commit.local import LocalOutput
+from edl_ckpt.core.commit.recovery import location_lock
+from edl_ckpt.core.commit.remote import RemoteOutput
+from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError
+from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.storage.s3.upload import Upload
+from forked import run_forked
+from s3_fixtures import Bucket
+
+KILLED = 9
+"""The exit code of a process that a test kills."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a version is written, and the source that it is made from."""
+
+    source: Path
+    url: str
+    bucket: Bucket | None = None
+
+    def leftovers(self) -> list[str]:
+        """Return what is left there of our own state besides metadata and seals."""
+        if self.bucket is None:
+            return elasticdl_rules.leftovers(Path(self.url)) if os.path.isdir(self.url) else []
+        state = [key for key in self.bucket.objects() if ".edl-ckpt-0/" in key and "/meta-0/" not in key]
+        return [*state, *(key for key, _ in self.bucket.open_uploads())]
+
+    def shards(self) -> int | None:
+        """Return how many shards the version there has, None when no version is there; each is complete and correct."""
+        try:
+            versions = list_versions(self.url, grace_seconds=0).versions
+        except NotFoundError:
+            return None
+        if not versions:
+            return None
+        version = only(self.url)
+        check = verify_version(version, level="deep")
+        assert (version.state.value, version.extra, check.findings) == ("complete", (), ())
+        assert check.fingerprint == verify_version(only(self.source / "run"), level="deep").fingerprint
+        return version.ps_num
+
+
+def _reshard(place: Place, wait: float) -> None:
+    reshard_version(only(place.source / "run"), 3, output=place.url, wait_seconds=wait)
+
+
+def _reshard_in_place(place: Place, wait: float) -> None:
+    reshard_version(only(place.url), 3, wait_seconds=wait)
+
+
+def _import(place: Place, wait: float) -> None:
+    import_arrays(str(place.source / "m.npz"), place.url, 7, 3, layout="elasticdl", wait_seconds=wait)
+
+
+def _save(place: Place, wait: float) -> None:
+    ids, rows = np.arange(60), np.full((60, 2), 7, np.float32)
+    save_checkpoint(
+        place.url, 7, 3, variables={}, tables={"t": Table(ids, rows)}, layout="elasticdl", wait_seconds=wait
+    )
+
+
+def _copy(place: Place, wait: float) -> None:
+    execute_copy(plan_copy([only(place.source / "run")], place.url), workers=1, wait_seconds=wait)
+
+
+OPERATIONS: dict[str, tuple[Callable[[Place, float], None], int | None, int]] = {
+    "reshard": (_reshard, None, 3),
+    "reshard in place": (_reshard_in_place, 2, 3),
+    "import": (_import, None, 3),
+    "save": (_save, None, 3),
+    "copy": (_copy, None, 2),
+}
+"""Each operation, and how many shards the version has at its target before and after it."""
+
+
+@pytest.fixture(params=["local", "S3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Return an empty target beside a version of two shards and the same values in an .npz."""
+    save_small(tmp_path / "run", 7)
+    export_version(only(tmp_path / "run"), str(tmp_path / "m.npz"))
+    if request.param == "local":
+        return Place(tmp_path, str(tmp_path / "target"))
+    bucket: Bucket = request.getfixturevalue("s3")
+    return Place(tmp_path, bucket.url, bucket)
+
+
+def _stop(how: str) -> None:
+    """End the operation here: as a killed process, or with an error."""
+    if how == "kill":
+        os._exit(KILLED)
+    if how == "vanish":
+        raise SystemError("the process is gone")
+    raise EdlCkptError("injected")
+
+
+def _around(
+    patch: pytest.MonkeyPatch,
+    how: str,
+    owner: Any,
+    name: str,
+    *,
+    before: bool,
+    when: Callable[..., bool] = lambda *_: True,
+) -> None:
+    """Let the operation stop before or after a call."""
+    real = getattr(owner, name)
+
+    def call(*words: Any, **more: Any) -> Any:
+        if before and when(*words):
+            _stop(how)
+        result = real(*words, **more)
+        if not before and when(*words):
+            _stop(how)
+        return result
+
+    patch.setattr(owner, name, call)
+
+
+def _inject(patch: pytest.MonkeyPatch, point: str, how: str, kind: type[LocalOutput | RemoteOutput]) -> None:
+    """Let an output of this kind stop at a point between two steps of the protocol."""
+    if point == "created":
+        _around(patch, how, kind, "create", before=False)
+    elif point in {"written", "published"}:
+        _around(patch, how, kind, "publish", before=point == "written")
+    elif kind is LocalOutput and point == "proved":
+        _around(patch, how, local, "flush_directory", before=True)
+    elif kind is LocalOutput:
+        _around(patch, how, local, "rename_new", before=True)
+        _around(patch, how, local, "exchange", before=False)
+    elif point == "proved":
+        _around(patch, how, remote, "settle_remote", before=True)
+    else:
+        _around(patch, how, Upload, "complete", before=True, when=lambda upload: "-1-of-" in upload.path)
+
+
+def _leave_everything(output: RemoteOutput, *_: object) -> None:
+    """Stand for the end of a process that is gone: only what the kernel closes is closed."""
+    for spooled in output._spooled.values():
+        spooled.close()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+class TestEveryOperation:
+    """What holds for reshard, import, save and copy alike."""
+
+    @pytest.mark.parametrize("point", ["created", "written", "visible", "proved", "published"])
+    @pytest.mark.parametrize("fails", [True, False], ids=["fails", "is killed"])
+    def test_old_or_new(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, operation: str, point: str, fails: bool
+    ) -> None:
+        """Wherever it ends, the old version is there or the new one; `recover` leaves nothing, and again brings it."""
+        act, before, after = OPERATIONS[operation]
+        if before:
+            save_small(place.url, 7, ps_num=before)
+        kind = LocalOutput if place.bucket is None else RemoteOutput
+        with monkeypatch.context() as patch:
+            if fails or place.bucket is not None:  # no fork beside a client of S3
+                _inject(patch, point, "fail" if fails else "vanish", kind)
+                if not fails:
+                    patch.setattr(RemoteOutput, "__exit__", _leave_everything)
+                with pytest.raises((EdlCkptError, SystemError)):
+                    act(place, 0)
+            else:
+
+                def in_child() -> None:
+                    _inject(patch, point, "kill", kind)
+                    act(place, 0)
+
+                assert run_forked(in_child) == KILLED
+        if operation == "copy" and point == "written" and place.bucket is None:
+            assert recover(place.url).kept == (
+                "an interrupted copy of version 7 resumes when the same copy is run again",
+            )
+        elif fails and point != "proved":
+            assert place.leftovers() == []
+        recover(place.url, drop_copies=True)
+        assert place.leftovers() == []
+        assert place.shards() in {before, after}
+        if point in {"created", "written"}:
+            assert place.shards() == before
+        if point == "published":
+            assert place.shards() == after
+        if place.shards() != after:
+            act(place, 0)
+        assert place.shards() == after
+        assert place.leftovers() == []
+
+    def test_one_writer(self, place: Place, operation: str) -> None:
+        """A second writer to a location is error 11, which names the holder; once the lock is free it succeeds."""
+        act, before, after = OPERATIONS[operation]
+        if before:
+            save_small(place.url, 7, ps_num=before)
+        with (
+            location_lock(place.url, "holder", create=True),
+            pytest.raises(LockedError, match=f"locked by process {os.getpid()} .*holder") as end,
+        ):
+            act(place, 0)
+        assert end.value.exit_code == 11
+        assert place.shards() == before
+        act(place, 0)
+        assert place.shards() == after
+        assert place.leftovers() == []

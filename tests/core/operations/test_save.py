@@ -1,0 +1,52 @@
+"""Saving arrays as a new version."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from checkpoints import only, save_small
+from edl_ckpt.core import save_checkpoint
+from edl_ckpt.core.errors import RefusedError
+from edl_ckpt.core.operations.save import Table
+from s3_fixtures import Bucket
+
+
+def save(location: str, ps_num: int = 2, layout: str = "design") -> object:
+    """Save version 7, and return it without its time: a directory's own time may be the latest in a listing."""
+    table = Table(np.arange(9), np.ones((9, 2), np.float32))
+    version = save_checkpoint(location, 7, ps_num, variables={}, tables={"t": table}, layout=layout)
+    assert version.modified > 0
+    return _content(version)
+
+
+def _content(version: object) -> object:
+    from dataclasses import replace
+
+    return replace(version, modified=0.0)  # type: ignore[type-var]
+
+
+def test_the_version_is_as_listed(tmp_path: Path) -> None:
+    """The version that is returned equals that of a listing: shards with their times, state, seal, layout."""
+    assert save(str(tmp_path / "run")) == _content(only(tmp_path / "run"))
+
+
+def test_the_version_is_as_listed_on_s3(s3: Bucket) -> None:
+    """The same on S3, where no listing is made for it: one HEAD for each shard tells its time."""
+    saved = save(s3.url)
+    lists = s3.proxy.count("list")
+    assert saved == _content(only(s3.url))
+    assert s3.proxy.count("list") > lists
+
+
+@pytest.mark.parametrize(("ps_num", "layout"), [(2, "design"), (3, "design"), (2, "elasticdl")])
+def test_a_taken_number_is_refused(tmp_path: Path, s3: Bucket, ps_num: int, layout: str) -> None:
+    """A version that exists is not touched, whatever its layout and its number of shards, on S3 neither."""
+    for place in (str(tmp_path / "run"), s3.url):
+        save_small(place, 7)
+        before = only(place)
+        with pytest.raises(RefusedError, match="already exists; nothing was changed"):
+            save(place, ps_num, layout)
+        assert only(place) == before
