@@ -212,8 +212,3 @@ def signed32(value: int) -> int:
     -1
     """
     return (value & 0xFFFFFFFF ^ 0x80000000) - 0x80000000
-
-
-def signed64(value: int) -> int:
-    """Return a varint as protobuf's int64 reads it."""
-    return (value & 0xFFFFFFFFFFFFFFFF ^ 0x8000000000000000) - 0x8000000000000000

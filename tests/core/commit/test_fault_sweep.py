@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fault_sweep import COMMANDS, Command, Outcome, Point, disturb, find_points, prepare, why_not
+from fault_sweep import Outcome, Point, disturb, find_points, prepare, why_not
+from sweep_commands import COMMANDS, Command
 
 KNOWN: dict[tuple[str, str, int, str], str] = {}
 """Faults of ours that the sweep found and that are not mended yet; one that is mended must leave this table."""

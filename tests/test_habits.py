@@ -1,0 +1,54 @@
+"""The checks of the project agree with each other, and the tests keep their own rules."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from places import TESTS, TOP
+
+CI = (TOP / ".ci" / "run").read_text(encoding="utf-8")
+FILES = sorted(TESTS.rglob("*.py"))
+SLEEPERS = {
+    "support/crowd.py",  # a load of many processes, each at a pace of its own
+    "support/waiting.py",  # `wait_until` looks again
+}
+
+
+def test_hooks_are_those_of_ci() -> None:
+    """Each hook of pre-commit runs a command of `.ci/run lint`, with a tool of the environment, and each has a hook."""
+    config = (TOP / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    entries = re.findall(r"entry: (.+)", config)
+    (lint,) = re.findall(r"^check_lint\(\) \{\n(.*?)\n\n", CI, re.MULTILINE | re.DOTALL)
+    assert entries == [line.strip() for line in lint.splitlines() if not re.match(r" *(#|section )", line)]
+    assert len(entries) == config.count("language: system") == config.count("- id: ")
+    assert re.findall(r"repo: (.+)", config) == ["local"]
+
+
+@pytest.mark.parametrize("words", [["all", "of", "it"], ["lnit"]])
+def test_ci_takes_no_other_words(words: list[str]) -> None:
+    """A part that does not exist is a usage error before anything runs."""
+    done = subprocess.run([TOP / ".ci" / "run", *words], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "usage: .ci/run [lint | test]\n")
+
+
+def test_tests_mirror_the_rooms() -> None:
+    """Each room of the engine, and each operation that is a package, has a folder of tests by its name, with tests."""
+    rooms = {path.parent.relative_to(TOP / "core") for path in (TOP / "core").rglob("__init__.py")} - {Path()}
+    tested = {path.parent.relative_to(TESTS / "core") for path in (TESTS / "core").rglob("test_*.py")}
+    assert tested == rooms
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(TESTS)))
+def test_each_file(path: Path) -> None:
+    """A file of tests is short, each test says what must hold, and no test waits for a time instead of an event."""
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 550
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+    assert [f.name for f in functions if f.name.startswith("test_") and not ast.get_docstring(f)] == []
+    if str(path.relative_to(TESTS)) not in SLEEPERS:
+        assert re.findall(r"\btime\.sleep\((?!30\))", text) == []
