@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 
+import edl_ckpt.core
 from edl_ckpt.cli import __version__
 from places import TOP
 
@@ -23,8 +24,11 @@ def test_packages_are_those_on_disk() -> None:
 
 
 def test_version_is_one_literal() -> None:
-    """The version in pyproject is that of the program."""
-    assert PROJECT["project"]["version"] == __version__
+    """The version in pyproject is that of the program and of the engine, and one file of the code has it."""
+    assert PROJECT["project"]["version"] == __version__ == edl_ckpt.core.__version__
+    files = [path for room in ("cli", "core") for path in (TOP / room).rglob("*.py")]
+    literal = f'"{__version__}"'
+    assert [p for p in files if literal in p.read_text(encoding="utf-8")] == [TOP / "core/__init__.py"]
 
 
 def test_typed() -> None:
