@@ -1,4 +1,4 @@
-"""Exports: a file or directory written under a hidden name beside its target, then renamed."""
+"""Exports: a file or directory is written under a hidden name beside its target, then renamed."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from edl_ckpt.core.storage.local import LocalReader
 
 _OLD: Final = ".old"
 _NAME_PART: Final = 100
-"""How much of a target's name is in that of what is staged beside it: a name has 255 bytes at most."""
+"""The characters of a target's name that its hidden name repeats: a name has 255 bytes at most."""
 
 
 class StagedOutput:
     """A file or a directory that is written under a hidden name beside its target, and renamed when it is whole.
 
-    A context manager; what was not published is removed at its end. Entering raises RefusedError when the target
-    exists and `force` is not said, NotFoundError when its directory does not.
+    A context manager; leaving it removes an output that was not published. Entering raises RefusedError when the target
+    exists and `force` is False, NotFoundError when its directory does not exist.
     """
 
     def __init__(self, target: str, *, is_directory: bool, force: bool) -> None:
@@ -61,11 +61,11 @@ class StagedOutput:
                 os.unlink(path)
 
     def also(self, path: str) -> None:
-        """Remove another path at the end too."""
+        """Remove this path too when the context ends."""
         self._others.append(path)
 
     def publish(self) -> None:
-        """Put what was written in its place; what `force` replaces is there until the new one is."""
+        """Move the output into its place; with `force`, an old one stays visible until the new one replaces it."""
         if self._is_directory:
             flush_directory(self.path)
         if not self._force or not os.path.lexists(self.target):
@@ -76,7 +76,7 @@ class StagedOutput:
         flush_directory(self._folder)
 
     def _replace(self) -> None:
-        """Exchange both where the kernel can, and leave the old one to be removed; else one rename, or two."""
+        """Exchange both if the kernel can, and leave the old one for removal; or else use one rename, or two."""
         if not exchange(self.path, self.target):
             if not self._is_directory and not os.path.isdir(self.target):
                 os.replace(self.path, self.target)
@@ -92,7 +92,7 @@ class StagedOutput:
 
 
 def _sweep_outputs(folder: str) -> None:
-    """Remove what dead runs left beside targets in a folder: hidden names that end as ours do."""
+    """Remove abandoned outputs in a folder: hidden names that end as ours do, of dead processes."""
     for name in os.listdir(folder):
         owner = owner_in(name) if name.startswith(".") and ".edl-ckpt" in name else {}
         path = os.path.join(folder, name)
@@ -109,10 +109,10 @@ def _sweep_outputs(folder: str) -> None:
 
 
 def put_files(store: ObjectStore, files: Mapping[str, str], *, replace: bool) -> None:
-    """Upload local files, their paths by where they go below the location, and make them visible back to back.
+    """Upload local files, given by their paths below the location, and make them visible one right after another.
 
-    Names must be free unless `replace` is said. A failure leaves what was there, or, once the first file is visible,
-    what could be completed.
+    Names must be free unless `replace` is True. A failure before the first file is visible changes nothing; a later one
+    leaves the files that are complete.
     """
     objects: list[ObjectWriter] = []
     try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import enum
 import hashlib
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -262,6 +261,6 @@ def _entry(version: Version, kept: Sequence[str], going: str, *, whole: bool) ->
 
 def identify(version: Version) -> str:
     """Return a digest of the facts a plan relies on: state, files, sizes, times, tags and metrics of a version."""
-    files = [(os.path.basename(s.path), s.size_bytes, s.modified) for s in version.shards]
-    seen = (version.version, version.state.value, files, version.extra, version.tags, sorted(version.metrics.items()))
-    return hashlib.blake2b(repr(seen).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    metadata = (version.tags, sorted(version.metrics.items()))
+    facts = (version.version, version.state.value, version.files_digest, version.extra, metadata)
+    return hashlib.blake2b(repr(facts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -1,0 +1,132 @@
+"""The shape of the code: short commands, short files, imports at the top of modules unless they cost start-up time."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import edl_ckpt.core
+from edl_ckpt.cli.app import COMMANDS
+from places import TOP
+
+MAX_COMMAND_LINES = 30
+MAX_FILE_LINES = 520
+LONG_FILES: dict[str, str] = {}
+"""Files that may have more lines, each with the reason."""
+
+HEAVY = frozenset({"numpy", "xxhash", "google", "s3fs", "fsspec", "asyncio", "tempfile"})
+"""Libraries that cost more than 5 ms of start-up time: only a command that needs them may import them."""
+
+
+def sources(*rooms: str) -> list[Path]:
+    """Return the Python files of packages of the project."""
+    return [path for room in rooms for path in sorted((TOP / room).rglob("*.py"))]
+
+
+def name_of(path: Path) -> str:
+    """Return the name of the module in a file."""
+    parts = path.relative_to(TOP).with_suffix("").parts
+    return ".".join(("edl_ckpt", *parts)).removesuffix(".__init__")
+
+
+def body_lines(function: ast.FunctionDef) -> int:
+    """Return the number of lines of a function's statements, without its docstring and its imports."""
+    first = function.body[0]
+    is_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    statements = function.body[1:] if is_docstring else function.body
+    return sum(
+        (s.end_lineno or s.lineno) - s.lineno + 1 for s in statements if not isinstance(s, ast.Import | ast.ImportFrom)
+    )
+
+
+def test_commands_are_short() -> None:
+    """A command parses its options, calls the engine and renders the result; more is work for the engine."""
+    functions = {
+        node.name: node
+        for path in sources("cli/commands")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and node.decorator_list  # @examples
+    }
+    assert set(functions) == {f"{command.replace(' ', '_')}_command" for command in COMMANDS}
+    lines = {name: body_lines(function) for name, function in functions.items()}
+    assert {name: count for name, count in lines.items() if count > MAX_COMMAND_LINES} == {}
+
+
+def test_files_are_short() -> None:
+    """No file is too long to read, except those with a reason; no reason outlives its file."""
+    lines = {
+        str(path.relative_to(TOP)): len(path.read_text(encoding="utf-8").splitlines())
+        for path in sources("core", "cli")
+    }
+    assert len(lines) > 100
+    assert {name: count for name, count in lines.items() if count > MAX_FILE_LINES and name not in LONG_FILES} == {}
+    assert {name for name in LONG_FILES if lines.get(name, 0) <= MAX_FILE_LINES} == set()
+
+
+def imports_of(nodes: list[ast.stmt]) -> Iterator[str]:
+    """Yield the modules that statements import, as `from a import b` names both a and a.b."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Try):
+            yield from imports_of(node.body)
+
+
+def local_imports(tree: ast.Module) -> Iterator[ast.ImportFrom]:
+    """Yield the imports inside functions."""
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from (node for node in ast.walk(function) if isinstance(node, ast.ImportFrom))
+
+
+def test_imports_inside_functions_save_start_up_time() -> None:
+    """The engine imports a module of its own inside a function only to put off a heavy library, never to hide a circle.
+
+    The library must be one that the importing module does not load in any case.
+    """
+    trees = {name_of(path): ast.parse(path.read_text(encoding="utf-8")) for path in sources("core")}
+
+    def heavy(module: str, seen: set[str]) -> set[str]:
+        seen.add(module)
+        found: set[str] = set()
+        packages = [module.rpartition(".")[0]]  # Python runs the __init__.py of the package first
+        for name in [*packages, *imports_of(trees[module].body)]:
+            found |= {name.partition(".")[0]} & HEAVY
+            if name in trees and name not in seen:
+                found |= heavy(name, seen)
+        return found
+
+    checked, needless = 0, []
+    for module, tree in trees.items():
+        for node in local_imports(tree):
+            if (node.module or "").startswith("edl_ckpt."):
+                checked += 1
+                wanted = {name for name in imports_of([node]) if name in trees}
+                saved = set().union(*(heavy(name, set()) for name in wanted)) - heavy(module, set())
+                if not saved:
+                    needless.append(f"{module}:{node.lineno} imports {node.module}")
+    assert checked > 0
+    assert needless == []
+
+
+def test_the_door_names_everything_once() -> None:
+    """The public names for type checkers, for the import at first use and for `__all__` are the same, and sorted."""
+    tree = ast.parse((TOP / "core/__init__.py").read_text(encoding="utf-8"))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    for_checkers = {
+        alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    assert for_checkers == {name: f"edl_ckpt.core.{home}" for name, home in edl_ckpt.core._HOME_OF.items()}
+    assert set(edl_ckpt.core.__all__) == {*for_checkers, "__version__"}
+    assert len(set(edl_ckpt.core.__all__)) == len(edl_ckpt.core.__all__)
+    assert sorted(edl_ckpt.core.__all__) == dir(edl_ckpt.core)
+
+
+def test_the_door_has_every_error() -> None:
+    """A library user can catch every error of the engine by a public name."""
+    errors = ast.parse((TOP / "core/errors.py").read_text(encoding="utf-8"))
+    assert {node.name for node in errors.body if isinstance(node, ast.ClassDef)} <= set(edl_ckpt.core.__all__)
