@@ -88,6 +88,7 @@ JSON_COMMANDS = (
     "get edl-ckpt-demo --variable global_step:0",
     "metrics show edl-ckpt-demo",
     "metrics import metrics.csv edl-ckpt-demo",
+    "tag add edl-ckpt-demo@300 serving",
     "tag list edl-ckpt-demo",
     "note edl-ckpt-demo text",
     "policy show edl-ckpt-demo",
