@@ -12,6 +12,7 @@ import console
 import edl_ckpt.core
 import picture
 from edl_ckpt.core.format.consistency import BLOCKING, WARNINGS
+from edl_ckpt.core.operations.export.formats import FORMATS
 from edl_ckpt.core.operations.verify.findings import HINTS
 from places import TOP
 
@@ -142,3 +143,11 @@ def test_every_room_is_described() -> None:
     assert modules - described_elsewhere <= named
     others = {"LockedLocation", "Reporter", "Properties", "location_lock"}
     assert named - others <= modules | packages
+
+
+def test_export_formats_are_described() -> None:
+    """The page on exports has a row for each format, with its endings."""
+    page = (MANUAL / "export-and-import.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", page, re.MULTILINE)
+    described = {name: set(re.findall(r"`(\.\w+)`", endings)) for name, endings in rows}
+    assert described == {name: set(form.traits.endings) for name, form in FORMATS.items()}
