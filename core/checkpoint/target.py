@@ -1,4 +1,4 @@
-"""Where a version will be written: its location, its number, its directory, and the shards it will have there."""
+"""The target of a version to be written: its location, its number, its directory, and its shards there."""
 
 from __future__ import annotations
 

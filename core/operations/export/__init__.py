@@ -1,6 +1,6 @@
 """Exporting a version: to formats that other tools open, in bounded memory, published whole or not at all.
 
-`interface.py` says what a format is, `formats.py` lists them. `content.py` turns a checkpoint into tensors, and
+`interface.py` describes a format, `formats.py` lists all of them. `content.py` turns a checkpoint into tensors, and
 `target.py` makes the output visible. The fingerprint proves every export that changes no value.
 """
 

@@ -77,7 +77,7 @@ class ContentFormat(ABC):
         return ExportOutcome(files, self._counts(content), source.text, proved, reader.overflowed)
 
     def _counts(self, content: ExportContent) -> ContentCounts:
-        """Return the counts of what was written, which is less than the content when rows are limited."""
+        """Return the counts of the output: fewer rows than the content when rows are limited."""
         counts, limit = content.counts, self.request.limit
         rows = counts.rows if limit is None else min(counts.rows, limit)
         return ContentCounts(counts.variables, counts.tables, rows)

@@ -1,4 +1,4 @@
-"""What a format declares of itself, and the content it writes: tensors in order, each read once, as a stream."""
+"""The interface of formats: their traits, and the content they write: tensors in order, each read once as a stream."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TableRows:
 
 @dataclass(frozen=True, slots=True)
 class TableNote:
-    """What an importer must know of a table: its two tensors, and the initializer of rows for new ids."""
+    """A note on a table for importers: the names of its two tensors, and the initializer of rows for new ids."""
 
     ids: str
     vectors: str
@@ -56,7 +56,7 @@ class TableNote:
 
 @dataclass(frozen=True, slots=True)
 class ContentCounts:
-    """How many variables, tables and rows of tables are exported."""
+    """The numbers of variables, tables and rows of tables in an export."""
 
     variables: int
     tables: int
@@ -76,7 +76,7 @@ class ExportContent:
 
 @dataclass(frozen=True, slots=True)
 class FormatTraits:
-    """What a format declares of itself; the registry and `export_version` ask for nothing else."""
+    """The properties that a format declares; the registry and `export_version` ask for nothing else."""
 
     name: str
     endings: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ class FormatTraits:
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """What is to be exported, and how."""
+    """A version to export, the selected part of it, and limits."""
 
     version: Version
     selection: Selection
@@ -111,7 +111,7 @@ class ExportedFile:
 
 @dataclass(frozen=True, slots=True)
 class ExportOutcome:
-    """What a format has written; `proved` as `ExportResult` has it."""
+    """The files that a format wrote; `proved` as in `ExportResult`."""
 
     files: tuple[ExportedFile, ...]
     counts: ContentCounts

@@ -14,7 +14,7 @@ _MAX_BYTES: Final = 200
 
 
 def escaped_file_name(name: str) -> str:
-    """Return a name as one component of a path: what could be more is written as %XX.
+    """Return a name as one component of a path: %XX stands for characters that could make a path.
 
     >>> escaped_file_name("dense/kernel:0"), escaped_file_name("../../etc/passwd"), escaped_file_name("CON")
     ('dense%2Fkernel%3A0', '%2E.%2F..%2Fetc%2Fpasswd', '%43ON')
@@ -26,7 +26,7 @@ def escaped_file_name(name: str) -> str:
 
 
 def original_name(name: str) -> str:
-    """Return what `escaped_file_name` was given.
+    """Return the name that `escaped_file_name` escaped.
 
     >>> original_name(escaped_file_name("a/b.. %"))
     'a/b.. %'

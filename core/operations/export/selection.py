@@ -15,10 +15,11 @@ FILLS: Final = ("zeros", "initializer")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What to export: globs of names (none: all), a dtype to cast floats to, tables as matrices of `dense_rows` rows.
+    """The part of a version to export, and its form.
 
-    `dense_rows` is a number, 'auto' for the highest id plus one, or None. `fill` is the content of rows that no id
-    has: 'zeros', or 'initializer' for the table's own, drawn with `seed`. Raises UsageError for any other word.
+    `tables` and `variables` are globs of names (none: all). Floats are cast to `dtype`. `dense_rows` makes tables
+    matrices of so many rows: a number, 'auto' for the highest id plus one, or None. `fill` is the content of rows that
+    no id has: 'zeros', or 'initializer' for the table's own, drawn with `seed`. Raises UsageError for any other word.
     """
 
     tables: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Where an export becomes visible: a local path, by one rename, or a URL, after everything was uploaded."""
+"""The targets of exports: a local path, visible by one rename, or a URL, visible after everything was uploaded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ExportTarget(Protocol):
     """An output that is being written; a context manager that removes everything unless it was published."""
 
     path: str
-    """Where to write it; a directory is there already."""
+    """The path to write to; a directory exists already."""
 
     def publish(self) -> tuple[ExportedFile, ...]:
         """Make everything visible; return the files under their final names."""

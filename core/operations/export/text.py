@@ -47,7 +47,7 @@ class LinesFormat(RowsFormat):
             _flush(file)
 
     def head(self, rows: int, dim: int) -> str:
-        """Return what comes before the first row: nothing, unless a format says otherwise."""
+        """Return the text before the first row; by default there is none."""
         del rows, dim
         return ""
 
@@ -98,7 +98,7 @@ class Word2Vec(LinesFormat):
 
 
 class Projector(RowsFormat):
-    """What TensorBoard's embedding projector reads: `vectors.tsv`, `metadata.tsv` with the ids, and its config."""
+    """A directory for TensorBoard's embedding projector: `vectors.tsv`, `metadata.tsv` with the ids, and its config."""
 
     traits: ClassVar = FormatTraits("projector", is_directory=True, takes_limit=True, is_lossless=False)
 

@@ -1,7 +1,7 @@
 """A new version from arrays in files of other tools, or from a checkpoint, placed for N servers.
 
-As in a reshard: the survey counts ids, the plan says where each row lies, and the execution streams values once. What
-was read and what can be read back must have one fingerprint, else nothing becomes visible.
+As in a reshard: the survey counts ids, the plan has the offset of each row, and the execution streams values once. The
+source and the version that is read back must have the same fingerprint, or nothing becomes visible.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ _BATCH_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """The new version; `fingerprint` is that of what was read and of what was read back.
+    """The new version; the source and the version that was read back both have its `fingerprint`.
 
     `from_ps` is the number of shards of a source that is a checkpoint, None for arrays.
     """
@@ -55,7 +55,7 @@ class ImportResult:
 def execute_import(
     plan: ImportPlan, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = SILENT
 ) -> ImportResult:
-    """Write what a plan says, prove it, make it visible and seal it; the target is locked meanwhile.
+    """Write a planned version, prove it, make it visible and seal it, with the lock of the target held.
 
     The source must still be open. Raises LockedError when another command holds the lock for longer than
     `wait_seconds`, NoSpaceError before anything is written when there is no room, EdlCkptError when the proof fails.

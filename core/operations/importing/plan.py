@@ -32,7 +32,7 @@ class ImportPlan:
 
 
 def plan_import(survey: ImportSurvey, target: Target) -> ImportPlan:
-    """Return what writing surveyed arrays to a target means."""
+    """Return the plan to write surveyed arrays to a target."""
     layouts = lay_out_shards(target.number, survey.variables, survey.tables, survey.to_ps)
     rows = sum((table.rows for table in survey.tables), np.zeros(survey.to_ps, np.int64))
     return ImportPlan(survey, target, layouts, target_shards(target, layouts, rows))

@@ -1,4 +1,4 @@
-"""What an import must know of arrays before it can be planned: the ids of every table, counted for each target."""
+"""The survey of arrays: everything that the plan of an import needs, with the ids counted for each target."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ImportSurvey:
 
 
 def survey_arrays(source: ArraySource, ps_num: int, *, names: NameMap | None = None) -> ImportSurvey:
-    """Read all ids of a source and count what goes to each of `ps_num` servers; no vector is read.
+    """Read all ids of a source and count those of each of `ps_num` servers; no vector is read.
 
     Raises UsageError for arrays that cannot be a table, CorruptError for an id that a table has twice, NotFoundError
     for an array that the map names in vain.

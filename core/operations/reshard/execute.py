@@ -47,7 +47,7 @@ from edl_ckpt.core.storage.interface import Sink
 
 @dataclass(frozen=True, slots=True)
 class ReshardResult:
-    """The written version; `fingerprint` is that of what was read and of what was read back."""
+    """The written version; the source and the version that was read back both have its `fingerprint`."""
 
     ref: str
     output: str
@@ -72,7 +72,7 @@ def execute_reshard(
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
 ) -> ReshardResult:
-    """Write what a plan says, prove it, make it visible and seal it; the target is locked meanwhile.
+    """Write a planned version, prove it, make it visible and seal it, with the lock of the target held.
 
     `settings` are those of `settings_for(plan)` by default. `keep_old` leaves the old shards of an in-place reshard in
     the trash. Elsewhere the version's metadata (metrics, tags, note) is copied with it. Raises LockedError when another

@@ -26,7 +26,7 @@ from edl_ckpt.core.words import counted
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Route:
-    """Where the rows of one piece of ids go: offsets of its first row and id in each target, int64 [to_ps]."""
+    """The offsets of the first row and the first id of one piece of ids in each target: int64 [to_ps]."""
 
     values_at: bulk.I64
     ids_at: bulk.I64
@@ -75,7 +75,7 @@ class ReshardPlan:
 
 
 def plan_reshard(survey: Survey, target: Target, *, renumber: bool = False) -> ReshardPlan:
-    """Return what writing a surveyed version to a target means; nothing is read and nothing is written.
+    """Return the plan to write a surveyed version to a target; nothing is read and nothing is written.
 
     With `renumber` the shards contain the number of the target, else that of the source.
     """

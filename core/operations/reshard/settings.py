@@ -24,9 +24,9 @@ _BYTES_PER_ID_BYTE: Final = 24
 """Memory for each byte of a piece of ids: the bytes, what they decode to, owners, lengths, and copies by owner."""
 _LEAST_PIECE_BYTES: Final = 4096
 REMOTE_BATCH_BYTES: Final = 8 << 20
-"""Bytes of values of one request to remote storage: what a round trip costs is spread over them."""
+"""Bytes of values of one request to remote storage, which spread the cost of a round trip."""
 _MAPPED_BATCH_BYTES: Final = 16 << 20
-"""What the proof maps at a time: it is not copied, and each end of a mapping interrupts all cores."""
+"""Bytes that the proof maps at a time: they are not copied, and each end of a mapping interrupts all cores."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a reshard must know of a version before it can be planned: from headers and ids, without a value."""
+"""The survey of a version: everything that the plan of a reshard needs, from headers and ids, without a value."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Survey:
     counts: tuple[PieceCounts, ...]
     """Of each piece, in the order of the rows in the target: by table, source shard and row."""
     pieces: tuple[IdPiece, ...]
-    """Where each of them lies in the source: the execution reads it again."""
+    """The same pieces with their places in the source: the execution reads them again."""
     bytes_read: int
 
     @property
@@ -74,7 +74,7 @@ def survey_ids(
     piece_bytes: int | None = None,
     reporter: Reporter = SILENT,
 ) -> Survey:
-    """Read all ids of a checkpoint and count what goes to each of `ps_num` servers; no value is read.
+    """Read all ids of a checkpoint and count those of each of `ps_num` servers; no value is read.
 
     `piece_bytes` is how many bytes of ids are one task, here and when the rows are moved. Raises UsageError for a
     number of servers that cannot be, CorruptError for ids that cannot be decoded or are not as many as rows.
