@@ -20,12 +20,12 @@ from edl_ckpt.core.commit.local import read_journal, settle_stage, sweep_replace
 from edl_ckpt.core.commit.remote import settle_remote
 from edl_ckpt.core.commit.staging import remove_empty, remove_stage
 from edl_ckpt.core.commit.trash import sweep
-from edl_ckpt.core.errors import RefusedError
-from edl_ckpt.core.format.names import parse_shard_file, parse_version_dir
+from edl_ckpt.core.errors import NotFoundError, RefusedError, UsageError
+from edl_ckpt.core.format.names import parse_shard_file, parse_single_file, parse_version_dir
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, holding, open_lock
 from edl_ckpt.core.state.owner import if_abandoned, is_abandoned, is_me, is_presumed_dead, owner_in
-from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, is_resumable
+from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, STATE_DIR, is_resumable
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 
@@ -58,11 +58,14 @@ def location_lock(
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
     create: bool = False,
+    may_be_empty: bool = False,
 ) -> Iterator[LockedLocation]:
     """Hold the lock of a location while the block runs, after settling what dead commands left there.
 
-    The reporter is warned of what was settled. With `create` a local directory that does not exist is made first.
-    Raises LockedError, which names the holder, when the lock is not free within `wait_seconds`.
+    The reporter is warned of what was settled. With `create`, for commands that write a version, a local directory that
+    does not exist is made first. Raises NotFoundError for a directory without versions and without state of ours, which
+    `may_be_empty` allows to commands that write nothing there; UsageError for a version's own directory; LockedError,
+    which names the holder, when the lock is not free within `wait_seconds`.
     """
     where = Location.of(location)
     path = where.local_path
@@ -70,6 +73,8 @@ def location_lock(
         with storage_errors(path):
             os.makedirs(path, exist_ok=True)
     store = open_store(where)
+    if not _is_location(store) and not (create or may_be_empty):
+        raise _no_location(where)
     lock = open_lock(store, purpose, reporter)
     with holding(lock, where, wait_seconds=wait_seconds):
         for text in _settle(store, exclusive=lock.is_exclusive).done:
@@ -86,16 +91,38 @@ def recover(
 ) -> Recovery:
     """Settle all that killed commands left in a location; with `drop_copies` discard interrupted copies too.
 
-    Raises LockedError while another command is at work there.
+    Raises LockedError while another command is at work there, NotFoundError where there is nothing of ours.
     """
     where = Location.of(location)
     store = open_store(where)
+    # A killed command may have left nothing but uploads, which no listing shows.
+    if not _is_location(store) and (isinstance(store, LocalStore) or not any(store.open_uploads())):
+        raise _no_location(where)
     lock = open_lock(store, "recover", reporter)
     with holding(lock, where, wait_seconds=wait_seconds):
         settled = _settle(store, exclusive=lock.is_exclusive, drop_copies=drop_copies)
         if not isinstance(store, LocalStore):
             settled.done += _abort_old_uploads(store)
     return Recovery(where, tuple(settled.done), tuple(settled.kept))
+
+
+def _is_location(store: LocalStore | ObjectStore) -> bool:
+    """Say whether there are versions or state of ours; UsageError for a version's directory, which must stay as it is.
+
+    State in another directory would make ElasticDL's scan of it fail.
+    """
+    if isinstance(store, LocalStore):
+        with storage_errors(store.root):
+            names = os.listdir(store.root)
+    else:
+        names = list(store.names(""))
+    if any(map(parse_shard_file, names)):
+        raise UsageError("is one version's directory", path=store.location.url, hint="name the directory it is in")
+    return STATE_DIR in names or any(parse_version_dir(n) or parse_single_file(n) is not None for n in names)
+
+
+def _no_location(location: Location) -> NotFoundError:
+    return NotFoundError("no checkpoint here; nothing was written", path=location.url, hint="is this a checkpoint_dir?")
 
 
 def settle_first(location: Location, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = SILENT) -> None:

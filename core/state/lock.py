@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
 
-from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError, UnsupportedError, UsageError
-from edl_ckpt.core.format.names import parse_shard_file
+from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError, UnsupportedError
 from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.progress import Reporter
 from edl_ckpt.core.state.owner import (
@@ -106,12 +105,9 @@ class LocalLock:
         self.path = os.path.join(root, LOCK_FILE)
         self._fd = -1
         self._signature: Signature | None = None
-        self._checked = False
 
     def take(self) -> bool:
         """Take the lock if it is free; False when somebody holds it."""
-        if not self._checked:
-            self._check_place()
         fd = self._open()
         if fd is None:
             return False
@@ -130,14 +126,6 @@ class LocalLock:
             self.release()
             raise
         return True
-
-    def _check_place(self) -> None:
-        """Raise NotFoundError where nothing is, UsageError in a version's directory: our state would invalidate it."""
-        with storage_errors(self._root):
-            names = os.listdir(self._root)
-        if any(parse_shard_file(name) for name in names):
-            raise UsageError("is one version's directory", path=self._root, hint="name the directory it is in")
-        self._checked = True
 
     def _open(self) -> int | None:
         """Open the lock's file; None when another process made or removed the empty directory in between."""

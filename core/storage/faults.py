@@ -1,4 +1,8 @@
-"""Errors of the operating system and of storage clients, translated into our own error tree."""
+"""Errors of the operating system and of storage clients, translated into our own error tree.
+
+The clients of fsspec's file systems raise errors of their own libraries. They are recognized by the library that they
+come from, and by the answer of the server if they carry one; no library is imported for that.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +10,130 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
-from edl_ckpt.core.errors import AuthError, EdlCkptError, LockedError, NoSpaceError, NotFoundError, UnavailableError
+from edl_ckpt.core.errors import (
+    AuthError,
+    EdlCkptError,
+    LockedError,
+    NoSpaceError,
+    NotFoundError,
+    UnavailableError,
+    UnsupportedError,
+    UsageError,
+)
+
+_CLIENTS: Final = frozenset({
+    "adlfs", "aiohttp", "asyncssh", "azure", "ftplib", "gcsfs", "google", "http", "httpcore", "httpx", "paramiko",
+    "requests", "smbprotocol", "socket", "ssl", "urllib", "urllib3",
+})  # fmt: skip
+"""Libraries that talk to servers: an error of theirs that says no more means that the storage does not answer."""
+_UNREACHABLE: Final = frozenset({
+    errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.ENETUNREACH, errno.ENOTCONN,
+})  # fmt: skip
+_THROTTLED: Final = frozenset({408, 425, 429})
+_MAX_CAUSES: Final = 8
 
 
 @contextmanager
-def storage_errors(path: str) -> Iterator[None]:  # noqa: C901 - one branch for each kind of failure
+def storage_errors(path: str) -> Iterator[None]:
     """Translate errors of the block into ours; each names the path."""
     try:
         yield
     except EdlCkptError:
         raise
-    except FileNotFoundError as error:
-        raise NotFoundError("no such file or directory", path=path) from error
-    except NotADirectoryError as error:
-        raise NotFoundError("not a directory", path=path) from error
-    except IsADirectoryError as error:
-        raise NotFoundError("expected a file, but this is a directory", path=path) from error
-    except PermissionError as error:
-        raise AuthError("permission denied", path=path) from error
-    except (ConnectionError, TimeoutError) as error:
-        raise UnavailableError(f"storage does not answer: {error}", path=path) from error
     except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
-            raise NoSpaceError(os.strerror(error.errno), path=path) from error
-        if error.errno == errno.ELOOP:
-            raise NotFoundError("the symbolic links form a circle", path=path) from error
-        if error.errno == errno.ESTALE:
-            raise LockedError("the file was replaced on the file server while it was being read", path=path) from error
-        raise EdlCkptError(f"input/output error: {error.strerror or error}", path=path) from error
+        raise _of_system(error, path) from error
+    except Exception as error:
+        meaning = _of_client(error, path)
+        if meaning is None:  # a bug of ours, which must stay one
+            raise
+        raise meaning from error
+
+
+def _of_system(error: OSError, path: str) -> EdlCkptError:
+    """Return the meaning of an error of the operating system, or of a client whose errors look like that."""
+    number = error.errno
+    if isinstance(error, FileNotFoundError):
+        # HTTP's file system says so of a server that does not answer, too; its cause tells them apart.
+        reason = _of_client(error, path) if number is None else None
+        return reason or NotFoundError("no such file or directory", path=path)
+    if isinstance(error, NotADirectoryError):
+        return NotFoundError("not a directory", path=path)
+    if isinstance(error, IsADirectoryError):
+        return NotFoundError("expected a file, but this is a directory", path=path)
+    if isinstance(error, PermissionError):
+        return AuthError("permission denied", path=path)
+    if isinstance(error, ConnectionError | TimeoutError) or number in _UNREACHABLE:
+        return _silent(error, path)
+    if number in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+        return NoSpaceError(os.strerror(number or 0), path=path)
+    if number == errno.ELOOP:
+        return NotFoundError("the symbolic links form a circle", path=path)
+    if number == errno.ESTALE:
+        return LockedError("the file was replaced on the file server while it was being read", path=path)
+    reason = _of_client(error, path)
+    return reason or EdlCkptError(f"input/output error: {error.strerror or error}", path=path)
+
+
+def _of_client(error: BaseException, path: str) -> EdlCkptError | None:
+    """Return the meaning of a client's error, or of the client's error that caused it; None for any other error."""
+    cause: BaseException | None = error
+    for _ in range(_MAX_CAUSES):
+        if cause is None:
+            return None
+        libraries = {kind.__module__.partition(".")[0] for kind in type(cause).__mro__}
+        if libraries & _CLIENTS:
+            return _of_ftp(cause, path) if "ftplib" in libraries else _of_answer(cause, path)
+        if isinstance(cause, ConnectionError | TimeoutError):
+            return _silent(cause, path)
+        cause = cause.__cause__
+    return None
+
+
+def _of_answer(error: BaseException, path: str) -> EdlCkptError:
+    """Return the meaning of an error by the HTTP status that it carries, else by its name."""
+    status = _status(error) or _status(getattr(error, "response", None))
+    name = type(error).__name__.lower()
+    if status in {401, 403, 407} or (not status and ("auth" in name or "credential" in name)):
+        return AuthError(f"the server refuses access ({status or type(error).__name__})", path=path)
+    if status in {404, 410}:
+        return NotFoundError("no such file or directory", path=path)
+    if status in {405, 501}:
+        return UnsupportedError(f"the server does not support the request ({status})", path=path)
+    if status and status not in _THROTTLED and status < 500:
+        return EdlCkptError(f"the server answers {status}", path=path)
+    if status:
+        return UnavailableError(f"the server answers {status}", path=path)
+    if "url" in name and isinstance(error, ValueError):
+        return UsageError("not a valid URL", path=path)
+    return _silent(error, path)
+
+
+def _status(answer: object) -> int:
+    """Return an HTTP status, under one of the names that libraries have for it; 0 without one."""
+    for name in ("status", "status_code", "code"):
+        value = getattr(answer, name, None)
+        if isinstance(value, int) and 400 <= value < 600:
+            return int(value)
+    return 0
+
+
+def _of_ftp(error: BaseException, path: str) -> EdlCkptError:
+    """Return the meaning of an FTP reply, whose first three characters are its code (RFC 959)."""
+    code = str(error)[:3]
+    if code in {"530", "532"}:
+        return AuthError(f"the server refuses access ({code})", path=path)
+    if code == "550":
+        return NotFoundError("no such file or directory", path=path)
+    if code in {"452", "552"}:
+        return NoSpaceError(f"the server has no space left ({code})", path=path)
+    if code.startswith("5"):
+        return EdlCkptError(f"the server answers {code}", path=path)
+    return _silent(error, path)
+
+
+def _silent(error: BaseException, path: str) -> UnavailableError:
+    """Return the error for storage that does not answer. Messages of libraries may repeat a URL with a password."""
+    reason = getattr(error, "strerror", None) or type(error).__name__
+    return UnavailableError(f"storage does not answer: {reason}", path=path)

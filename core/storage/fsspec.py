@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final
 
-from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError, RefusedError, UnsupportedError
+from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError, RefusedError, UnsupportedError, UsageError
+from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import (
     SMALL_BYTES,
@@ -28,6 +29,20 @@ from edl_ckpt.core.storage.interface import (
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.spool import SpoolFile
 
+_WITH_HOST: Final = frozenset({"ftp", "ftps", "http", "https", "sftp", "ssh", "webhdfs"})
+
+
+@contextmanager
+def client_errors(path: str) -> Iterator[None]:
+    """Translate errors as `storage_errors` does; also say what a file system of fsspec lacks."""
+    try:
+        with storage_errors(path):
+            yield
+    except ImportError as error:
+        raise UnsupportedError(f"{error}", path=path, hint="install the package that it needs") from error
+    except NotImplementedError as error:
+        raise UnsupportedError("this storage cannot do that", path=path) from error
+
 
 class FsspecReader(RemoteReader):
     """A file of any fsspec file system, read by ranges without its caches."""
@@ -37,7 +52,7 @@ class FsspecReader(RemoteReader):
         self.bytes_read = 0
         self._fs = fs
         self._path = path
-        with storage_errors(shown):
+        with client_errors(shown):
             info = fs.info(path)
         self.size_bytes = int(info["size"])
         self._opened = _generation(info)
@@ -46,7 +61,7 @@ class FsspecReader(RemoteReader):
         """Return exactly `size` bytes at `offset`."""
         if size == 0:
             return b""
-        with storage_errors(self.path):
+        with client_errors(self.path):
             data: bytes = self._fs.cat_file(self._path, start=offset, end=offset + size)
         if len(data) != size:
             raise LockedError(
@@ -59,7 +74,7 @@ class FsspecReader(RemoteReader):
 
     def check_unchanged(self) -> None:
         """Raise LockedError when the file's size, ETag or time is not what it was when it was opened."""
-        with storage_errors(self.path):
+        with client_errors(self.path):
             now = self._fs.info(self._path)
         if _generation(now) != self._opened:
             raise LockedError("the file changed while it was being read; another process is writing it", path=self.path)
@@ -83,13 +98,17 @@ class FsspecStore:
         self.location = location
         self._url = location.url.rstrip("/")
 
+        if location.scheme in _WITH_HOST and not _has_host(location.url):
+            raise UsageError(f"expected {location.scheme}://HOST/PATH, got no host", path=location.url)
         try:
-            with storage_errors(location.url):
+            with client_errors(location.url):
                 self._fs, self._root = fsspec.core.url_to_fs(location.url, **location.options)
-        except ImportError as error:
-            raise UnsupportedError(f"{error}", path=location.url, hint="install the package that it needs") from error
         except ValueError as error:
             raise UnsupportedError(f"unknown kind of storage: {error}", path=location.url) from error
+        except TypeError as error:  # its constructor wants arguments that a URL cannot give
+            raise UsageError(
+                f"this storage needs other options: {error}", path=location.url, hint="--storage-option KEY=VALUE"
+            ) from error
 
     def _inner(self, relative: str) -> str:
         return f"{self._root.rstrip('/')}/{relative}"
@@ -99,26 +118,58 @@ class FsspecStore:
         return f"{self._url}/{relative}"
 
     def entries(self, inside: Inside) -> list[Entry]:
-        """Return the entries of the location; one listing finds all of them."""
-        with storage_errors(self._url):
-            found: dict[str, dict[str, Any]] = self._fs.find(self._root, maxdepth=None, withdirs=True, detail=True)
-            if not found and not self._fs.exists(self._root):
-                raise NotFoundError("no such location", path=self._url)
+        """Return the entries of the location: from one listing of all, or one for each directory."""
+        found = list(self._found("", inside))
+        if not found:
+            with client_errors(self._url):
+                self._fs.info(self._root)  # unlike `exists`, it says why
+        # HTTP's listings are pages of links, without sizes.
+        unknown = [relative for relative, info in found if info.get("size") is None and not _is_dir(info)]
+        known = dict(zip(unknown, run_parallel(self._info, unknown, REMOTE_WORKERS), strict=True))
+        facts = ((name, known.get(name, info)) for name, info in found)
+        return flat_listing(self, ((name, *_facts(info)) for name, info in facts if info is not None), inside)
+
+    def _info(self, relative: str) -> Mapping[str, Any] | None:
+        """Return what is known of a file; None when there is no such file."""
+        try:
+            with client_errors(self.path(relative)):
+                info: Mapping[str, Any] = self._fs.info(self._inner(relative))
+        except NotFoundError:
+            return None
+        return info
+
+    def _found(self, relative: str, inside: Inside) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield what is below a directory. `find` leaves out what it cannot list, unless the class has its own."""
+        top, shown = (self._inner(relative), self.path(relative)) if relative else (self._root, self._url)
+        if _finds_at_once(self._fs):
+            with client_errors(shown):
+                found = self._fs.find(top, maxdepth=None, withdirs=True, detail=True)
+            yield from self._named(found.items(), relative)
+            return
+        try:
+            with client_errors(shown):
+                listed = self._fs.ls(top, detail=True)
+        except NotFoundError:
+            return
+        for name, info in self._named(((info["name"], info) for info in listed), relative):
+            yield name, info
+            if _is_dir(info) and inside(name):
+                yield from self._found(name, inside)
+
+    def _named(
+        self, found: Iterable[tuple[str, Mapping[str, Any]]], relative: str
+    ) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield files and directories by their paths below the location, without the directory itself."""
         prefix = self._root.rstrip("/") + "/"
-        return flat_listing(
-            self,
-            (
-                (full.removeprefix(prefix).rstrip("/"), int(info.get("size") or 0), _modified(info), _is_dir(info))
-                for full, info in found.items()
-                if full.startswith(prefix) and full.removeprefix(prefix).rstrip("/")
-            ),
-            inside,
-        )
+        for full, info in found:
+            name = full.removeprefix(prefix).rstrip("/")
+            if full.startswith(prefix) and name not in {"", relative}:
+                yield name, info
 
     def names(self, relative: str) -> dict[str, str]:
         """Return the paths of a directory's files by name; {} when there is no such directory."""
         try:
-            with storage_errors(self.path(relative)):
+            with client_errors(self.path(relative)):
                 found: list[str] = self._fs.ls(self._inner(relative).rstrip("/"), detail=False)
         except NotFoundError:
             return {}
@@ -127,12 +178,7 @@ class FsspecStore:
 
     def tree(self, relative: str) -> list[str]:
         """Return all files below a directory, as paths below the location."""
-        prefix = self._root.rstrip("/") + "/"
-        try:
-            with storage_errors(self.path(relative)):
-                return [path.removeprefix(prefix) for path in self._fs.find(self._inner(relative))]
-        except NotFoundError:
-            return []
+        return [name for name, info in self._found(relative, lambda _: True) if not _is_dir(info)]
 
     def open(self, path: str, *, mapped: bool = False) -> RangeReader:  # noqa: ARG002 - nothing can be mapped
         """Open a file for ranged reads."""
@@ -146,7 +192,7 @@ class FsspecStore:
     def read_small(self, relative: str) -> bytes | None:
         """Return the whole of a small file below the location, None when there is none."""
         try:
-            with storage_errors(self.path(relative)):
+            with client_errors(self.path(relative)):
                 data: bytes = self._fs.cat_file(self._inner(relative), start=0, end=SMALL_BYTES)
         except NotFoundError:
             return None
@@ -154,14 +200,14 @@ class FsspecStore:
 
     def write_small(self, relative: str, data: bytes) -> None:
         """Write a small file in one request. A reader sees the old content or the new, never a mixture."""
-        with storage_errors(self.path(relative)):
+        with client_errors(self.path(relative)):
             self._fs.makedirs(os.path.dirname(self._inner(relative)), exist_ok=True)
             self._fs.pipe_file(self._inner(relative), data)
 
     def remove(self, relative: str) -> None:
         """Remove a file; a missing one is no error."""
         try:
-            with storage_errors(self.path(relative)):
+            with client_errors(self.path(relative)):
                 self._fs.rm_file(self._inner(relative))
         except NotFoundError:
             return
@@ -184,15 +230,13 @@ class FsspecStore:
 
     def remove_directory(self, relative: str) -> None:
         """Remove a directory if it is empty."""
-        with suppress(EdlCkptError, OSError), storage_errors(self.path(relative)):
+        with suppress(EdlCkptError, OSError), client_errors(self.path(relative)):
             self._fs.rmdir(self._inner(relative))
 
     def stat(self, relative: str) -> ObjectStat | None:
         """Return a file's size and age, None when there is none."""
-        try:
-            with storage_errors(self.path(relative)):
-                info = self._fs.info(self._inner(relative))
-        except NotFoundError:
+        info = self._info(relative)
+        if info is None:
             return None
         return ObjectStat(int(info.get("size") or 0), "", time.time() - _modified(info))
 
@@ -202,7 +246,7 @@ class FsspecStore:
 
     def put(self, local: str, relative: str, *, replace: bool) -> None:
         """Copy a local file to its place; after a failure remove what arrived of it."""
-        with storage_errors(self.path(relative)):
+        with client_errors(self.path(relative)):
             if not replace and self._fs.exists(self._inner(relative)):
                 raise RefusedError("already exists; nothing was changed", path=self.path(relative))
             try:
@@ -250,6 +294,29 @@ class Spool:
     def abort(self) -> None:
         """Drop the local file."""
         self._file.close()
+
+
+def _has_host(url: str) -> bool:
+    """Say whether a URL can be parsed and names a host."""
+    from urllib.parse import urlsplit
+
+    try:
+        return bool(urlsplit(url).hostname)
+    except ValueError:
+        return False
+
+
+def _finds_at_once(fs: Any) -> bool:
+    """Say whether a file system has a listing of everything of its own, and not fsspec's walk, which hides errors."""
+    from fsspec.asyn import AsyncFileSystem
+    from fsspec.spec import AbstractFileSystem
+
+    async_find = AsyncFileSystem._find  # noqa: SLF001 - what its subclasses override
+    return type(fs).find is not AbstractFileSystem.find or getattr(type(fs), "_find", async_find) is not async_find
+
+
+def _facts(info: Mapping[str, Any]) -> tuple[int, float, bool]:
+    return int(info.get("size") or 0), _modified(info), _is_dir(info)
 
 
 def _generation(info: Mapping[str, Any]) -> tuple[int, Any]:

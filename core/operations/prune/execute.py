@@ -103,7 +103,8 @@ def _locked(locations: Iterable[Location], wait_seconds: float, reporter: Report
     """Hold the locks of several locations, taken in the order of their names: two prunes cannot deadlock."""
     with ExitStack() as stack:
         for location in sorted(set(locations), key=str):
-            stack.enter_context(location_lock(location, "prune", wait_seconds=wait_seconds, reporter=reporter))
+            lock = location_lock(location, "prune", may_be_empty=True, wait_seconds=wait_seconds, reporter=reporter)
+            stack.enter_context(lock)
         yield
 
 

@@ -41,7 +41,7 @@ def test_savers_pruners_readers(tmp_path: Path, seconds: float) -> None:
     barrier.wait(60)
     tagged, until = 0, time.time() + seconds
     while not tagged and time.time() < until:
-        with location_lock(location, "tag", wait_seconds=30):
+        with location_lock(location, "tag", may_be_empty=True, wait_seconds=30):
             complete = [v for v in list_versions(location).versions if v.state is State.COMPLETE and v.version % EVERY]
             if complete:
                 write_tag(complete[-1], "keep")
