@@ -44,30 +44,17 @@ def import_command(
     ref, place = parsed_ref(target, out), out.location(source)
     if not isinstance(ref.version, int):
         raise UsageError(f"{target!r}: expected LOCATION@VERSION, where VERSION is a number")
-    wait = parse_duration(lock_wait)
+    wait, reporter = parse_duration(lock_wait), out.reporter()
     checkpoint = as_checkpoint(place, ref.version)
     if checkpoint is None:
         name_map = read_map(names) if names else None
         result = import_arrays(
-            place,
-            ref.location,
-            ref.version,
-            ps,
-            names=name_map,
-            layout=layout,
-            wait_seconds=wait,
-            reporter=out.reporter(),
+            place, ref.location, ref.version, ps, names=name_map, layout=layout, wait_seconds=wait, reporter=reporter
         )
     elif names:
         raise UsageError("--map cannot be used with a checkpoint, which has names of its own")
     else:
         result = import_checkpoint(
-            checkpoint,
-            ref.location,
-            ref.version,
-            ps,
-            layout=layout,
-            wait_seconds=wait,
-            reporter=out.reporter(),
+            checkpoint, ref.location, ref.version, ps, layout=layout, wait_seconds=wait, reporter=reporter
         )
     out.show(lambda: render_import.document(result), lambda: render_import.human(result))
