@@ -1,4 +1,4 @@
-"""Making the checksums of a seal, and comparing a version's bytes with them."""
+"""Making the checksums of a seal, and comparing the bytes of a version with them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOG: Final = logging.getLogger("edl_ckpt")
 
 
 class Mismatch(NamedTuple):
-    """A chunk of a shard that is not what was sealed."""
+    """A chunk of a shard whose checksum is not that of the seal."""
 
     shard: str
     chunk: Chunk
@@ -32,9 +32,9 @@ class Mismatch(NamedTuple):
 def make_seal(checkpoint: Checkpoint, fingerprint: str, *, workers: int, reporter: Reporter = SILENT) -> Seal:
     """Read every byte of an opened version once and return its seal."""
     reporter.start("sealing", sum(shard.file.size_bytes for shard in checkpoint.shards))
-    held = [(checkpoint.reader(shard), cut(shard, checkpoint.reader(shard))) for shard in checkpoint.shards]
-    sums = sums_of(held, workers=workers, reporter=reporter)
-    shards = [SealedShard(base_name(r.path), r.size_bytes, tuple(c)) for (r, _), c in zip(held, sums, strict=True)]
+    files = [(checkpoint.reader(shard), cut(shard, checkpoint.reader(shard))) for shard in checkpoint.shards]
+    sums = sums_of(files, workers=workers, reporter=reporter)
+    shards = [SealedShard(base_name(r.path), r.size_bytes, tuple(c)) for (r, _), c in zip(files, sums, strict=True)]
     number = checkpoint.version.version
     return Seal(number, fingerprint, tuple(shards), now_text())
 
@@ -59,14 +59,14 @@ def cut(shard: ShardIndex, reader: RangeReader) -> list[Chunk]:
 
 
 def sums_of(
-    held: Sequence[tuple[RangeReader, Sequence[Chunk]]], *, workers: int, reporter: Reporter = SILENT
+    files: Sequence[tuple[RangeReader, Sequence[Chunk]]], *, workers: int, reporter: Reporter = SILENT
 ) -> list[list[Chunk]]:
-    """Return the chunks of each file with the checksums of what it holds there now, in their order."""
+    """Return the chunks of each file with the checksums of its present bytes, in their order."""
     import numpy as np
 
     def add(task: tuple[int, list[Chunk]]) -> tuple[int, list[Chunk]]:
         number, some = task
-        reader, start, end = held[number][0], some[0].start, some[-1].end
+        reader, start, end = files[number][0], some[0].start, some[-1].end
         data = reader.view(start, end - start)
         if data is None:
             buffer = np.empty(end - start, np.uint8)
@@ -75,15 +75,15 @@ def sums_of(
         reporter.advance(end - start)
         return number, [chunk._replace(sum=checksum(data[chunk.start - start : chunk.end - start])) for chunk in some]
 
-    done: list[list[Chunk]] = [[] for _ in held]
-    tasks = ((number, some) for number, (_, chunks) in enumerate(held) for some in batches(chunks))
+    done: list[list[Chunk]] = [[] for _ in files]
+    tasks = ((number, some) for number, (_, chunks) in enumerate(files) for some in batches(chunks))
     for number, some in run_parallel(add, tasks, workers):
         done[number] += some
     return done
 
 
 def batches(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
-    """Yield runs of chunks that follow each other, each of about CHUNK_BYTES: small ones are read together."""
+    """Yield groups of consecutive chunks, each of about CHUNK_BYTES: small chunks are read together."""
     some: list[Chunk] = []
     for chunk in chunks:
         if some and chunk.end - some[0].start > CHUNK_BYTES:
@@ -108,18 +108,23 @@ def checksum(data: memoryview | bytes) -> str:
 def check_chunks(
     seal: Seal, readers: Mapping[str, RangeReader], *, workers: int, reporter: Reporter = SILENT
 ) -> Iterator[Mismatch]:
-    """Yield every chunk of a seal that is not what a reader, by shard file name, finds; sizes must be right already."""
+    """Yield every chunk of a seal that does not match its shard; `readers` are the shards by file name.
+
+    Shards of another size than in the seal are passed over.
+    """
     for shard in seal.shards:
         if shard.name in readers and readers[shard.name].size_bytes == shard.size_bytes:
             (found,) = sums_of([(readers[shard.name], shard.chunks)], workers=workers, reporter=reporter)
-            for held, now in zip(shard.chunks, found, strict=True):
-                if held != now and not rereads_correctly(readers[shard.name], held):
-                    yield Mismatch(shard.name, held)
+            for chunk, now in zip(shard.chunks, found, strict=True):
+                if chunk != now and not rereads_correctly(readers[shard.name], chunk):
+                    yield Mismatch(shard.name, chunk)
 
 
 def rereads_correctly(reader: RangeReader, chunk: Chunk) -> bool:
-    """Read a chunk once more and say whether it is what was sealed: a network may damage an answer, a disk a read."""
+    """Read a chunk once more; True when it matches the seal now: a network or a disk may damage a single read."""
     ((found,),) = sums_of([(reader, [chunk])], workers=1)
     if found == chunk:
-        LOG.info("read wrongly once, and rightly now: %s, bytes %d to %d", reader.path, chunk.start, chunk.end)
+        LOG.info(
+            "%s: bytes %d to %d were damaged in one read, and correct in the next", reader.path, chunk.start, chunk.end
+        )
     return found == chunk

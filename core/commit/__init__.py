@@ -28,5 +28,5 @@ def open_output(
     """
     store = open_store(place.location)
     if isinstance(store, LocalStore):
-        return LocalOutput(store, layout, number, purpose, replaces=replaces, keep_old=keep_old, resumes=resumes)
+        return LocalOutput(place, store, layout, number, purpose, replaces=replaces, keep_old=keep_old, resumes=resumes)
     return RemoteOutput(place, store, layout, number, purpose, replaces=replaces, spool=spool, resumes=resumes)

@@ -7,7 +7,7 @@ opens an output.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -26,6 +26,8 @@ class LockedLocation:
     location: Location
     is_exclusive: bool
     """False on storage without locks: there the user was warned, and other processes may be writing."""
+    check: Callable[[], None] = field(repr=False, compare=False)
+    """Raises LockedError when another process has taken the lock over; called before steps that cannot be undone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Final, Self
 
-from edl_ckpt.core.commit.interface import FinishedSink, Note, Prove, Resume, Written, written_version
+from edl_ckpt.core.commit.interface import FinishedSink, LockedLocation, Note, Prove, Resume, Written, written_version
 from edl_ckpt.core.commit.journal import Journal, parse_journal
 from edl_ckpt.core.commit.staging import Staging
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, NotFoundError, RefusedError
@@ -50,6 +50,7 @@ class LocalOutput:
 
     def __init__(
         self,
+        place: LockedLocation,
         store: LocalStore,
         layout: Layout,
         number: int,
@@ -59,6 +60,7 @@ class LocalOutput:
         keep_old: bool,
         resumes: Resume | None,
     ) -> None:
+        self._place = place
         self._store = store
         self._layout = layout
         self._number = number
@@ -167,6 +169,7 @@ class LocalOutput:
             self._flusher.wait()
         for file in self._files.values():
             file.close()
+        self._place.check()
         self._forget_progress()  # from here on the staged version is published, or dropped
         flush_directory(self._directory)
         replace_file(os.path.join(self._staging.path, _SEAL), seal)

@@ -79,7 +79,7 @@ def location_lock(
     with holding(lock, where, wait_seconds=wait_seconds):
         for text in _settle(store, exclusive=lock.is_exclusive).done:
             reporter.warn(f"{where}: {text}")
-        yield LockedLocation(where, lock.is_exclusive)
+        yield LockedLocation(where, lock.is_exclusive, lock.check)
 
 
 def recover(
@@ -206,10 +206,9 @@ def _settle_objects(store: ObjectStore, settled: _Settled, *, exclusive: bool, d
 
 
 def _is_dead(store: ObjectStore, relative: str, journal: Journal) -> bool:
-    """Say whether the owner of a journal is dead, where no lock tells; our own process is not writing just now."""
+    """Say whether the owner of a journal is dead, on storage without locks; this process is not writing just now."""
     found = store.stat(relative)
-    owner = dict(journal.owner)
-    return found is not None and (is_me(owner) or is_presumed_dead(owner, found.age_seconds))
+    return found is not None and (is_me(journal.owner) or is_presumed_dead(journal.owner, found.age_seconds))
 
 
 def _abort_old_uploads(store: ObjectStore) -> list[str]:

@@ -167,9 +167,10 @@ class RemoteOutput:
         if not self._place.is_exclusive:
             found = self._store.stat(f"{self._stage}/{JOURNAL}")
             age = found.age_seconds if found else 0.0
-            if not is_me(journal.owner) and not is_presumed_dead(dict(journal.owner), age):
-                owner = format_owner(dict(journal.owner))
-                raise LockedError(f"{owner} is writing there", path=self._store.path(self._directory))
+            if not is_me(journal.owner) and not is_presumed_dead(journal.owner, age):
+                raise LockedError(
+                    f"{format_owner(journal.owner)} is writing there", path=self._store.path(self._directory)
+                )
         same = (journal.directory, journal.sizes) == (self._directory, wanted)
         if same and journal.source == self._resumes.source:
             return journal
@@ -220,6 +221,7 @@ class RemoteOutput:
             item.finish()
         if self._resumes and any(item.write_id and not item.upload_id for item in self._objects.values()):
             self._write_journal()  # so that a later run knows the shards of one part when they are visible
+        self._place.check()
         if not self._replaces:
             self._store.remove(seal_file(self._number))  # of another version that once had this number
         for name in self._journal.markers:
@@ -227,6 +229,7 @@ class RemoteOutput:
         for _ in run_parallel(lambda o: o.complete(), list(self._objects.values()), _COMPLETIONS):
             pass
         seal = prove(self._written())
+        self._place.check()
         self._journal = replace(self._journal, seal=json.loads(seal_bytes(seal)))
         self._decided = True  # from here on the journal on the storage decides, here or in `recover`
         if self._replaces:

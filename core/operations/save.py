@@ -141,11 +141,11 @@ def _part_of(
     rows: dict[str, tuple[bulk.U8, npt.NDArray[np.generic]]] = {}
     infos, parts = [], []
     for name, table in sorted(tables.items()):
-        held = placement.row_owners(table.ids, ps_num) == ps_id
-        rows[name] = (bulk.encode_varints(table.ids[held]), table.vectors[held])
+        own = placement.row_owners(table.ids, ps_num) == ps_id
+        rows[name] = (bulk.encode_varints(table.ids[own]), table.vectors[own])
         infos.append(TableInfo(name, table.vectors.shape[1], table.initializer))
         dtype = _dtype_of(name, table.vectors)
-        parts.append(PlacedTable(name, dtype, table.vectors.shape[1], int(held.sum()), len(rows[name][0])))
+        parts.append(PlacedTable(name, dtype, table.vectors.shape[1], int(own.sum()), len(rows[name][0])))
     dense = [PlacedVariable(n, _dtype_of(n, v), v.shape, v.nbytes) for n, v in mine.items()]
     return _ShardPart(lay_out_shard(version, infos, dense, parts), mine, rows)
 

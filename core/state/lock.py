@@ -1,8 +1,10 @@
-"""One lock for each location: our own commands that change what is there take turns.
+"""One lock for each location: edl-ckpt commands that change a location take turns.
 
-`.edl-ckpt-0/lock-0` is a small JSON file that says who holds it (process, host, since when, for what), under the
-kernel's file lock (`owner.py`); on S3 an object that is written only where there is none. ElasticDL's savers know
-nothing of it: it keeps us from each other, and `prune.py`'s guards keep us out of the savers' way.
+`.edl-ckpt-0/lock-0` is a small JSON file that names the lock holder (process, host, since when, for what), under the
+kernel's file lock (`owner.py`); on S3 it is an object that is written only if it does not exist. ElasticDL's savers do
+not take it: the lock keeps our commands apart, and the guards of `prune` keep out of the savers' way. A stale lock is
+taken over, perhaps from a process that was stopped for long and goes on now. So a commit checks that it still holds the
+lock before each step that cannot be undone.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from edl_ckpt.core.state.owner import (
     format_owner,
     is_dead,
     is_here,
+    is_me,
     read_owner,
 )
 from edl_ckpt.core.state.paths import LOCK_FILE, STATE_DIR
@@ -36,8 +39,9 @@ from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import ConditionalStore
 
 LOCK_WAIT_SECONDS: Final = 10.0
-"""How long a command waits for another one before it gives up (`--lock-wait`)."""
+"""How long a command waits for another one before it fails (`--lock-wait`)."""
 _TOUCH_SECONDS: Final = 60.0
+_ADVICE: Final = "do not run another edl-ckpt command that changes this location"
 
 
 class Lock(Protocol):
@@ -47,7 +51,7 @@ class Lock(Protocol):
 
     @property
     def is_exclusive(self) -> bool:
-        """Return True when nobody else can hold the lock now; storage without locks cannot promise that."""
+        """Return True when no other process can hold the lock now; storage without locks cannot promise that."""
         ...
 
     def take(self) -> bool:
@@ -55,11 +59,15 @@ class Lock(Protocol):
         ...
 
     def read(self) -> dict[str, Any]:
-        """Return who holds the lock."""
+        """Return the description of the lock holder."""
+        ...
+
+    def check(self) -> None:
+        """Raise LockedError when another process has taken the lock over."""
         ...
 
     def release(self) -> None:
-        """Give the lock back; nothing happens when it is not held."""
+        """Give the lock back; nothing happens when it was not taken."""
         ...
 
 
@@ -91,6 +99,15 @@ def holding(lock: Lock, location: Location, *, wait_seconds: float = LOCK_WAIT_S
         lock.release()
 
 
+def _taken_over(place: str, owner: dict[str, Any]) -> LockedError:
+    holder = format_owner(owner) if owner else "no process"
+    return LockedError(
+        f"this command lost the lock while it was stopped; the lock is held by {holder} now",
+        path=place,
+        hint="nothing was published; try again",
+    )
+
+
 class LocalLock:
     """The lock file of a local location, under the kernel's file lock."""
 
@@ -107,7 +124,7 @@ class LocalLock:
         self._signature: Signature | None = None
 
     def take(self) -> bool:
-        """Take the lock if it is free; False when somebody holds it."""
+        """Take the lock if it is free; False when another process holds it."""
         fd = self._open()
         if fd is None:
             return False
@@ -149,41 +166,47 @@ class LocalLock:
                     return False
                 if error.errno not in NO_LOCKS:
                     raise
-                self._warn(f"{self._root}: this file system has no locks: let no other edl-ckpt change it now")
+                self._warn(f"{self._root}: this file system has no locks; {_ADVICE}")
             return self._is_ours(fd) and self._may_take_over()
 
     def _is_ours(self, fd: int) -> bool:
-        """Say whether the file we locked is still the one of that name: a holder removes it when it is done."""
+        """Say whether the locked file still has its name: a lock holder removes it at its end."""
         try:
             named = os.stat(self.path)
         except FileNotFoundError:
             return False
-        held = os.fstat(fd)
-        return (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)
+        opened = os.fstat(fd)
+        return (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
 
     def _may_take_over(self) -> bool:
-        """Say whether what an earlier holder wrote into the file, if anything, is stale."""
+        """Say whether the file names no lock holder, or one whose lock is stale."""
         owner = self.read()
         if not owner:
             return True
         if not is_here(owner) and time.time() - os.stat(self.path).st_mtime < STALE_SECONDS:
             return False
-        self._warn(f"{self._root}: took over the lock that was left by {format_owner(owner)}")
+        self._warn(f"{self._root}: took over the stale lock of {format_owner(owner)}")
         return True
 
     def read(self) -> dict[str, Any]:
-        """Return who holds the lock."""
+        """Return the description of the lock holder."""
         return read_owner(self.path)
 
+    def check(self) -> None:
+        """Raise LockedError when another process has taken the lock over, or the file was removed by hand."""
+        owner = self.read()
+        if self._fd >= 0 and (not self._is_ours(self._fd) or (owner and not is_me(owner))):
+            raise _taken_over(self._root, owner)
+
     def release(self) -> None:
-        """Give the lock back; nothing happens when it is not held."""
+        """Give the lock back; nothing happens when it was not taken."""
         if self._signature is not None:
             self._signature.end()
         fd, self._fd = self._fd, -1
         if fd < 0:
             return
-        with suppress(OSError):  # removed by hand, or read-only by now: the lock itself ends with the file
-            os.unlink(self.path)  # while it is still locked: whoever opened it meanwhile sees that it is gone
+        with suppress(OSError):  # removed by hand, or read-only by now: the kernel's lock ends with the open file
+            os.unlink(self.path)  # while it is locked: a process that opened it meanwhile notices that it is gone
         os.close(fd)
         with suppress(OSError):  # not empty
             os.rmdir(self._state)
@@ -192,16 +215,16 @@ class LocalLock:
 class RemoteLock:
     """The lock object of a location on storage that writes an object only if it is not there yet (S3).
 
-    Its holder writes it again every minute; one that is ten minutes old, or of a dead process of this host, is taken
-    over by writing it only if it is still that one. Whether the storage keeps such conditions is tried each time: where
-    it does not, or has none, that is warned of and nothing is locked.
+    The lock holder writes it again every minute. A lock is stale when it is ten minutes old, or when its holder was a
+    process of this host and is dead. It is taken over by a write on the condition that it is still the same. Storage
+    that ignores such conditions, or has none, is detected each time: then there is a warning, and no lock.
     """
 
     poll_seconds = 0.5
 
     @property
     def is_exclusive(self) -> bool:
-        """Return True when the lock is held, and not only warned of."""
+        """Return True when this process holds the lock; False where there was a warning instead."""
         return bool(self._etag)
 
     def __init__(self, store: ObjectStore, purpose: str, warn: Callable[[str], None]) -> None:
@@ -214,64 +237,66 @@ class RemoteLock:
         self._done = threading.Event()
 
     def take(self) -> bool:
-        """Take the lock if it is free; False when somebody holds it."""
+        """Take the lock if it is free; False when another process holds it."""
         if not isinstance(self._store, ConditionalStore):
-            self._warn(f"{self._location}: this storage has no lock: let no other edl-ckpt change it now")
+            self._warn(f"{self._location}: this storage has no locks; {_ADVICE}")
             return True
         self._data = json.dumps(describe(self._purpose) | {"id": new_id()}).encode()
         try:
             etag = self._etag = self._write()
             if not etag:
                 return False
-            ignored = bool(self._store.write_if(LOCK_FILE, self._data, etag=""))  # a second one must be refused
+            ignored = bool(self._store.write_if(LOCK_FILE, self._data, etag=""))  # a second write must be refused
         except UnsupportedError:
             ignored, etag = True, ""
         if ignored:
             self._etag = ""
             if etag:
                 self._store.remove(LOCK_FILE)
-            self._warn(
-                f"{self._location}: this storage ignores conditional writes, so there is no lock: let no other"
-                " edl-ckpt change it now"
-            )
+            self._warn(f"{self._location}: this storage ignores conditional writes, so it has no locks; {_ADVICE}")
             return True
         threading.Thread(target=self._touch, name="edl-ckpt-lock", daemon=True).start()
         return True
 
     def _write(self) -> str:
-        """Write our object where there is none, or a stale one; return its ETag, '' when somebody holds the lock."""
-        assert isinstance(self._store, ConditionalStore)  # noqa: S101 - told by `take`
+        """Write our object if there is none, or a stale one; return its ETag, '' while the lock is held."""
+        assert isinstance(self._store, ConditionalStore)  # noqa: S101 - checked by `take`
         etag = self._store.write_if(LOCK_FILE, self._data, etag="")
         if etag:
             return etag
-        held = self._store.stat(LOCK_FILE)
-        if held is None:
+        existing = self._store.stat(LOCK_FILE)
+        if existing is None:
             return ""
         owner = self.read()
-        if held.age_seconds < STALE_SECONDS and not (is_here(owner) and is_dead(owner, held.age_seconds)):
+        if existing.age_seconds < STALE_SECONDS and not (is_here(owner) and is_dead(owner, existing.age_seconds)):
             return ""
-        etag = self._store.write_if(LOCK_FILE, self._data, etag=held.etag)
+        etag = self._store.write_if(LOCK_FILE, self._data, etag=existing.etag)
         if etag:
-            self._warn(f"{self._location}: took over the lock that was left by {format_owner(owner)}")
+            self._warn(f"{self._location}: took over the stale lock of {format_owner(owner)}")
         return etag
 
     def _touch(self) -> None:
-        """Show other hosts that we are alive."""
+        """Write the lock again every minute: other hosts see that this process is alive."""
         while not self._done.wait(_TOUCH_SECONDS):
             with suppress(EdlCkptError):
                 if isinstance(self._store, ConditionalStore):
                     self._etag = self._store.write_if(LOCK_FILE, self._data, etag=self._etag) or self._etag
 
     def read(self) -> dict[str, Any]:
-        """Return who holds the lock."""
+        """Return the description of the lock holder."""
         try:
             owner = json.loads(self._store.read_small(LOCK_FILE) or b"{}")
         except ValueError:
             return {}
         return owner if isinstance(owner, dict) else {}
 
+    def check(self) -> None:
+        """Raise LockedError when another process has taken the lock over, or the object was removed by hand."""
+        if self._etag and self._store.read_small(LOCK_FILE) != self._data:
+            raise _taken_over(self._location.url, self.read())
+
     def release(self) -> None:
-        """Give the lock back; nothing happens when it is not held, or no longer ours."""
+        """Give the lock back; nothing happens when this process does not hold it, or no longer."""
         self._done.set()
         etag, self._etag = self._etag, ""
         if etag:

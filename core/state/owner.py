@@ -1,8 +1,8 @@
-"""Who is at work on something: a small file under the kernel's file lock that says which process, where, since when.
+"""Owners: a small file names the process that is at work (which process, where, since when), under the kernel's lock.
 
-The lock ends with its process, so a file that nobody locks was left by one that was killed: on this host that is known
-at once; from another host, where the file system may not pass locks on, only when its owner has not touched it for ten
-minutes. `lock.py` holds a location this way, `publish.py` what it is staging.
+The kernel's lock ends with its process, so an unlocked file was left by a killed process. On this host that is certain
+at once. A file system may not pass locks on between hosts, so an owner on another host counts as dead when it has not
+touched its file for ten minutes. The lock of a location and the staging directories both work this way.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from edl_ckpt.core.storage.faults import storage_errors
 
 OWNER_FILE: Final = "owner.json"
 STALE_SECONDS: Final = 600.0
-"""How long an owner on another host may be silent before it is taken for dead."""
+"""An owner on another host counts as dead when it has not touched its file for this long."""
 NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
-"""What a file system without locks answers."""
+"""The errors by which a file system without locks can be recognised."""
 _TOUCH_SECONDS: Final = 60.0
 _SIGNING_SECONDS: Final = 1.0
 _SILENT_SECONDS: Final = 24 * 3600.0
@@ -34,7 +34,7 @@ _ID = re.compile(r"\d{8}T\d{6}-(?P<host>[^-]*)-(?P<pid>\d+)-[0-9a-f]{8}")
 
 
 class Signature:
-    """Our words in an owner's file, which is touched every minute until `end`."""
+    """The description of this process in an owner's file, which it touches every minute until `end`."""
 
     def __init__(self, fd: int, path: str, purpose: str) -> None:
         self._fd = fd
@@ -52,12 +52,12 @@ class Signature:
                 return
 
     def end(self) -> None:
-        """Touch the file no more; its descriptor is the caller's to close."""
+        """Stop touching the file; the caller closes its descriptor."""
         self._done.set()
 
 
 def describe(purpose: str) -> dict[str, Any]:
-    """Return who we are, as an owner's file has it."""
+    """Return the description of this process that an owner's file contains."""
     return {
         "pid": os.getpid(),
         "host": os.uname().nodename,
@@ -67,7 +67,7 @@ def describe(purpose: str) -> dict[str, Any]:
     }
 
 
-def format_owner(owner: dict[str, Any]) -> str:
+def format_owner(owner: Mapping[str, Any]) -> str:
     """Return an owner in words."""
     if not owner:
         return "another edl-ckpt"
@@ -75,7 +75,7 @@ def format_owner(owner: dict[str, Any]) -> str:
 
 
 def read_owner(path: str) -> dict[str, Any]:
-    """Return what an owner's file says, {} when there is none or it is damaged."""
+    """Return the description in an owner's file, {} when there is no file or it is damaged."""
     try:
         with open(path, encoding="utf-8") as file:
             owner = json.loads(file.read(4096))
@@ -85,7 +85,7 @@ def read_owner(path: str) -> dict[str, Any]:
 
 
 def is_here(owner: Mapping[str, Any]) -> bool:
-    """Say whether an owner is, or was, a process that we would see: of this host, since it started."""
+    """Say whether an owner is, or was, a process of this host since its last boot, which can be looked up."""
     return owner.get("host") == os.uname().nodename and owner.get("kernel") == kernel_id()
 
 
@@ -94,20 +94,20 @@ def is_me(owner: Mapping[str, Any]) -> bool:
     return owner.get("pid") == os.getpid() and is_here(owner)
 
 
-def is_dead(owner: dict[str, Any], silent_seconds: float) -> bool:
-    """Say whether an owner whose file cannot be locked is dead: by its process here, by its silence elsewhere."""
+def is_dead(owner: Mapping[str, Any], silent_seconds: float) -> bool:
+    """Say whether an owner whose file cannot be locked is dead: here by its process, elsewhere by its silence."""
     if is_here(owner) and isinstance(owner.get("pid"), int):
         return not _is_alive(owner["pid"])
     return silent_seconds > STALE_SECONDS
 
 
-def is_presumed_dead(owner: dict[str, Any], age_seconds: float) -> bool:
-    """Say whether an owner is dead that shows no sign of life where we look: elsewhere only after a day."""
+def is_presumed_dead(owner: Mapping[str, Any], age_seconds: float) -> bool:
+    """Like is_dead, for owners without a heartbeat: remote ones count as dead after a day."""
     return is_dead(owner, age_seconds - _SILENT_SECONDS)
 
 
 def owner_in(name: str) -> dict[str, Any]:
-    """Return what a name that holds a `new_id` says of its owner, {} when it holds none."""
+    """Return the owner that a name with a `new_id` in it describes, {} for another name."""
     match = _ID.search(name)
     if match is None:
         return {}
@@ -117,17 +117,17 @@ def owner_in(name: str) -> dict[str, Any]:
 
 @contextmanager
 def if_abandoned(directory: str) -> Iterator[bool]:
-    """Say whether the owner of a directory is dead, False for what we cannot know.
+    """Say whether the owner of a directory is dead, False where that cannot be known.
 
-    Nobody takes it over while the block runs.
+    No other process takes the directory over while the block runs.
     """
     fd = -1
     try:
         try:
             fd = os.open(os.path.join(directory, OWNER_FILE), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            dead = _is_left(fd, directory)
-        except FileNotFoundError:  # killed before it could say more, or just beginning
-            dead = _is_nobodys(directory)
+            dead = _is_abandoned_file(fd, directory)
+        except FileNotFoundError:  # killed before it made the file, or about to make it
+            dead = _has_dead_name(directory)
         except OSError:
             dead = False
         yield dead
@@ -142,7 +142,8 @@ def is_abandoned(directory: str) -> bool:
         return dead
 
 
-def _is_nobodys(directory: str) -> bool:
+def _has_dead_name(directory: str) -> bool:
+    """Say whether the owner in the name of a directory is dead, where there is no owner's file."""
     try:
         silent = time.time() - os.stat(directory).st_mtime
     except OSError:
@@ -150,7 +151,8 @@ def _is_nobodys(directory: str) -> bool:
     return os.path.isdir(directory) and is_dead(owner_in(os.path.basename(directory)), silent)
 
 
-def _is_left(fd: int, directory: str) -> bool:
+def _is_abandoned_file(fd: int, directory: str) -> bool:
+    """Say whether the owner of an open owner's file is dead; if it is, the file is locked by this process now."""
     path = os.path.join(directory, OWNER_FILE)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -158,9 +160,9 @@ def _is_left(fd: int, directory: str) -> bool:
         return error.errno in NO_LOCKS and is_dead(read_owner(path), time.time() - os.fstat(fd).st_mtime)
     owner = read_owner(path)
     silent = time.time() - os.fstat(fd).st_mtime
-    if not owner:  # whoever makes the file locks and signs it a moment later
+    if not owner:  # the process that makes the file locks and signs it a moment later
         return silent > _SIGNING_SECONDS or is_dead(owner_in(os.path.basename(directory)), silent)
-    # The kernel's lock, which we hold now, ended with a process of this kernel; another's may never have reached us.
+    # A process of this kernel has ended, or we could not lock its file; the lock of another host may not reach us.
     return is_here(owner) or is_dead(owner, silent)
 
 

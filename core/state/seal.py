@@ -1,9 +1,10 @@
-"""What a version's bytes must be: a manifest of checksums beside its metadata, against which a deep verify looks.
+"""Seals: the checksums of a version's bytes, kept beside its metadata, with which a deep verify compares them.
 
-`.edl-ckpt-0/meta-0/{version}.seal.json` holds the version's fingerprint and, for each shard, its size and the XXH3-128
-of every chunk. Chunks are cut where variables and tables begin, and at most 4 MiB long, so that a mismatch names what
-it lies in though the shard can no longer be parsed. Everything this tool writes is sealed; `verify --seal` seals what
-others wrote. A seal finds damage, not malice: whoever may change shards may change the seal too.
+`.edl-ckpt-0/meta-0/{version}.seal.json` contains the version's fingerprint and, for each shard, its size and the
+XXH3-128 of every chunk. Chunks begin where variables and tables begin, and are at most 4 MiB long. So a mismatch names
+the damaged variable or table, even when the shard can no longer be parsed. edl-ckpt seals everything that it writes;
+`verify --seal` seals the versions of other programs. A seal detects damage, not malice: a person who can change a shard
+can change its seal too.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ _SUM: Final = "xxh3-128"
 
 
 class Chunk(NamedTuple):
-    """Bytes [start, end) of a shard, what they are of, and their checksum in hex; '' until it is known."""
+    """Bytes [start, end) of a shard, the tensor they belong to, and their checksum in hex; '' until it is known."""
 
     kind: str
-    """'variable', 'table', 'info' (of a table) or '' for the rest."""
+    """'variable', 'table', 'info' (the description of a table) or '' for other bytes."""
     name: str
     number: int
-    """Which chunk of the same thing, from 0."""
+    """The place among the chunks of the same kind and name, from 0."""
     start: int
     end: int
     sum: str = ""
@@ -48,14 +49,14 @@ class SealedShard:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """What is known of a version's bytes, and since when (ISO 8601)."""
+    """The checksums of a version, and the time when they were made (ISO 8601)."""
 
     version: int
     fingerprint: str
     shards: tuple[SealedShard, ...]
     sealed: str
     origin: str = ""
-    """Of a copy: which files it was copied from (`copying.identity`)."""
+    """Of a copy: the digest of the files that it was copied from (`Version.files_digest`)."""
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -74,17 +75,17 @@ def base_name(path: str) -> str:
 
 
 def differing_sizes(seal: Seal, version: Version) -> list[str]:
-    """Return what is wrong with the names and sizes of a version's shards; nothing when they are as sealed."""
-    held = {base_name(shard.path): shard.size_bytes for shard in version.shards}
+    """Return how the names and sizes of a version's shards differ from its seal; nothing when they match."""
+    present = {base_name(shard.path): shard.size_bytes for shard in version.shards}
     sealed = seal.sizes
-    said = [f"{name} is of another set than what was sealed" for name in sorted(held.keys() - sealed.keys())]
-    said += [f"{name} was sealed and is not there" for name in sorted(sealed.keys() - held.keys())]
-    said += [
-        f"{name} has {held[name]} bytes, {sealed[name]} when it was sealed"
-        for name in sorted(held.keys() & sealed.keys())
-        if held[name] != sealed[name]
+    faults = [f"{name} is not in the seal" for name in sorted(present.keys() - sealed.keys())]
+    faults += [f"{name} is in the seal, but missing" for name in sorted(sealed.keys() - present.keys())]
+    faults += [
+        f"{name} has {present[name]} bytes; it had {sealed[name]} when it was sealed"
+        for name in sorted(present.keys() & sealed.keys())
+        if present[name] != sealed[name]
     ]
-    return said
+    return faults
 
 
 def read_seal(store: Store, version: int) -> Seal | None:
@@ -94,7 +95,7 @@ def read_seal(store: Store, version: int) -> Seal | None:
 
 
 def seal_bytes(seal: Seal) -> bytes:
-    """Return a seal as its file has it; `parse_seal` is the other way."""
+    """Return a seal as its file contains it; `parse_seal` is the inverse."""
     shards = [
         {
             "name": shard.name,
@@ -111,7 +112,7 @@ def seal_bytes(seal: Seal) -> bytes:
 
 
 def parse_seal(document: Mapping[str, Any]) -> Seal:
-    """Return a seal from its document; UsageError when it is damaged, or of a kind that we do not know."""
+    """Return a seal from its document; UsageError when it is damaged or has an unknown schema."""
     if document.get("schema") != SEAL_SCHEMA or document.get("checksum") != _SUM:
         raise UsageError(f"damaged seal: not {SEAL_SCHEMA} with {_SUM}")
     try:

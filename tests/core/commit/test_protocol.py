@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,8 +31,10 @@ from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.commit.remote import RemoteOutput
 from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError
 from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.progress import SilentReporter
 from edl_ckpt.core.storage.s3.upload import Upload
 from forked import run_forked
+from reporters import Recorder
 from s3_fixtures import Bucket
 
 KILLED = 9
@@ -228,3 +231,55 @@ class TestEveryOperation:
         act(place, 0)
         assert place.shards() == after
         assert place.leftovers() == []
+
+    def test_lost_lock(self, place: Place, monkeypatch: pytest.MonkeyPatch, operation: str) -> None:
+        """A writer that lost the lock while it was stopped publishes nothing, and leaves the new holder's lock."""
+        act, before, _ = OPERATIONS[operation]
+        if before:
+            save_small(place.url, 7, ps_num=before)
+        other = json.dumps({"pid": 7, "host": "elsewhere", "since": "then", "purpose": "prune"})
+
+        def take_over() -> None:
+            if place.bucket is not None:
+                place.bucket.put("run/.edl-ckpt-0/lock-0", other.encode())
+            else:
+                Path(place.url, ".edl-ckpt-0/lock-0").write_text(other)
+
+        kind = LocalOutput if place.bucket is None else RemoteOutput
+        real: Callable[..., None] = kind.publish
+
+        def publish(output: object, prove: object) -> None:
+            take_over()
+            real(output, prove)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, "publish", publish)
+            with pytest.raises(LockedError, match="lost the lock while it was stopped; the lock is held by process 7"):
+                act(place, 0)
+        assert place.shards() == before
+        if place.bucket is not None:
+            place.bucket.delete("run/.edl-ckpt-0/lock-0")
+        recover(place.url, drop_copies=True)
+        assert place.leftovers() == []
+
+    def test_one_warning_without_locks(self, tmp_path: Path, operation: str) -> None:
+        """On storage without locks each operation warns once that other commands must not run."""
+        import fsspec
+
+        save_small(tmp_path / "run", 7)
+        export_version(only(tmp_path / "run"), str(tmp_path / "m.npz"))
+        act, before, after = OPERATIONS[operation]
+        place = Place(tmp_path, f"memory://protocol-{os.getpid()}/run")
+        recorder = Recorder()
+        try:
+            if before:
+                save_small(place.url, 7, ps_num=before)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(SilentReporter, "warn", lambda _, text: recorder.warn(text))
+                act(place, 0)
+            warning = "this storage has no locks; do not run another edl-ckpt command that changes this location"
+            assert [text for text in recorder.warnings if "no locks" in text] == [f"{place.url}: {warning}"]
+            assert place.shards() == after
+            assert recover(place.url).kept == ()
+        finally:
+            fsspec.filesystem("memory").rm(f"/protocol-{os.getpid()}", recursive=True)

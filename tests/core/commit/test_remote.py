@@ -127,7 +127,7 @@ def test_killed(s3: Bucket, large: Path) -> None:
         process.kill()
     s3.proxy.heal()
     assert s3.open_uploads() != []
-    assert "interrupted" in "".join(list_versions(s3.url).problems)
+    assert "was killed while it did; if none is running: edl-ckpt recover" in "".join(list_versions(s3.url).problems)
     assert recover(s3.url).done == ("removed the unfinished version 7",)
     assert s3.open_uploads() == []
     assert s3.objects() == {}
