@@ -19,7 +19,7 @@ from edl_ckpt.core.format import names
 from edl_ckpt.core.format.model import CheckpointRef, ForeignEntry, Listing, ShardFile, State, Version
 from edl_ckpt.core.format.names import SINGLE_FILE, Layout
 from edl_ckpt.core.state.metadata import LocationMetadata, mode_of, rank, read_documents, read_metadata
-from edl_ckpt.core.state.paths import JOURNAL, META_DIR, STAGE_DIR, STATE_DIR, seal_file
+from edl_ckpt.core.state.paths import JOURNAL, META_DIR, STAGE_DIR, STATE_DIR, is_resumable, seal_file
 from edl_ckpt.core.state.seal import differing_sizes, parse_seal
 from edl_ckpt.core.storage import Location, LocationLike, open_store
 from edl_ckpt.core.storage.faults import storage_errors
@@ -104,8 +104,12 @@ def _sealed(store: Store, versions: Sequence[Version]) -> dict[str, Version]:
 
 
 def _half_done(location: Location, state: Iterable[Entry]) -> Iterator[str]:
-    """Yield a warning when a killed command left a commit unfinished; a listing finishes nothing."""
-    if any(entry.name == JOURNAL and entry.relative.startswith(f"{STAGE_DIR}/") for entry in state):
+    """Yield a warning when a killed command left a commit unfinished; a listing finishes nothing.
+
+    An interrupted copy waits to be resumed, so there is no warning of its journal.
+    """
+    journals = [entry for entry in state if entry.name == JOURNAL and entry.relative.startswith(f"{STAGE_DIR}/")]
+    if not all(is_resumable(entry.parent) for entry in journals):
         yield (
             f"{location}: a command is publishing a version, or was killed while it did;"
             f" if none is running: edl-ckpt recover {location}"
