@@ -30,6 +30,7 @@ from edl_ckpt.core.format.model import (
     TableInfo,
     Version,
 )
+from edl_ckpt.core.format.shard_layout import table_dtype
 from edl_ckpt.core.format.wire import Cursor
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader
@@ -113,6 +114,10 @@ class Checkpoint:
         """Return the element type of a table's vectors, None for a table without rows."""
         return next((t.dtype for _, t in self.entries(table) if t.dtype), None)
 
+    def written_dtype(self, table: str) -> DType:
+        """Return the element type that a copy of a table is written with: with rows `table_dtype`, else its info's."""
+        return table_dtype(self.table_dtype(table), self.infos.get(table))
+
     def variable(self, name: str) -> npt.NDArray[np.generic]:
         """Return a dense variable; bfloat16, which numpy lacks, as the same values in float32.
 
@@ -170,7 +175,8 @@ class Checkpoint:
             vectors.append(batch.vectors[mine])
         if not ids:
             dim = self.infos[name].dim if name in self.infos else 0
-            return Rows(np.empty(0, np.int64), np.empty((0, dim), np.float32))
+            nothing = as_dtype(np.empty(0, np.uint8), self.written_dtype(name))
+            return Rows(np.empty(0, np.int64), nothing.reshape(0, dim))
         return Rows(np.concatenate(ids), np.concatenate(vectors))
 
     def check_unchanged(self) -> None:

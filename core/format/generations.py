@@ -245,7 +245,7 @@ def _info(cursor: Cursor, found: Field) -> TableInfo:
         raise cursor.corrupt("protobuf cannot parse a table info", found.offset) from None
     if not 0 <= info.dim < _MAX_DIM:
         raise cursor.corrupt(f"a table info has dim {info.dim}, expected 0 to {_MAX_DIM - 1}", found.offset)
-    return TableInfo(info.name, info.dim, info.initializer, found.offset, info.dtype or 1)
+    return TableInfo(info.name, info.dim, info.initializer, found.offset, info.dtype)
 
 
 def _tensor(draft: Draft, value: Field) -> _Tensor:

@@ -196,8 +196,16 @@ class TableInfo:
     dim: int
     initializer: str
     offset: int = field(default=0, compare=False)
-    dtype: int = field(default=1, compare=False)
-    """Python savers write FLOAT whatever dtype the rows have: it is copied to new shards and never relied on."""
+    dtype: int = field(default=0, compare=False)
+    """The number in tensorflow.DataType that the file has, 0 for none.
+
+    Python savers write FLOAT whatever dtype the rows have, so the dtype of rows always comes from their tensor.
+    """
+
+    @property
+    def named_dtype(self) -> DType | None:
+        """Return the dtype that it names; None for none, or for one that is unknown here."""
+        return TF_DTYPES.get(self.dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from edl_ckpt.core.storage.interface import Sink
 
 
-EMPTY_DTYPE: Final = DTYPES["float32"]
-"""The dtype written for a table without rows: both of ElasticDL's readers load [0, dim] float32."""
-
-
 LARGE_SHARD_BYTES: Final = 1 << 31
 """Python's protobuf can neither parse nor write a larger message; ElasticDL's Go servers can."""
 
@@ -40,10 +36,13 @@ class PlacedVariable:
 
 @dataclass(frozen=True, slots=True)
 class PlacedTable:
-    """Rows of a table that get a place in a shard; `id_bytes` is the size of their ids as varints."""
+    """Rows of a table that get a place in a shard; `id_bytes` is the size of their ids as varints.
+
+    `dtype` is that of the table's rows in all shards, and None when no shard has a row of it.
+    """
 
     name: str
-    dtype: DType
+    dtype: DType | None
     dim: int
     rows: int
     id_bytes: int
@@ -51,10 +50,13 @@ class PlacedTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CountedTable:
-    """A table whose rows are counted for each shard: int64 [ps_num] rows, and bytes of their ids as varints."""
+    """A table whose rows are counted for each shard: int64 [ps_num] rows, and bytes of their ids as varints.
+
+    `dtype` is that of its rows, None without any.
+    """
 
     info: TableInfo
-    dtype: DType
+    dtype: DType | None
     rows: bulk.I64
     id_bytes: bulk.I64
 
@@ -116,13 +118,26 @@ def lay_out_shards(
     )
 
 
+def table_dtype(rows: DType | None, info: TableInfo | None) -> DType:
+    """Return the dtype that a table is written with: that of its rows; without any, the one in its info or float32.
+
+    >>> table_dtype(None, TableInfo("t", 4, "uniform", dtype=2)).name, table_dtype(None, None).name
+    ('float64', 'float32')
+    """
+    return rows or (info.named_dtype if info else None) or DTYPES["float32"]
+
+
 def lay_out_shard(
     version: int, infos: Sequence[TableInfo], dense: Sequence[PlacedVariable], tables: Sequence[PlacedTable]
 ) -> ShardLayout:
     """Return the layout of a v4 shard: version, infos, variables, tables, each in the order given.
 
-    Empty values and ids are left out, as protobuf does; a table without rows is [0, dim] float32.
+    Empty values and ids are left out, as protobuf does. The info of a table and its tensor, [0, dim] where this shard
+    has no row of it, name one dtype in every shard: a Go server takes the width of a row from the info, and cannot
+    merge shards whose tensors differ in dtype.
     """
+    described = {info.name: info for info in infos}
+    dtypes = {table.name: table_dtype(table.dtype, described.get(table.name)) for table in tables}
     builder = _Builder()
     dense_at: dict[str, int] = {}
     values_at: dict[str, int] = {}
@@ -130,8 +145,9 @@ def lay_out_shard(
     if version:
         builder.literal(wire.tag(1, wire.VARINT) + wire.varint(version))
     for info in infos:
+        number = dtypes.get(info.name, table_dtype(None, info)).tf_enum
         message = tensor_pb2.EmbeddingTableInfo(
-            name=info.name, dim=info.dim, initializer=info.initializer, dtype=info.dtype
+            name=info.name, dim=info.dim, initializer=info.initializer, dtype=number
         )
         data = message.SerializeToString(deterministic=True)
         builder.literal(wire.head(2, len(data)) + data)
@@ -143,14 +159,13 @@ def lay_out_shard(
         builder.literal(wire.head(3, len(key) + value_size) + key + tensor)
         dense_at[part.name] = builder.hole(part.size_bytes)
     for table in tables:
-        values_at[table.name], ids_at[table.name] = _lay_out_table(builder, table)
+        values_at[table.name], ids_at[table.name] = _lay_out_table(builder, table, dtypes[table.name])
     builder.hole(0)
     return ShardLayout(builder.at, tuple(builder.between), dense_at, values_at, ids_at)
 
 
-def _lay_out_table(builder: _Builder, table: PlacedTable) -> tuple[int, int]:
+def _lay_out_table(builder: _Builder, table: PlacedTable, dtype: DType) -> tuple[int, int]:
     """Place a table's entry; return the offsets of its values and its ids."""
-    dtype = table.dtype if table.rows else EMPTY_DTYPE
     values_size = table.rows * table.dim * dtype.itemsize
     tensor = _tensor_head(dtype, (table.rows, table.dim), values_size)
     vectors = wire.head(1, len(tensor) + values_size) + tensor

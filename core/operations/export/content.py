@@ -79,7 +79,7 @@ class ContentReader:
 
     def _note(self, name: str) -> TableNote:
         info = self.checkpoint.infos.get(name)
-        dtype = self._target(self.checkpoint.table_dtype(name))
+        dtype = self._target(self.checkpoint.written_dtype(name))
         rows = self._row_count(name)
         return TableNote(
             f"{name}.ids",
@@ -142,7 +142,7 @@ class ContentReader:
             self._cut = None
 
     def _ids_and_vectors(self, name: str) -> list[Tensor]:
-        rows, dtype = self._row_count(name), self._target(self.checkpoint.table_dtype(name))
+        rows, dtype = self._row_count(name), self._target(self.checkpoint.written_dtype(name))
         return [
             Tensor(f"{name}.ids", _INT64, (rows,), lambda: self._id_chunks(name)),
             Tensor(f"{name}.vectors", dtype, (rows, self._dim(name)), lambda: self._vector_chunks(name)),
@@ -199,11 +199,11 @@ class ContentReader:
                 f"table {name!r}: {which} outside of 0 to {count - 1} (lowest {low}, highest {high})",
                 hint="a matrix has no rows for such ids; export ids and vectors, without --dense-rows",
             )
-        dtype = self._target(self.checkpoint.table_dtype(name))
+        dtype = self._target(self.checkpoint.written_dtype(name))
         return Tensor(name, dtype, (count, self._dim(name)), lambda: self._matrix_chunks(name, count))
 
     def _matrix_chunks(self, name: str, count: int) -> Iterator[bulk.U8]:
-        dtype = self.checkpoint.table_dtype(name) or DTYPES["float32"]
+        dtype = self.checkpoint.written_dtype(name)
         row_bytes = self._dim(name) * dtype.itemsize
         start = 0
         for part in self._parts(name):

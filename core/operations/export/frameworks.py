@@ -60,8 +60,9 @@ class Parquet(ContentFormat):
         if content.tables and not content.notes:
             raise UnsupportedError("a Parquet file contains ids and vectors; --dense-rows is for other formats")
         notes = json.dumps(metadata_document(content))
+        dtypes = {tensor.name: tensor.dtype.name for tensor in content.tensors}
         for table in content.tables:
-            dtype = content.notes[table.name].dtype or "float32"
+            dtype = dtypes[content.notes[table.name].vectors]
             if dtype == "bfloat16":
                 raise UnsupportedError(f"{table.name!r}: Parquet has no bfloat16", hint="try: --dtype float32")
             values = arrow.from_numpy_dtype(np.dtype(dtype))

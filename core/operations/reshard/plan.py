@@ -14,7 +14,6 @@ import numpy as np
 from edl_ckpt.core.checkpoint.target import Target, TargetShard, target_shards
 from edl_ckpt.core.format import bulk, placement
 from edl_ckpt.core.format.shard_layout import (
-    EMPTY_DTYPE,
     LARGE_SHARD_BYTES,
     CountedTable,
     ShardLayout,
@@ -98,8 +97,7 @@ def _count_tables(survey: Survey) -> dict[str, CountedTable]:
     """Return every table with the sums of the counts of its pieces."""
     zero = np.zeros(survey.to_ps, np.int64)
     tables = {
-        table.info.name: CountedTable(table.info, table.dtype or EMPTY_DTYPE, zero.copy(), zero.copy())
-        for table in survey.tables
+        table.info.name: CountedTable(table.info, table.dtype, zero.copy(), zero.copy()) for table in survey.tables
     }
     for piece in survey.counts:
         tables[piece.table].rows[:] += piece.rows
