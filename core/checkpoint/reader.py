@@ -17,7 +17,7 @@ import numpy.typing as npt
 from edl_ckpt.core.checkpoint import catalog
 from edl_ckpt.core.errors import CorruptError, IncompleteError, NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.format import bulk, placement
-from edl_ckpt.core.format.consistency import BLOCKING, cross_check
+from edl_ckpt.core.format.consistency import blocking_problems
 from edl_ckpt.core.format.generations import draft_shard, index_shards
 from edl_ckpt.core.format.model import (
     CheckpointRef,
@@ -220,7 +220,7 @@ def open_checkpoint(
         for file in version.shards:
             readers[file.ps_id] = MappedReader(file.path) if staged else store.open(file.path)
         drafts = [draft_shard(file, Cursor(readers[file.ps_id])) for file in version.shards]
-        shards = index_shards(drafts)
+        shards = index_shards(drafts, version.version)
     except BaseException:
         for reader in readers.values():
             reader.close()
@@ -252,9 +252,7 @@ def _check_state(version: Version, *, partial: bool) -> None:
 
 def raise_problems(version: Version, shards: Iterable[ShardIndex]) -> None:
     """Raise CorruptError for the first problem that makes the values unreliable, with the number of others."""
-    indexes = list(shards)
-    found = [(s, p) for s in indexes for p in s.problems] + cross_check(version, indexes)
-    blocking = [(s, p) for s, p in found if p.code in BLOCKING]
+    blocking = blocking_problems(version, list(shards))
     if blocking:
         shard, problem = blocking[0]
         more = f" (and {len(blocking) - 1} more)" if len(blocking) > 1 else ""

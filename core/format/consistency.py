@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
-from edl_ckpt.core.format.model import Problem, ShardIndex, TableEntry, TableInfo, Version
+from edl_ckpt.core.format.initializers import KERAS_INITIALIZERS
+from edl_ckpt.core.format.model import DType, Problem, ShardIndex, TableEntry, TableInfo, Version
 
 WARNINGS: Final = frozenset(
     {
@@ -24,6 +25,7 @@ WARNINGS: Final = frozenset(
 
 BLOCKING: Final = frozenset(
     {
+        "malformed",
         "version-mismatch",
         "duplicate-variable",
         "content-size-mismatch",
@@ -37,12 +39,20 @@ BLOCKING: Final = frozenset(
 """Codes of problems that make the content of a version uncertain: no command makes anything from it."""
 
 
+def blocking_problems(version: Version, shards: Sequence[ShardIndex]) -> list[tuple[ShardIndex, Problem]]:
+    """Return the problems that make the content of a version uncertain, each with the shard that shows it."""
+    found = [(shard, problem) for shard in shards for problem in shard.problems] + cross_check(version, shards)
+    return [(shard, problem) for shard, problem in found if problem.code in BLOCKING]
+
+
 def cross_check(version: Version, shards: Sequence[ShardIndex]) -> list[tuple[ShardIndex, Problem]]:
     """Return the contradictions between the shards of one version, each with the shard that shows it."""
     found = _versions(version, shards)
     found += _duplicate_names(shards)
     found += _infos(shards)
-    return found + _vectors(shards)
+    found += _vectors(shards)
+    current = [shard for shard in shards if shard.generation == "v4"]
+    return found + _initializers(current) + _info_dtypes(current) + _empty_tensors(current)
 
 
 def _versions(version: Version, shards: Sequence[ShardIndex]) -> list[tuple[ShardIndex, Problem]]:
@@ -130,3 +140,71 @@ def _vectors(shards: Sequence[ShardIndex]) -> list[tuple[ShardIndex, Problem]]:
                 continue
             found[entry.name].append((shard, Problem("info-mismatch", entry.name, entry.offset, message)))
     return [problem for problems in found.values() for problem in problems]
+
+
+def _initializers(shards: Sequence[ShardIndex]) -> list[tuple[ShardIndex, Problem]]:
+    """Python creates a table by the name of its initializer, and raises an exception for a name that Keras lacks."""
+    return [
+        (
+            shard,
+            Problem(
+                "unknown-initializer",
+                info.name,
+                info.offset,
+                f"Keras has no initializer {info.initializer!r}: ElasticDL's Python restore raises ValueError",
+            ),
+        )
+        for shard in shards
+        for info in shard.infos
+        if info.initializer not in KERAS_INITIALIZERS
+    ]
+
+
+def _info_dtypes(shards: Sequence[ShardIndex]) -> list[tuple[ShardIndex, Problem]]:
+    """The dtype in an info must be that of the rows: Go takes the width of a row from it (`NewEmbeddingTable`)."""
+    rows = _row_dtypes(shards)
+    found: list[tuple[ShardIndex, Problem]] = []
+    for shard in shards:
+        for info in shard.infos:
+            named, own = info.named_dtype, rows.get(info.name)
+            if named is None:
+                names = f"dtype number {info.dtype}" if info.dtype else "no dtype"
+            elif own in {None, named}:
+                continue
+            else:
+                names = named.name
+            but = f", the rows are {own.name}" if own else ""
+            message = f"the info names {names}{but}: ElasticDL's Go server would load other values"
+            found.append((shard, Problem("info-dtype-mismatch", info.name, info.offset, message)))
+    return found
+
+
+def _row_dtypes(shards: Sequence[ShardIndex]) -> dict[str, DType]:
+    """Return the dtype of the rows of each table that has any: the first shard's, where they differ."""
+    return {table.name: table.dtype for shard in reversed(shards) for table in shard.tables if table.dtype}
+
+
+def _empty_tensors(shards: Sequence[ShardIndex]) -> list[tuple[ShardIndex, Problem]]:
+    """A tensor without rows must have the dtype and the dim of the others: Go merges them (`MergeIndexedSlices`)."""
+    dtypes = _row_dtypes(shards)
+    dims = {info.name: info.dim for shard in reversed(shards) for info in shard.infos}
+    found: list[tuple[ShardIndex, Problem]] = []
+    for shard in shards:
+        for entry in shard.tables:
+            if entry.empty_dtype is None:
+                continue
+            expected = dtypes.setdefault(entry.name, entry.empty_dtype)
+            if entry.empty_dtype != expected:
+                message = (
+                    f"the tensor without rows is {entry.empty_dtype.name}, other shards have {expected.name}:"
+                    " ElasticDL's Go server crashes"
+                )
+                found.append((shard, Problem("table-dtype-mismatch", entry.name, entry.offset, message)))
+            dim = dims.get(entry.name, entry.empty_dim)
+            if entry.empty_dim != dim:
+                message = (
+                    f"the tensor without rows has dim {entry.empty_dim}, the table has dim {dim}:"
+                    " ElasticDL's Go server crashes"
+                )
+                found.append((shard, Problem("empty-table-form", entry.name, entry.offset, message)))
+    return found

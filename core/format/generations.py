@@ -77,6 +77,8 @@ class _Tensor:
     ids: tuple[IdRun, ...] | None = None
     outside: int | None = None
     """The offset of values outside of tensor_content."""
+    absent: bool = False
+    """True where a map entry has no tensor."""
 
     @property
     def element_bytes(self) -> float:
@@ -112,8 +114,6 @@ def draft_shard(file: ShardFile, cursor: Cursor) -> Draft:
 
     Raises CorruptError, with the byte offset, for bytes that are not a Model of any generation.
     """
-    if cursor.size_bytes == 0:
-        raise cursor.corrupt("the file is empty (0 bytes)", 0, "empty-file")
     draft = Draft(file, cursor)
     for found in cursor.fields(0, cursor.size_bytes):
         if found.number == 1:
@@ -161,13 +161,28 @@ def _is(found: Field | None, wire_type: int) -> bool:
     return found is not None and found.wire_type == wire_type
 
 
-def index_shards(drafts: Sequence[Draft]) -> list[ShardIndex]:
-    """Decide the generation of all shards of a version and index each; raises as `draft_shard` does."""
+def index_shards(drafts: Sequence[Draft], number: int) -> list[ShardIndex]:
+    """Decide the generation of all shards of a version and index each; raises as `draft_shard` does.
+
+    `number` is the version's number by the name of its directory.
+    """
     family = decide_family(drafts)
     for draft in drafts:
         _fill(draft, family)
+    for draft in drafts:
+        if draft.cursor.size_bytes == 0 and not may_be_empty(drafts, number):
+            raise draft.cursor.corrupt("the file is empty (0 bytes)", 0, "empty-file")
     dtypes, generation, ambiguous = _dtype_numbers(drafts, family)
     return [_finish(draft, dtypes, generation, ambiguous=ambiguous) for draft in drafts]
+
+
+def may_be_empty(drafts: Sequence[Draft], number: int) -> bool:
+    """Return whether a shard of a version may have no bytes: the version is 0, and no shard has a table or an info.
+
+    Protobuf writes neither a 0 nor an empty list, so a server of such a model without a dense variable saves nothing.
+    In any other model every shard has at least its version or its infos, and zero bytes are a lost shard.
+    """
+    return number == 0 and not any(draft.version or draft.infos or draft.tables for draft in drafts)
 
 
 def decide_family(drafts: Sequence[Draft]) -> str:
@@ -209,7 +224,7 @@ def _fill(draft: Draft, family: str) -> None:
 def _dense(draft: Draft, found: Field, family: str) -> _Tensor:
     """Read a map entry of a dense variable (v0, v3, v4)."""
     name, value = _map_entry(draft.cursor, found)
-    tensor = _Tensor()
+    tensor = _Tensor(absent=True)
     if value:
         tensor = _old_tensor(draft, value, 2, None, 4) if family == "v0" else _tensor(draft, value)
     tensor.name, tensor.offset = name, found.offset
@@ -224,16 +239,27 @@ def _expect(cursor: Cursor, found: Field, wire_type: int, part: str) -> Field:
 
 
 def _map_entry(cursor: Cursor, found: Field) -> tuple[str, Field | None]:
-    """Return (key, value field) of a map entry."""
-    name, value = "", None
+    """Return (key, value field) of a map entry.
+
+    CorruptError for an entry without a name or with another field: some protobufs then drop the whole entry, others
+    give it the name ''.
+    """
+    name, value = None, None
     for sub in cursor.fields(found.start, found.end):
+        if sub.number not in {1, 2}:
+            message = f"an entry has field {sub.number}, expected 1 (its name) and 2 (its value): its name may be lost"
+            raise cursor.corrupt(message, sub.offset)
         if sub.number == 1:
             _expect(cursor, sub, BYTES, "a name")
+            if name is not None:
+                raise cursor.corrupt(f"{name!r} has two names", sub.offset)
             name = cursor.text(sub.start, sub.end, "a name")
-        elif sub.number == 2:
-            if value is not None:
-                raise cursor.corrupt(f"{name!r} has two values", sub.offset)
+        elif value is not None:
+            raise cursor.corrupt(f"{name!r} has two values", sub.offset)
+        else:
             value = _expect(cursor, sub, BYTES, f"the value of {name!r}")
+    if name is None:
+        raise cursor.corrupt("an entry has no name", found.offset)
     return name, value
 
 
@@ -302,7 +328,7 @@ def _possible(cursor: Cursor, shape: tuple[int, ...], found: Field) -> tuple[int
 def _slices(draft: Draft, found: Field) -> _Tensor:
     """Read a map entry of IndexedSlicesProto (v3, v4): vectors, and ids, packed or not."""
     name, value = _map_entry(draft.cursor, found)
-    tensor = _Tensor()
+    tensor = _Tensor(absent=True)
     ids: list[IdRun] = []
     if value is not None:
         vectors: Field | None = None
@@ -340,6 +366,8 @@ def _old_tensor(draft: Draft, found: Field, content: int, indices: int | None, d
             tensor.name = cursor.text(sub.start, sub.end, "a name")
         else:
             draft.note_unknown(sub)
+    if indices is not None and not tensor.name:
+        raise cursor.corrupt("a tensor has no name", found.offset)
     tensor.shape = tuple(dims)
     tensor.ids = tuple(ids) or None
     return tensor
@@ -469,7 +497,10 @@ def _checked_dtype(tensor: _Tensor, dtypes: dict[int, DType], family: str, probl
     """Return the dtype of a tensor whose values are all there, else append the problem and return None."""
     number = 6 if tensor.dtype_number is None and family == "v0" else tensor.dtype_number or 0
     dtype = dtypes.get(number)
-    if tensor.outside is not None:
+    if tensor.absent:
+        message = "the entry has no tensor: ElasticDL's restore raises an exception"
+        problems.append(Problem("malformed", tensor.name, tensor.offset, message))
+    elif tensor.outside is not None:
         message = "the values are outside of tensor_content, where ElasticDL's readers do not look"
         problems.append(Problem("values-outside-content", tensor.name, tensor.outside, message))
     elif dtype is None:
@@ -497,12 +528,15 @@ def _table(tensor: _Tensor, dtypes: dict[int, DType], family: str, problems: lis
     if family == "v4" and tensor.shape == (0,):
         message = "the empty table has shape [0], not [0, dim]: ElasticDL's Go parameter server panics on it"
         problems.append(Problem("empty-table-form", tensor.name, tensor.offset, message))
-    empty = tensor.values.size_bytes == 0 and 0 in tensor.shape[:1]
-    if (empty or (not tensor.shape and not ids)) and tensor.outside is None:
+    empty = tensor.values.size_bytes == 0 and 0 in tensor.shape[:1] and tensor.outside is None
+    if family == "v1" and (empty or (not tensor.shape and not ids and tensor.outside is None)):
         return TableEntry(tensor.name, None, 0, 0, tensor.values, ids, tensor.offset)
     dtype = _checked_dtype(tensor, dtypes, family, problems)
     if dtype is None:
         return None
+    if empty:
+        form = (dtype, tensor.shape[1]) if len(tensor.shape) == 2 else (None, 0)
+        return TableEntry(tensor.name, None, 0, 0, tensor.values, ids, tensor.offset, *form)
     if len(tensor.shape) != 2:
         message = f"the vectors have shape {_short(tensor.shape)}, expected [rows, dim]"
         problems.append(Problem("content-size-mismatch", tensor.name, tensor.offset, message))

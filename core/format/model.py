@@ -233,7 +233,8 @@ class DenseEntry:
 class TableEntry:
     """Rows of an embedding table in a shard: row k is `values[k * row_bytes :][:row_bytes]`, its id the k-th.
 
-    Without rows, `dtype` is None and `dim` is 0.
+    Without rows, `dtype` is None and `dim` is 0. Then `empty_dtype` and `empty_dim` are those of a tensor [0, dim] of
+    generation v3 or v4, and None and 0 for any other.
     """
 
     name: str
@@ -243,6 +244,8 @@ class TableEntry:
     values: Extent
     ids: tuple[IdRun, ...]
     offset: int
+    empty_dtype: DType | None = None
+    empty_dim: int = 0
 
     @property
     def row_bytes(self) -> int:

@@ -22,9 +22,9 @@ _OLD = {name: number for number, name in OLD_NAMES.items()}
 
 
 def write_checkpoint(
-    location: Path, model: Model, ps_num: int, *, generation: str = "v4", layout: str = "design"
+    location: Path, model: Model, ps_num: int, *, generation: str = "v4", layout: str = "design", saver: str = "go"
 ) -> Path:
-    """Write a model as a checkpoint and return the version's directory (v0: the file)."""
+    """Write a model as a checkpoint and return the version's directory (v0: the file); `saver` as in `shard_bytes`."""
     location.mkdir(parents=True, exist_ok=True)
     if generation == "v0":
         path = location / f"model_v{model.version}.chkpt"
@@ -35,12 +35,16 @@ def write_checkpoint(
     target.mkdir()
     for ps_id in range(ps_num):
         path = target / f"variables-{ps_id}-of-{ps_num}{suffix}"
-        path.write_bytes(shard_bytes(model, ps_id, ps_num, generation))
+        path.write_bytes(shard_bytes(model, ps_id, ps_num, generation, saver=saver))
     return target
 
 
-def shard_bytes(model: Model, ps_id: int, ps_num: int, generation: str) -> bytes:
-    """Return the bytes of one shard."""
+def shard_bytes(model: Model, ps_id: int, ps_num: int, generation: str, *, saver: str = "go") -> bytes:
+    """Return the bytes of one shard; of v3 and v4 as one of three savers writes the dtype of a table.
+
+    "go" writes the table's own everywhere. "python" writes FLOAT in the info, and DOUBLE [0] in a shard without rows of
+    the table. "earlier" is what edl-ckpt wrote before issue 12: FLOAT in the info, and [0, dim] of FLOAT without rows.
+    """
     dense = {n: v for n, v in model.dense.items() if variable_owner(n, ps_num) == ps_id}
     if generation == "v0":
         old = model_v0_pb2.Model(version=model.version)
@@ -51,12 +55,14 @@ def shard_bytes(model: Model, ps_id: int, ps_num: int, generation: str) -> bytes
         return _v1(model, dense, ps_id, ps_num, _OLD if generation == "v1" else _TF)
     new: Any = (model_v3_pb2 if generation == "v3" else model_v4_pb2).Model(version=model.version)
     for name, table in model.tables.items():
-        new.embedding_table_infos.add(name=name, dim=table.dim, initializer=table.initializer, dtype=1)
+        own = _TF[table.dtype or "float32"]
+        named = own if saver == "go" else _TF["float32"]
+        new.embedding_table_infos.add(name=name, dim=table.dim, initializer=table.initializer, dtype=named)
         held = new.embedding_tables[name]
         ids = [i for i in table.rows if i % ps_num == ps_id]
         held.ids.extend(ids)
-        held.concat_tensors.dtype = _TF[table.dtype] if ids else 1
-        for size in (len(ids), table.dim):
+        held.concat_tensors.dtype = own if ids else _TF["float64"] if saver == "python" else named
+        for size in (len(ids), table.dim) if ids or saver != "python" else (0,):
             held.concat_tensors.tensor_shape.dim.add(size=size)
         held.concat_tensors.tensor_content = b"".join(table.rows[i] for i in ids)
     for name, (dtype, shape, data) in dense.items():
@@ -122,7 +128,9 @@ def models(draw: st.DrawFn, *, dtypes: st.SearchStrategy[str] = DTYPES, tables: 
         dim, dtype = draw(st.integers(1, 9)), draw(dtypes)
         ids = draw(st.lists(IDS, unique=True, max_size=24))
         rows = {i: _values(draw, dtype, dim) for i in ids}
-        model.tables[name] = Table(dim, draw(st.sampled_from(["uniform", "zeros", ""])), dtype if ids else "", rows)
+        model.tables[name] = Table(
+            dim, draw(st.sampled_from(["uniform", "zeros", "RandomNormal"])), dtype if ids else "", rows
+        )
     return model
 
 

@@ -386,7 +386,7 @@ def index_alone(data: bytes, tally: Tally, number: int = -1) -> list[ShardIndex]
     reader = MemoryReader(data)
     refused: CorruptError | None = None
     try:
-        shards = index_shards([draft_shard(ShardFile(0, 1, reader.path, len(data), 0.0), Cursor(reader))])
+        shards = index_shards([draft_shard(ShardFile(0, 1, reader.path, len(data), 0.0), Cursor(reader))], VERSION)
     except CorruptError as error:
         refused, shards = error, []
     tally.most_read = max(tally.most_read, (reader.bytes_read / max(len(data), 1), number))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from edl_ckpt.core import (
@@ -15,6 +16,7 @@ from edl_ckpt.core import (
     recover,
     reshard_version,
     resolve,
+    save_checkpoint,
     verify_version,
 )
 from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError, RefusedError
@@ -130,6 +132,20 @@ class Contract:
         assert read_policy(self.location) == Policy((Latest(3),))
         assert len(prune([self.location], Policy((Latest(1),)), now=1e10).deleted) == 1
         assert [v.version for v in list_versions(self.location).versions] == [20, 100]
+
+    def test_shards_without_bytes(self) -> None:
+        """Issue 12.3: shards of version 0 that have no bytes are written, read back, resharded and copied."""
+        place = f"{self.location}-empty"
+        saved = save_checkpoint(place, 0, 4, variables={"w": np.ones(3, np.float32)}, tables={})
+        assert sorted(shard.size_bytes for shard in saved.shards)[:3] == [0, 0, 0]
+        text = verify_version(saved, level="deep").fingerprint
+        assert reshard_version(saved, 3).fingerprint == text
+        version = resolve(parse_ref(f"{place}@0"))
+        execute_copy(plan_copy([version], f"{place}2"))
+        for written in (version, resolve(parse_ref(f"{place}2@0"))):
+            check = verify_version(written, level="deep")
+            assert (check.fingerprint, check.sealed, check.findings) == (text, True, ())
+            assert sorted(shard.size_bytes for shard in written.shards)[:2] == [0, 0]
 
 
 class RemoteContract(Contract):

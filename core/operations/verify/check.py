@@ -13,7 +13,7 @@ from typing import Final
 
 from edl_ckpt.core.checkpoint.catalog import list_versions
 from edl_ckpt.core.errors import LockedError, UsageError
-from edl_ckpt.core.format.consistency import BLOCKING
+from edl_ckpt.core.format.consistency import blocking_problems
 from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.operations.verify.findings import LEVELS, Report, VerifyResult
 from edl_ckpt.core.operations.verify.headers import check_headers, check_listing, open_readable_shards
@@ -81,7 +81,7 @@ def _verify(
             content = ContentCheck(checkpoint, version, report, workers, reporter)
             sound = content.check_ids()
             if level == "deep":
-                contradicted = any(f.severity == "error" and f.code in BLOCKING for f in report.findings)
+                contradicted = blocking_problems(version, checkpoint.shards)
                 certain = whole and sound and not contradicted and version.state is not State.MIXED
                 fingerprint = content.check_values(certain=certain)
                 if seal is not None and fingerprint not in {None, seal.fingerprint}:

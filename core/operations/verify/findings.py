@@ -45,6 +45,10 @@ class VerifyResult:
         return all(finding.severity != "error" for finding in self.findings)
 
 
+_OWN_DTYPE: Final = (
+    "`edl-ckpt reshard` with the same number of servers writes the dtype of the rows everywhere"
+    " (on object storage: with --output)"
+)
 HINTS: Final = {
     "missing-shard": "a job may still be writing this version; if not, its save never finished",
     "extra-file": "move the file elsewhere: ElasticDL refuses a version with more entries than shards",
@@ -54,6 +58,12 @@ HINTS: Final = {
     "over-2gib": "`edl-ckpt reshard` to more servers makes shards that Python can read",
     "negative-id": "ElasticDL's Go servers drop negative ids that are not multiples of the number of shards",
     "empty-file": "the save was interrupted, or the disk lost the data; restore another version",
+    "info-dtype-mismatch": _OWN_DTYPE,
+    "table-dtype-mismatch": _OWN_DTYPE,
+    "unknown-initializer": "ElasticDL cannot restore this version; `edl-ckpt export` and `import --map` write it with"
+    " another initializer, or without the table",
+    "unsupported-dtype": "ElasticDL cannot restore this version; `edl-ckpt export --dtype float32` and `import` convert"
+    " floats that edl-ckpt can read",
     "truncated": "the save was interrupted; restore another version",
     "checksum-mismatch": "restore another version; if a job has rewritten this one: verify --seal --force",
     "fingerprint-mismatch": "restore another version; if a job has rewritten this one: verify --seal --force",

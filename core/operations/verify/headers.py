@@ -10,7 +10,7 @@ from edl_ckpt.core.errors import CorruptError, NotFoundError
 from edl_ckpt.core.format import placement
 from edl_ckpt.core.format.consistency import cross_check
 from edl_ckpt.core.format.generations import Draft, draft_shard, index_shards
-from edl_ckpt.core.format.model import DenseEntry, ShardFile, ShardIndex, State, TableEntry, Version
+from edl_ckpt.core.format.model import DenseEntry, DType, ShardFile, ShardIndex, State, TableEntry, Version
 from edl_ckpt.core.format.shard_layout import LARGE_SHARD_BYTES
 from edl_ckpt.core.format.wire import Cursor
 from edl_ckpt.core.operations.verify.findings import Report
@@ -69,7 +69,7 @@ def open_readable_shards(
     shards: list[ShardIndex] = []
     while drafts:
         try:
-            shards = index_shards([_fresh(d) for d in drafts])
+            shards = index_shards([_fresh(d) for d in drafts], version.version)
             break
         except CorruptError as error:
             bad = next((d for d in drafts if d.file.path == error.path), drafts[0])
@@ -117,11 +117,10 @@ def check_headers(version: Version, checkpoint: Checkpoint, report: Report) -> N
                 f"the shard has {shard.file.size_bytes} bytes: Python's protobuf cannot parse it",
                 shard=shard.file,
             )
-        for kind, entry in _odd_dtypes(shard):
+        for kind, entry, dtype in _odd_dtypes(shard):
             report.add(
-                "unsupported-dtype", f"the {kind} has dtype {entry.dtype.name if entry.dtype else ''},"
-                " which today's ElasticDL does not read",
-                shard=shard.file, subject=entry.name, offset=entry.offset, warning=True,
+                "unsupported-dtype", f"the {kind} has dtype {dtype.name}: ElasticDL's Python restore raises ValueError",
+                shard=shard.file, subject=entry.name, offset=entry.offset,
             )  # fmt: skip
         _check_placed(shard, report)
     for shard, problem in cross_check(version, checkpoint.shards):
@@ -147,11 +146,17 @@ def _first_of_each(fields: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return sorted(first.items())
 
 
-def _odd_dtypes(shard: ShardIndex) -> Iterator[tuple[str, DenseEntry | TableEntry]]:
+def _odd_dtypes(shard: ShardIndex) -> Iterator[tuple[str, DenseEntry | TableEntry, DType]]:
     """Yield the entries that today's ElasticDL cannot read. Only in v4 shards: older ones could have float16."""
-    if shard.generation == "v4":
-        yield from (("variable", v) for v in shard.variables if not v.dtype.elasticdl)
-        yield from (("table", t) for t in shard.tables if t.dtype and not t.dtype.elasticdl)
+    if shard.generation != "v4":
+        return
+    for variable in shard.variables:
+        if not variable.dtype.elasticdl:
+            yield "variable", variable, variable.dtype
+    for table in shard.tables:
+        dtype = table.dtype or table.empty_dtype
+        if dtype and not dtype.elasticdl:
+            yield "table", table, dtype
 
 
 def _check_placed(shard: ShardIndex, report: Report) -> None:

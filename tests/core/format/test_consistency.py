@@ -23,7 +23,7 @@ from edl_ckpt.core.format.names import DESIGN
 from edl_ckpt.core.storage import Location
 
 F32, F64 = DTYPES["float32"], DTYPES["float64"]
-INFO = TableInfo("t", 4, "uniform", 10)
+INFO = TableInfo("t", 4, "uniform", 10, 1)
 ROWS = TableEntry("t", F32, 4, 1, Extent(30, 46), (IdRun(46, 47),), 20)
 NO_ROWS = TableEntry("t", None, 0, 0, Extent(0, 0), (), 20)
 WEIGHTS = DenseEntry("w", F32, (1,), Extent(60, 64), 50)

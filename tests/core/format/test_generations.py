@@ -27,13 +27,13 @@ class BytesReader:
         return self.data[offset : offset + size]
 
 
-def index(*shards: bytes) -> list[ShardIndex]:
+def index(*shards: bytes, number: int = 7) -> list[ShardIndex]:
     """Index the shards of one version."""
     drafts = []
     for ps_id, data in enumerate(shards):
         reader: Any = BytesReader(data)
         drafts.append(draft_shard(ShardFile(ps_id, len(shards), "shard", len(data), 0.0), Cursor(reader)))
-    return index_shards(drafts)
+    return index_shards(drafts, number)
 
 
 def dim(size: int) -> bytes:
@@ -58,6 +58,20 @@ VALUES = message(4, bytes(8))
 CORRUPT = {
     "empty": (b"", 0, "empty-file", "the file is empty (0 bytes)"),
     "cut varint": (b"\x80", 0, "truncated", "a varint is cut short"),
+    "entry without a name": (message(3, message(2, SHAPE)), 0, "malformed", "an entry has no name"),
+    "entry with another field": (
+        INFO + message(3, message(3, b"x"), message(2, SHAPE)),
+        9,
+        "malformed",
+        "an entry has field 3, expected 1 (its name) and 2 (its value): its name may be lost",
+    ),
+    "two names": (message(3, message(1, b"x"), message(1, b"y")), 5, "malformed", "'x' has two names"),
+    "old tensor without a name": (
+        message(2, message(2, b"\x02"), message(3, bytes(8)), b"\x28\x06"),
+        0,
+        "malformed",
+        "a tensor has no name",
+    ),
     "long varint": (b"\x08" + b"\x80" * 12, 1, "malformed", "a varint is longer than 10 bytes"),
     "wide varint": (b"\x08" + b"\xff" * 9 + b"\x7f", 1, "malformed", "a varint has more than 64 bits"),
     "field number": (b"\x00\x00", 0, "malformed", "field number 0 is out of range"),
@@ -122,9 +136,39 @@ PROBLEMS = {
         "this shard has the variable twice",
     ),
     "table twice": (
-        table(message(1, b"\x08\x01")) * 2,
+        table(message(1, b"\x08\x01", message(2, dim(0), dim(2)))) * 2,
         "duplicate-variable t",
         "this shard has the table twice",
+    ),
+    "variable without a tensor": (
+        message(3, message(1, b"x")),
+        "malformed x",
+        "the entry has no tensor: ElasticDL's restore raises an exception",
+    ),
+    "table without a value": (
+        INFO + message(4, message(1, b"t")),
+        "malformed t",
+        "the entry has no tensor: ElasticDL's restore raises an exception",
+    ),
+    "table without a tensor": (
+        INFO + table(),
+        "malformed t",
+        "the entry has no tensor: ElasticDL's restore raises an exception",
+    ),
+    "table with an empty tensor": (
+        INFO + table(message(1)),
+        "unsupported-dtype t",
+        "dtype number 0 is not supported in a checkpoint",
+    ),
+    "table without rows or dtype": (
+        INFO + table(message(1, message(2, dim(0), dim(2)))),
+        "unsupported-dtype t",
+        "dtype number 0 is not supported in a checkpoint",
+    ),
+    "table without a shape": (
+        INFO + table(message(1, b"\x08\x01")),
+        "content-size-mismatch t",
+        "float32 [] needs 4 bytes, the values have 0",
     ),
     "outside": (
         tensor(b"\x08\x01", SHAPE, message(5, bytes(8))),
@@ -174,6 +218,37 @@ def test_problem_is_named(data: bytes, subject: str, text: str) -> None:
     """A part that cannot be used does not stop the indexing: it is a problem of the shard, in a sentence."""
     (shard,) = index(data)
     assert (subject, text) in [(f"{p.code} {p.subject}", p.message) for p in shard.problems]
+
+
+DENSE = tensor(b"\x08\x01", SHAPE, VALUES)
+VERSION = b"\x08\x07"
+
+EMPTY_FILES: dict[str, tuple[tuple[bytes, ...], int, bool]] = {
+    "an empty model": ((b"", b""), 0, True),
+    "a server without a variable": ((DENSE, b"", b""), 0, True),
+    "another version in the name": ((DENSE, b""), 7, False),
+    "another version in a shard": ((VERSION + DENSE, b""), 0, False),
+    "an info in another shard": ((INFO, b""), 0, False),
+    "a table in another shard": ((table(message(1, b"\x08\x01", message(2, dim(0), dim(2)))), b""), 0, False),
+    "a table of an old generation": (
+        (b"", message(2, message(1, b"x"), message(2, b"\x01"), message(4, b"\x05"), b"\x28\x06")),
+        0,
+        False,
+    ),
+    "no shard with bytes, another version": ((b"",), 1, False),
+}
+
+
+@pytest.mark.parametrize(("shards", "number", "legal"), EMPTY_FILES.values(), ids=EMPTY_FILES)
+def test_zero_bytes(shards: tuple[bytes, ...], number: int, legal: bool) -> None:
+    """Issue 12.3: zero bytes are damage unless they are what that version must be: version 0 without tables."""
+    if legal:
+        assert [len(shard.variables) for shard in index(*shards, number=number)] == [int(bool(s)) for s in shards]
+    else:
+        with pytest.raises(CorruptError) as caught:
+            index(*shards, number=number)
+        error = caught.value
+        assert (error.code, error.offset, error.message) == ("empty-file", 0, "the file is empty (0 bytes)")
 
 
 def test_empty_packed_ids_are_no_ids() -> None:
