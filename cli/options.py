@@ -9,7 +9,7 @@ import functools
 import inspect
 import os
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from edl_ckpt.core.format.model import CheckpointRef, Version
     from edl_ckpt.core.operations.prune.retention import Policy, Rule
     from edl_ckpt.core.progress import Reporter
+    from edl_ckpt.core.storage.location import Location
 
 
 _KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
+_CONTEXT = "context"
 
 
 class CommandLineOnly:
@@ -53,6 +55,13 @@ Place = Annotated[str | None, typer.Argument(metavar="[LOCATION]", help=_LOCATIO
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")]
 LockWait = Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the lock.")]
 Mode = Annotated[str | None, typer.Option(metavar="max|min", help=_MODE_HELP)]
+
+Layout = Annotated[
+    str | None,
+    typer.Option(
+        metavar="design|elasticdl", help="Names of directories and files. Default: those at the location, else design."
+    ),
+]
 
 _shared_option = functools.partial(typer.Option, rich_help_panel=COMMON_OPTIONS)
 _COMMON: dict[str, Any] = {
@@ -169,6 +178,21 @@ def parsed_ref(ref: str | None, out: Output) -> CheckpointRef:
     return parse_ref(ref or "", default_location=default_location(), options=out.storage_options)
 
 
+def asked_layout(out: Output, layout: str | None, target: Location | None) -> str | None:
+    """Return the layout that a command asks for; None lets the versions at the target decide.
+
+    A layout from the environment or a configuration file is for empty locations: it never mixes layouts. `target` is
+    None for a version that is replaced in place.
+    """
+    from edl_ckpt.core.checkpoint.target import layouts_at
+    from edl_ckpt.core.format.names import writable_layout
+
+    if layout is None or "layout" not in out.defaulted:
+        return layout
+    name = writable_layout(layout).name
+    return None if target is None or layouts_at(target) else name
+
+
 def looks_like_ref(word: str) -> bool:
     """Return True for a reference among other arguments: a word with a version, a URL, or an existing directory."""
     return "@" in word or "://" in word or os.path.isdir(word)
@@ -199,6 +223,7 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
     def command(**values: Any) -> None:
         out = Output()
         with reported_errors(out):
+            out.defaulted = _defaulted(values.pop(_CONTEXT), values)
             _configure(out, values)
             for name, bundle in bundles.items():
                 values[name] = bundle(**{field.name: values.pop(field.name) for field in fields(bundle)})
@@ -210,12 +235,19 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
     for name, annotation in _COMMON.items():
         default = None if name == "storage_option" else False
         parameters.append(inspect.Parameter(name, _KEYWORD_ONLY, default=default, annotation=annotation))
+    parameters.append(inspect.Parameter(_CONTEXT, _KEYWORD_ONLY, annotation=typer.Context))
     parameters = [p.replace(kind=_KEYWORD_ONLY) for p in parameters]
     for parameter in parameters:
         _name_variable(parameter)
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
+
+
+def _defaulted(context: typer.Context, values: Iterable[str]) -> frozenset[str]:
+    """Return the parameters whose values come from the environment or from a configuration file."""
+    sources = {name: context.get_parameter_source(name) for name in values}
+    return frozenset(n for n, source in sources.items() if source and source.name in {"ENVIRONMENT", "DEFAULT_MAP"})
 
 
 def _configure(out: Output, values: dict[str, Any]) -> None:

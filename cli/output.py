@@ -41,6 +41,8 @@ class Output:
     verbose: bool = False
     no_color: bool = False
     storage_options: dict[str, str] = field(default_factory=dict)
+    defaulted: frozenset[str] = frozenset()
+    """The options of the command whose values come from the environment or from a configuration file."""
     _bar: Bar | None = None
 
     def console(self, *, stderr: bool = False, file: TextIO | None = None) -> Console:

@@ -169,7 +169,7 @@ def warnings(listing: Listing) -> Iterator[str]:
     for version in listing.versions:
         if version.seal_fault:
             yield f"{version.ref}: does not match its seal: {version.seal_fault}"
-    crash = [f.name for f in listing.foreign if f.elasticdl_version is None]
+    crash = listing.scan_crashes
     if crash:
         yield f"{listing.location}: ElasticDL's scan for the latest version crashes on {words.abridged(crash, _SOME)}"
     for foreign in listing.foreign:

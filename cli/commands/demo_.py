@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import shlex
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.options import Layout
 from edl_ckpt.cli.output import Output
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.progress import Reporter
 
 _PS_NUM = 4
 _VERSIONS = (100, 200, 300, 400)
@@ -22,6 +26,7 @@ _VERSIONS = (100, 200, 300, 400)
 def demo_command(
     out: Output,
     directory: Annotated[str, typer.Argument(metavar="[DIR]", help="The directory to make.")] = "edl-ckpt-demo",
+    layout: Layout = None,
 ) -> None:
     """Make a small checkpoint to try commands on.
 
@@ -31,7 +36,7 @@ def demo_command(
 
     if (os.path.isdir(directory) and os.listdir(directory)) or os.path.isfile(directory):
         raise RefusedError("exists and is not empty", path=directory, hint="try: edl-ckpt demo OTHER_DIR")
-    make_checkpoints(directory)
+    make_checkpoints(directory, layout=layout, reporter=out.reporter())
     out.say(f"A job with {_PS_NUM} parameter servers saved {len(_VERSIONS)} versions. The last save was interrupted.")
     for arguments in _walk(directory):
         show_command(arguments, out)
@@ -72,12 +77,13 @@ def show_command(arguments: list[str], out: Output) -> None:
             out.write(f"(exit code {end.code})\n")
 
 
-def make_checkpoints(directory: str) -> None:
+def make_checkpoints(directory: str, *, layout: str | None = None, reporter: Reporter | None = None) -> None:
     """Write the versions of the demo; a shard of the last one is missing."""
     import numpy as np
 
     from edl_ckpt.core.commit.local import forget_seal
     from edl_ckpt.core.operations.save import Table, save_checkpoint
+    from edl_ckpt.core.progress import SILENT
 
     random = np.random.default_rng(7)
     users = np.unique(random.integers(0, 2**40, 20_000))
@@ -98,6 +104,8 @@ def make_checkpoints(directory: str) -> None:
                 "user_embedding": Table(users, random.standard_normal((len(users), 16), np.float32) * scale),
                 "item_embedding": Table(items, random.standard_normal((len(items), 8), np.float32) * scale, "zeros"),
             },
+            layout=layout,
+            reporter=reporter or SILENT,
         )
         forget_seal(directory, version)  # a job saves without a seal
     os.remove(saved.shards[-1].path)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.options import LockWait, parsed_ref
+from edl_ckpt.cli.options import Layout, LockWait, asked_layout, parsed_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration
 from edl_ckpt.core.errors import UsageError
@@ -31,7 +31,7 @@ def import_command(
         str | None,
         typer.Option("--map", metavar="FILE", help="A TOML file: [rename] old = 'new'; [tables.NAME] ids, vectors."),
     ] = None,
-    layout: Annotated[str, typer.Option(metavar="design|elasticdl", help="Names of directories and files.")] = "design",
+    layout: Layout = None,
     lock_wait: LockWait = "10s",
 ) -> None:
     """Make a version from arrays of other tools.
@@ -45,6 +45,7 @@ def import_command(
     if not isinstance(ref.version, int):
         raise UsageError(f"{target!r}: expected LOCATION@VERSION, where VERSION is a number")
     wait, reporter = parse_duration(lock_wait), out.reporter()
+    layout = asked_layout(out, layout, ref.location)
     checkpoint = as_checkpoint(place, ref.version)
     if checkpoint is None:
         name_map = read_map(names) if names else None

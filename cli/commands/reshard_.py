@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.options import DryRun, LockWait, Ref, Workers, resolve_ref
+from edl_ckpt.cli.options import DryRun, LockWait, Ref, Workers, asked_layout, resolve_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration, parse_size
 
@@ -31,7 +31,10 @@ def reshard_command(
     ] = None,
     layout: Annotated[
         str | None,
-        typer.Option(metavar="design|elasticdl", help="Names of directories and files. Default: those of the version."),
+        typer.Option(
+            metavar="design|elasticdl",
+            help="Names of directories and files. Default: those at the output, else those of the version.",
+        ),
     ] = None,
     keep_old: Annotated[bool, typer.Option("--keep-old", help="Keep the old shards in the trash.")] = False,
     lock_wait: LockWait = "10s",
@@ -46,11 +49,12 @@ def reshard_command(
     from edl_ckpt.core.parallel import keep_freed_memory
 
     keep_freed_memory()
+    where = out.location(output) if output else None
     plan, settings = prepare_reshard(
         resolve_ref(ref, out, to_change=output is None),
         ps,
-        output=out.location(output) if output else None,
-        layout=layout,
+        output=where,
+        layout=asked_layout(out, layout, where),
         workers=workers,
         max_memory_bytes=parse_size(max_memory) if max_memory else None,
         reporter=out.reporter(),

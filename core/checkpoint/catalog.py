@@ -53,7 +53,7 @@ def list_versions(
     for entry in content[""]:
         parsed = names.parse_version_dir(entry.name)
         single = names.parse_single_file(entry.name)
-        if parsed and entry.is_dir:
+        if parsed and entry.is_dir and is_version_dir(entry.name, [e.name for e in content.get(entry.relative, ())]):
             versions.append(_sharded(where, parsed, entry, content.get(entry.relative, ()), fresh_after))
         elif single is not None and not entry.is_dir:
             versions.append(_single(where, single, entry))
@@ -67,6 +67,14 @@ def list_versions(
     sealed = _sealed(store, [v for v in annotated if v.version in metadata.sealed])
     problems = metadata.problems + tuple(_half_done(where, state))
     return Listing(where, tuple(sealed.get(v.path, v) for v in annotated), tuple(foreign), metadata.modes, problems)
+
+
+def is_version_dir(name: str, inside: Iterable[str]) -> bool:
+    """Say whether a directory with these entries is a version; `model_v3` only with shards: others use such names."""
+    parsed = names.parse_version_dir(name)
+    if parsed is None:
+        return False
+    return parsed[0] != names.MODEL_V.prefix or any(names.parse_shard_file(each) for each in inside)
 
 
 def _is_of_interest(directory: str) -> bool:
@@ -134,7 +142,7 @@ def _sharded(
     location: Location, parsed: tuple[str, int], directory: Entry, content: Iterable[Entry], fresh_after: float
 ) -> Version:
     """Return the version in a directory."""
-    separator, number = parsed
+    prefix, number = parsed
     shards: list[ShardFile] = []
     extra: list[str] = []
     suffixes: set[str] = set()
@@ -142,7 +150,7 @@ def _sharded(
     for entry in content:
         modified = max(modified, entry.modified)
         parts = names.parse_shard_file(entry.name)
-        if parts is None or entry.is_dir or names.layout_of(separator, parts[2]) is None:
+        if parts is None or entry.is_dir or names.layout_of(prefix, parts[2]) is None:
             extra.append(entry.name)
             continue
         suffixes.add(parts[2])
@@ -160,7 +168,7 @@ def _sharded(
         location,
         number,
         directory.path,
-        _layout(separator, suffixes),
+        _layout(prefix, suffixes),
         state,
         ps_num,
         tuple(shards),
@@ -169,10 +177,9 @@ def _sharded(
     )
 
 
-def _layout(separator: str, suffixes: set[str]) -> Layout:
+def _layout(prefix: str, suffixes: set[str]) -> Layout:
     """Return the layout of a directory; one without shards has the layout in which such names are most common."""
-    found = names.layout_of(separator, min(suffixes, default=""))
-    return found or (names.ELASTICDL if separator == "-" else names.DESIGN)
+    return names.layout_of(prefix, min(suffixes, default="")) or names.directory_layout(prefix)
 
 
 def parse_ref(text: str, *, default_location: str = ".", options: Mapping[str, str] | None = None) -> CheckpointRef:

@@ -1,16 +1,30 @@
-"""The target of a version to be written: its location, its number, its directory, and its shards there."""
+"""The target of a version to be written: its location, its layout, its number, its directory, and its shards there.
+
+Every writer chooses the layout here. It follows the version directories that are at the location, because one
+`version_200` beside `version-100` makes ElasticDL's scan raise an exception.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from edl_ckpt.core.checkpoint.catalog import list_versions
+from edl_ckpt.core.checkpoint.catalog import is_version_dir
 from edl_ckpt.core.errors import NotFoundError, RefusedError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.format.names import Layout
+from edl_ckpt.core.format.names import (
+    DESIGN,
+    ELASTICDL,
+    MODEL_V,
+    WRITABLE,
+    Layout,
+    layouts_among,
+    parse_single_file,
+    parse_version_dir,
+    writable_layout,
+)
 from edl_ckpt.core.format.shard_layout import ShardLayout
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.location import Location
@@ -26,6 +40,10 @@ class Target:
     directory: str
     replaces: Version | None = None
     """The version whose place it takes; None where nothing is yet."""
+    beside: frozenset[Layout] = frozenset()
+    """The layouts that were at the location when the target was chosen."""
+    warnings: tuple[str, ...] = ()
+    """What people should know of the layout."""
 
     @property
     def in_place(self) -> bool:
@@ -44,22 +62,86 @@ class TargetShard:
     rows: int
 
 
-def free_target(location: Location, layout: Layout, number: int) -> Target:
-    """Return the place of a new version; RefusedError when the location has a version of this number already.
+def free_target(location: Location, number: int, *, layout: str | None = None, empty: Layout = DESIGN) -> Target:
+    """Return the place of a new version, in the layout that `choose_layout` chooses.
 
-    Raises RefusedError too when anything else is in its directory's place, NotFoundError when the location is a file.
+    Raises RefusedError when the location has a version of this number already, or anything else in its directory's
+    place, or when the layout is not clear; NotFoundError when the location is a file.
     """
-    directory = open_store(location).path(layout.version_dir(number))
-    path = location.local_path
-    try:
-        taken = any(v.version == number for v in list_versions(location).versions)
-    except NotFoundError:
-        if path is not None and os.path.lexists(path):
-            raise NotFoundError("not a directory", path=location.url) from None
-        taken = False
-    if taken or (path is not None and os.path.lexists(directory)):
+    store, path = open_store(location), location.local_path
+    if path is not None and os.path.lexists(path) and not os.path.isdir(path):
+        raise NotFoundError("not a directory", path=location.url)
+    names = store.names("")
+    beside = _layouts_among(location, names)
+    chosen, warnings = choose_layout(location, beside, layout, empty=empty)
+    directory = store.path(chosen.version_dir(number))
+    taken = number in {parsed[1] for parsed in map(parse_version_dir, names) if parsed}
+    if taken or number in set(map(parse_single_file, names)) or (path is not None and os.path.lexists(directory)):
         raise RefusedError(f"version {number} exists there already", path=location.url, hint="nothing was changed")
-    return Target(location, layout, number, directory)
+    return Target(location, chosen, number, directory, beside=beside, warnings=warnings)
+
+
+def choose_layout(
+    location: Location, beside: Iterable[Layout], asked: str | None = None, *, empty: Layout = DESIGN
+) -> tuple[Layout, tuple[str, ...]]:
+    """Return the layout of a new version beside versions of these layouts, and warnings about it.
+
+    It is the layout that is asked for, else the one that is there, else `empty`. Raises RefusedError when several are
+    there and none is asked for, UsageError for a layout that cannot be written.
+    """
+    there = sorted(set(beside), key=lambda layout: layout.name)
+    if asked is not None:
+        chosen = writable_layout(asked)
+        others = " and ".join(layout.name for layout in there if layout != chosen)
+        warning = (
+            f"{location}: has versions in the {others} layout; with the {chosen.name} layout beside it,"
+            " ElasticDL's scan for the latest version crashes there"
+        )
+        return chosen, (warning,) if others else ()
+    if len(there) > 1:
+        raise RefusedError(
+            f"versions in several layouts are there: {', '.join(layout.name for layout in there)}",
+            path=location.url,
+            hint=f"choose one with reshard or import: {' or '.join(f'--layout {name}' for name in WRITABLE)}",
+        )
+    if there:
+        return there[0], ()
+    if empty.prefix == ELASTICDL.prefix:
+        return empty, ()
+    warning = (
+        f"{location}: new versions get the {empty.name} layout; ElasticDL as released only reads --layout elasticdl"
+    )
+    return empty, (warning,)
+
+
+def layouts_at(location: Location) -> frozenset[Layout]:
+    """Return the layouts of the version directories at a location, whatever is in them, from a listing of names."""
+    return _layouts_among(location, open_store(location).names(""))
+
+
+def _layouts_among(location: Location, names: Collection[str]) -> frozenset[Layout]:
+    """Return the layouts of these names in a location; `model_v3` counts only if it is a version."""
+    store, found = open_store(location), set(layouts_among(names))
+    if MODEL_V in found:
+        mine = (name for name in names if MODEL_V in layouts_among([name]))
+        if not any(is_version_dir(name, store.names(name)) for name in mine):
+            found.remove(MODEL_V)
+    return frozenset(found)
+
+
+def check_beside(location: Location, layout: Layout, beside: Iterable[Layout]) -> None:
+    """Raise RefusedError if versions of another layout appeared at a location since `beside` was looked up.
+
+    The caller holds the lock of the location, so the answer stays true.
+    """
+    appeared = layouts_at(location) - {layout} - set(beside)
+    if appeared:
+        names = " and ".join(sorted(each.name for each in appeared))
+        raise RefusedError(
+            f"another command wrote versions in the {names} layout meanwhile; nothing was changed",
+            path=location.url,
+            hint="try again: the command then follows that layout",
+        )
 
 
 def target_shards(target: Target, layouts: Sequence[ShardLayout], rows: bulk.I64) -> tuple[TargetShard, ...]:

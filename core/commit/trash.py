@@ -114,6 +114,11 @@ def list_trash(location: LocationLike) -> list[TrashEntry]:
     return sorted(entries, key=lambda entry: (entry.time, entry.path), reverse=True)
 
 
+def last_deletion(location: Location) -> TrashEntry | None:
+    """Return the deletion that `put_back` would undo, None when there is none."""
+    return next((e for e in list_trash(location) if _read_record(e.path) and _has_content(e.path)), None)
+
+
 def put_back(store: LocalStore, reporter: Reporter) -> tuple[str, ...]:
     """Put the versions of the last deletion in the trash back, with their metadata; return their names.
 
@@ -121,7 +126,7 @@ def put_back(store: LocalStore, reporter: Reporter) -> tuple[str, ...]:
     before anything moves, when a version of such a name exists again.
     """
     root, location = store.root, store.location
-    entry = next((e for e in list_trash(location) if _read_record(e.path) and _has_content(e.path)), None)
+    entry = last_deletion(location)
     if entry is None:
         raise NotFoundError(
             "nothing to undo", path=location.url, hint="undo restores only versions that `prune --trash` deleted"

@@ -18,6 +18,7 @@ WARNINGS: Final = frozenset(
         "ambiguous-dtype",
         "old-generation",
         "unknown-field",
+        "scan-crash",
     }
 )
 """Finding codes that leave a version restorable; all others are errors."""

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from edl_ckpt.core.format.names import Layout
+from edl_ckpt.core.format.names import Layout, scan_crashes
 from edl_ckpt.core.storage.location import Location
 
 
@@ -109,6 +109,12 @@ class Listing:
     """The better end of each metric, 'max' or 'min', as a user declared it once."""
     problems: tuple[str, ...] = ()
     """The faults of our own files in the location, which cannot be read."""
+
+    @property
+    def scan_crashes(self) -> list[str]:
+        """Return the names on which ElasticDL's scan for the latest version raises an exception."""
+        ours = [version.path.rpartition("/")[2] for version in self.versions]
+        return scan_crashes([*ours, *(entry.name for entry in self.foreign)])
 
     @property
     def layout(self) -> str | None:

@@ -1,12 +1,13 @@
 """Names of version directories and shard files, both ways, for every layout that real checkpoints have.
 
 A layout is one spelling of versions on storage (`proto/README.md`, section Names). A version that was read is written
-back in its own layout; a new version gets the design layout unless the caller names another.
+back in its own layout; a new version gets the layout that is at its location (`checkpoint/target.py`).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from edl_ckpt.core.errors import UsageError
@@ -14,10 +15,10 @@ from edl_ckpt.core.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One way to spell versions: its name, the separator in `version{separator}N`, the suffix of shard files."""
+    """One way to spell versions: its name, what stands before the number of a version, the suffix of shard files."""
 
     name: str
-    separator: str
+    prefix: str
     suffix: str
 
     def version_dir(self, version: int) -> str:
@@ -26,7 +27,7 @@ class Layout:
         >>> ELASTICDL.version_dir(30)
         'version-30'
         """
-        return f"version{self.separator}{version}"
+        return f"{self.prefix}{version}"
 
     def shard_file(self, ps_id: int, ps_num: int) -> str:
         """Return the file name of a shard.
@@ -37,13 +38,17 @@ class Layout:
         return f"variables-{ps_id}-of-{ps_num}{self.suffix}"
 
 
-DESIGN = Layout("design", "_", ".chkpt")
+DESIGN = Layout("design", "version_", ".chkpt")
 
 
-ELASTICDL = Layout("elasticdl", "-", ".ckpt")
+ELASTICDL = Layout("elasticdl", "version-", ".ckpt")
 
 
-ELASTICDL_2019 = Layout("elasticdl-2019", "-", ".chkpt")
+ELASTICDL_2019 = Layout("elasticdl-2019", "version-", ".chkpt")
+
+
+MODEL_V = Layout("model_v", "model_v", ".chkpt")
+"""The design document spells directories like this too, where it describes the removal of versions."""
 
 
 SINGLE_FILE = Layout("single-file", "", ".chkpt")
@@ -56,7 +61,7 @@ WRITABLE = {layout.name: layout for layout in (DESIGN, ELASTICDL)}
 _NUMBER = r"(0|[1-9][0-9]{0,17})"
 
 
-_VERSION_DIR = re.compile(rf"version([-_]){_NUMBER}", re.ASCII)
+_VERSION_DIR = re.compile(rf"(version[-_]|model_v){_NUMBER}", re.ASCII)
 
 
 _SHARD_FILE = re.compile(rf"variables-{_NUMBER}-of-{_NUMBER}(\.ckpt|\.chkpt)", re.ASCII)
@@ -66,10 +71,10 @@ _SINGLE_FILE = re.compile(rf"model_v{_NUMBER}\.chkpt", re.ASCII)
 
 
 def parse_version_dir(name: str) -> tuple[str, int] | None:
-    """Return (separator, version) of a version directory's name, or None for any other name.
+    """Return (prefix, version) of a version directory's name, or None for any other name.
 
     >>> parse_version_dir("version-30"), parse_version_dir("version-030"), parse_version_dir("tmp-30")
-    (('-', 30), None, None)
+    (('version-', 30), None, None)
     """
     match = _VERSION_DIR.fullmatch(name)
     return (match[1], int(match[2])) if match else None
@@ -97,12 +102,21 @@ def parse_single_file(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def layout_of(separator: str, suffix: str) -> Layout | None:
-    """Return the layout with this directory separator and shard suffix, or None when no release wrote it."""
-    for layout in (DESIGN, ELASTICDL, ELASTICDL_2019):
-        if (layout.separator, layout.suffix) == (separator, suffix):
+def layout_of(prefix: str, suffix: str) -> Layout | None:
+    """Return the layout with this prefix of directories and suffix of shards, or None when nobody wrote it."""
+    for layout in (DESIGN, ELASTICDL, ELASTICDL_2019, MODEL_V):
+        if (layout.prefix, layout.suffix) == (prefix, suffix):
             return layout
     return None
+
+
+def directory_layout(prefix: str) -> Layout:
+    """Return the layout in which new versions beside a directory with this prefix are written.
+
+    >>> directory_layout("version-").name
+    'elasticdl'
+    """
+    return next(layout for layout in (DESIGN, ELASTICDL, MODEL_V) if layout.prefix == prefix)
 
 
 def elasticdl_version(name: str) -> int | None:
@@ -117,6 +131,30 @@ def elasticdl_version(name: str) -> int | None:
         return int(name.rsplit("-", maxsplit=1)[-1])
     except ValueError:
         return None
+
+
+def layouts_among(names: Iterable[str]) -> frozenset[Layout]:
+    """Return the layouts of the version directories among names, each as a new version beside it is written.
+
+    >>> sorted(layout.name for layout in layouts_among(["version-1", "version_2", "model_v3.chkpt", "tmp-4"]))
+    ['design', 'elasticdl']
+    """
+    return frozenset(directory_layout(parsed[0]) for parsed in map(parse_version_dir, names) if parsed)
+
+
+def scan_crashes(names: Iterable[str]) -> list[str]:
+    """Return the names in a checkpoint_dir on which ElasticDL's scan for the latest version raises an exception.
+
+    A location wholly in a layout that ElasticDL never reads is not meant for its scan: its versions do not count.
+
+    >>> scan_crashes(["version_1", "version_2"]), scan_crashes(["version_1", "version-2", "notes.txt"])
+    ([], ['notes.txt', 'version_1'])
+    """
+    every = sorted(names)
+    crashing = [name for name in every if elasticdl_version(name) is None]
+    if any((parse_version_dir(name) or ("",))[0] == ELASTICDL.prefix for name in every):
+        return crashing
+    return [name for name in crashing if parse_version_dir(name) is None and parse_single_file(name) is None]
 
 
 def writable_layout(name: str) -> Layout:

@@ -12,13 +12,14 @@ import numpy.typing as npt
 from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint
 from edl_ckpt.core.checkpoint.reader import open_checkpoint
 from edl_ckpt.core.checkpoint.sealing import make_seal
+from edl_ckpt.core.checkpoint.target import free_target
 from edl_ckpt.core.commit import open_output
 from edl_ckpt.core.commit.interface import Written, written_version
 from edl_ckpt.core.commit.recovery import location_lock
-from edl_ckpt.core.errors import RefusedError, UnsupportedError, UsageError
+from edl_ckpt.core.errors import UnsupportedError, UsageError
 from edl_ckpt.core.format import bulk, placement
 from edl_ckpt.core.format.model import DTYPES, DType, TableInfo, Version
-from edl_ckpt.core.format.names import DESIGN, ELASTICDL, Layout, writable_layout
+from edl_ckpt.core.format.names import Layout, writable_layout
 from edl_ckpt.core.format.shard_layout import PlacedTable, PlacedVariable, ShardLayout, lay_out_shard
 from edl_ckpt.core.parallel import default_workers, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
@@ -47,19 +48,22 @@ def save_checkpoint(
     *,
     variables: Mapping[str, npt.NDArray[np.generic]],
     tables: Mapping[str, Table],
-    layout: str = "design",
+    layout: str | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
 ) -> Version:
     """Write a new version from arrays, placed for `ps_num` servers, under the lock of the location, and return it.
 
     The version is written, read back, published and sealed as `commit` says: a crash leaves nothing or the whole
-    version. Raises RefusedError when the version exists, UsageError for arrays that are no table, UnsupportedError for
-    a dtype that no checkpoint can hold, LockedError when another command holds the lock for `wait_seconds`.
+    version. It follows the layout at the location unless `layout` names one ('design' or 'elasticdl'). Raises
+    RefusedError when the version exists or the location has several layouts, UsageError for arrays that are no table,
+    UnsupportedError for a dtype that no checkpoint can hold, LockedError when another command holds the lock for
+    `wait_seconds`.
     """
     if not 1 <= ps_num <= placement.MAX_PS_NUM:
         raise UsageError(f"ps_num must be 1 to {placement.MAX_PS_NUM}, got {ps_num}")
-    chosen = writable_layout(layout)
+    if layout is not None:
+        writable_layout(layout)
     dense = {name: np.asarray(value) for name, value in variables.items()}
     for name, table in tables.items():
         _check_table(name, table)
@@ -74,21 +78,14 @@ def save_checkpoint(
     where = Location.of(location)
     sizes = [part.layout.size_bytes for part in parts]
     with location_lock(where, "save", wait_seconds=wait_seconds, reporter=reporter, create=True) as place:
-        _check_free(where, version)
-        with open_output(place, chosen, version, purpose="save") as output:
+        target = free_target(where, version, layout=layout)
+        for warning in target.warnings:
+            reporter.warn(warning)
+        with open_output(place, target.layout, version, purpose="save") as output:
             for file, part in zip(output.create(sizes), parts, strict=True):
                 part.write(file)
             output.publish(prove)
-    return _as_listed(where, chosen, version, sizes, made[0].fingerprint)
-
-
-def _check_free(location: Location, number: int) -> None:
-    """Raise RefusedError when a version of this number is there, in whichever layout."""
-    store = open_store(location)
-    for layout in (DESIGN, ELASTICDL):
-        if store.names(layout.version_dir(number)):
-            path = store.path(layout.version_dir(number))
-            raise RefusedError("already exists; nothing was changed", path=path)
+    return _as_listed(where, target.layout, version, sizes, made[0].fingerprint)
 
 
 def _as_listed(location: Location, layout: Layout, number: int, sizes: Sequence[int], fingerprint: str) -> Version:

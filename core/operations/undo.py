@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 
 from edl_ckpt.core.checkpoint.catalog import list_versions, shared_tags
+from edl_ckpt.core.checkpoint.target import layouts_at
 from edl_ckpt.core.commit.recovery import location_lock
-from edl_ckpt.core.commit.trash import put_back
-from edl_ckpt.core.errors import UnsupportedError
+from edl_ckpt.core.commit.trash import last_deletion, put_back
+from edl_ckpt.core.errors import RefusedError, UnsupportedError
+from edl_ckpt.core.format.names import layouts_among
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, open_store
@@ -22,14 +24,15 @@ def undo(
     """Put the versions of the last deletion in the trash back, with their metadata; return their names.
 
     Takes the lock itself. Warns of a tag that another version got meanwhile: then both have it. Raises NotFoundError
-    when there is no such deletion, RefusedError, before anything moves, when a version of such a name exists again, and
-    UnsupportedError on storage that has no trash.
+    when there is no such deletion, RefusedError, before anything moves, when a version of such a name exists again or
+    the location has versions of another layout, and UnsupportedError on storage that has no trash.
     """
     where = Location.of(location)
     store = open_store(where)
     if not isinstance(store, LocalStore):
         raise UnsupportedError("this storage has no rename, and so no trash", path=where.url)
     with location_lock(where, "undo", wait_seconds=wait_seconds, reporter=reporter):
+        _check_layouts(where)
         names = put_back(store, reporter)
     for tag, versions in shared_tags(list_versions(where).versions).items():
         if any(os.path.basename(v.path) in names for v in versions):
@@ -39,3 +42,18 @@ def undo(
                 f" to keep it on one: edl-ckpt tag add {versions[-1].ref} {tag}"
             )
     return names
+
+
+def _check_layouts(location: Location) -> None:
+    """Raise RefusedError if the deleted versions have another layout than those that are at the location now."""
+    entry = last_deletion(location)
+    for version in list_versions(entry.path).versions if entry else ():
+        others = layouts_at(location) - layouts_among([os.path.basename(version.path)])
+        if others:
+            names = " and ".join(sorted(layout.name for layout in others))
+            raise RefusedError(
+                f"{os.path.basename(version.path)} has the {version.layout.name} layout, and the location has versions"
+                f" in the {names} layout: ElasticDL's scan would crash; nothing was restored",
+                path=location.url,
+                hint=f"try: edl-ckpt reshard {version.ref} --ps {version.ps_num or 'N'} --output {location}",
+            )

@@ -19,11 +19,13 @@ import numpy as np
 from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint
 from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.checkpoint.sealing import batches, checksum, cut, make_seal, rereads_correctly, sums_of
+from edl_ckpt.core.checkpoint.target import check_beside
 from edl_ckpt.core.commit import open_output
 from edl_ckpt.core.commit.interface import LockedLocation, Resume, VersionOutput, Written
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError, RefusedError
 from edl_ckpt.core.format.model import State, Version
+from edl_ckpt.core.format.names import layouts_among
 from edl_ckpt.core.operations.copy.plan import CopyEntry, CopyPlan
 from edl_ckpt.core.parallel import default_workers, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
@@ -102,7 +104,7 @@ def execute_copy(
 def _obstacle(entry: CopyEntry) -> EdlCkptError | None:
     """Return why a version cannot be copied, None where nothing is known against it; nothing is written or locked."""
     if entry.refused:
-        return RefusedError(entry.why, path=entry.to, hint="nothing was changed")
+        return RefusedError(entry.why, path=entry.to, hint=entry.hint)
     if entry.version.state is not State.COMPLETE:
         try:
             open_checkpoint(entry.version).close()
@@ -121,6 +123,8 @@ def _bring(entry: CopyEntry, place: LockedLocation, workers: int | None, reporte
         return CopiedVersion(entry.version.ref, entry.to, entry.version.size_bytes, text, skipped=True)
     if entry.there is not None:
         return _seal_twin(entry, entry.there, workers, reporter)
+    for layout in layouts_among([base_name(entry.version.path)]):
+        check_beside(place.location, layout, entry.beside)
     return _Copy(entry.version, place, workers, reporter).run(entry.to)
 
 

@@ -1,7 +1,8 @@
 """The plan of a copy: which versions go to a location, which are there already, and which are refused.
 
 Planning reads listings and seals only. A version that is at the target with the same fingerprint, or was copied from
-these very files, is skipped. Another version under the same number is refused.
+these very files, is skipped. Another version under the same number is refused. So is a version whose layout is not that
+of the versions at the target: a copy keeps names, and ElasticDL's scan crashes where layouts are mixed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from edl_ckpt.core.checkpoint.catalog import list_versions
 from edl_ckpt.core.commit.journal import has_interrupted_copy
 from edl_ckpt.core.errors import NotFoundError, UsageError
 from edl_ckpt.core.format.model import Listing, State, Version
-from edl_ckpt.core.format.names import SINGLE_FILE
+from edl_ckpt.core.format.names import SINGLE_FILE, Layout, layouts_among
 from edl_ckpt.core.state.seal import base_name, read_seal
 from edl_ckpt.core.storage import Location, LocationLike, Store, open_store
 
@@ -28,6 +29,9 @@ class CopyEntry:
     skipped: bool = False
     refused: bool = False
     why: str = ""
+    hint: str = "nothing was changed"
+    beside: frozenset[Layout] = frozenset()
+    """The layouts of the versions at the target, and of those that are copied before."""
     there: Version | None = None
     """An unsealed version at the target with the same names and sizes: sealed if its bytes are equal, else refused."""
 
@@ -59,7 +63,13 @@ def plan_copy(versions: Sequence[Version], target: LocationLike) -> CopyPlan:
     store = open_store(where)
     wanted = [v for v in versions if v.state is State.COMPLETE or len(versions) == 1]
     warnings = [f"{v.ref}: {v.state}, so not copied" for v in versions if v not in wanted]
-    entries = (_entry(v, where, [e for e in existing if e.version == v.version], store) for v in wanted)
+    entries: list[CopyEntry] = []
+    beside = layouts_among([base_name(v.path) for v in existing])
+    for version in wanted:
+        entry = _entry(version, where, [e for e in existing if e.version == version.version], store, beside)
+        entries.append(entry)
+        if not entry.refused:
+            beside |= layouts_among([base_name(version.path)])
     return CopyPlan(where, tuple(entries), tuple(warnings))
 
 
@@ -72,12 +82,20 @@ def _list_target(where: Location) -> Listing:
         return Listing(where, ())
 
 
-def _entry(version: Version, target: Location, existing: Sequence[Version], store: Store) -> CopyEntry:
+def _entry(
+    version: Version, target: Location, existing: Sequence[Version], store: Store, beside: frozenset[Layout]
+) -> CopyEntry:
     to = f"{target}@{version.version}"
     if version.layout is SINGLE_FILE:
-        return CopyEntry(version, to, refused=True, why="one file without shards: reshard it with --output")
+        why, instead = "one file without shards cannot be copied", _instead(version, target)
+        return CopyEntry(version, to, refused=True, why=why, hint=instead)
     if not existing:
-        return CopyEntry(version, to)
+        others = beside - layouts_among([base_name(version.path)])
+        if not others:
+            return CopyEntry(version, to, beside=beside)
+        names = " and ".join(sorted(layout.name for layout in others))
+        why = f"a copy keeps its {version.layout.name} layout, and the location has versions in the {names} layout"
+        return CopyEntry(version, to, refused=True, why=why, hint=_instead(version, target))
     there = existing[0]
     if there.state is not State.COMPLETE or not there.fingerprint:
         return _unsealed_entry(version, to, there, store)
@@ -87,6 +105,11 @@ def _entry(version: Version, target: Location, existing: Sequence[Version], stor
     if not version.fingerprint and seal is not None and seal.origin == version.files_digest:
         return CopyEntry(version, to, skipped=True, why="was copied from these very files")
     return CopyEntry(version, to, refused=True, why="exists there already with other content")
+
+
+def _instead(version: Version, target: Location) -> str:
+    """Return the command that writes a version that cannot be copied."""
+    return f"try: edl-ckpt reshard {version.ref} --ps {version.ps_num} --output {target}"
 
 
 def _unsealed_entry(version: Version, to: str, there: Version, store: Store) -> CopyEntry:

@@ -7,6 +7,7 @@ import shutil
 from typing import ClassVar
 
 from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.format.names import ELASTICDL
 from edl_ckpt.core.operations.export.interface import (
     ContentCounts,
     ExportedFile,
@@ -48,9 +49,7 @@ class MergedCheckpoint:
     def _merge(self, location: Location) -> ExportOutcome:
         """Write the version for one server to a checkpoint_dir; the reshard proves it."""
         reporter = self.request.reporter
-        plan, settings = prepare_reshard(
-            self.request.version, 1, output=location, layout="elasticdl", reporter=reporter
-        )
+        plan, settings = prepare_reshard(self.request.version, 1, output=location, empty=ELASTICDL, reporter=reporter)
         result = execute_reshard(plan, settings, reporter=reporter)
         variables = sum(shard.variables for shard in result.shards)
         return ExportOutcome(

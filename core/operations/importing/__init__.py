@@ -9,7 +9,6 @@ from __future__ import annotations
 from edl_ckpt.core.checkpoint.target import free_target
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.format import placement
-from edl_ckpt.core.format.names import writable_layout
 from edl_ckpt.core.operations.importing.arrays import ArraySource
 from edl_ckpt.core.operations.importing.checkpoint import as_checkpoint, import_checkpoint
 from edl_ckpt.core.operations.importing.execute import ImportResult, execute_import
@@ -31,7 +30,7 @@ def import_arrays(
     ps_num: int,
     *,
     names: NameMap | None = None,
-    layout: str = "design",
+    layout: str | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
 ) -> ImportResult:
@@ -46,7 +45,9 @@ def import_arrays(
     placement.check_ps_num(ps_num)
     if not 0 <= version < 1 << 31:
         raise UsageError(f"a version must be 0 to {(1 << 31) - 1}, got {version}")
-    target = free_target(Location.of(location), writable_layout(layout), version)
+    target = free_target(Location.of(location), version, layout=layout)
+    for warning in target.warnings:
+        reporter.warn(warning)
     with ArraySource(Location.of(source)) as arrays:
         plan = plan_import(survey_arrays(arrays, ps_num, names=names), target)
         return execute_import(plan, wait_seconds=wait_seconds, reporter=reporter)

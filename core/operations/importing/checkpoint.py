@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from edl_ckpt.core.checkpoint.catalog import bare_shard, list_versions, parse_ref, resolve, split_version_dir
 from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.format.names import parse_version_dir
+from edl_ckpt.core.format.names import DESIGN, parse_version_dir
 from edl_ckpt.core.operations.importing.execute import ImportResult
 from edl_ckpt.core.operations.reshard.execute import execute_reshard
 from edl_ckpt.core.operations.reshard.prepare import prepare_reshard
@@ -46,13 +46,15 @@ def import_checkpoint(
     number: int,
     ps_num: int,
     *,
-    layout: str = "design",
+    layout: str | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
 ) -> ImportResult:
     """Write a version as version `number` of a location, for `ps_num` servers; errors as those of a reshard."""
     where = Location.of(location)
-    plan, settings = prepare_reshard(version, ps_num, output=where, layout=layout, number=number, reporter=reporter)
+    plan, settings = prepare_reshard(
+        version, ps_num, output=where, layout=layout, empty=DESIGN, number=number, reporter=reporter
+    )
     for warning in (*plan.warnings, *settings.warnings):
         reporter.warn(warning)
     done = execute_reshard(plan, settings, wait_seconds=wait_seconds, reporter=reporter)

@@ -11,7 +11,7 @@ import numpy as np
 
 from edl_ckpt.core.checkpoint.fingerprint import ContentSketch
 from edl_ckpt.core.checkpoint.proof import prove_version
-from edl_ckpt.core.checkpoint.target import TargetShard
+from edl_ckpt.core.checkpoint.target import TargetShard, check_beside
 from edl_ckpt.core.commit import open_output
 from edl_ckpt.core.commit.interface import LockedLocation, Written
 from edl_ckpt.core.commit.recovery import location_lock
@@ -70,6 +70,7 @@ def write_import(plan: ImportPlan, place: LockedLocation, *, reporter: Reporter 
     begin = time.perf_counter()
     target, arrays = plan.target, plan.survey.arrays
     fingerprint = ""
+    check_beside(target.location, target.layout, target.beside)
     with open_output(place, target.layout, target.number, purpose="import", spool=True) as output:
         files = output.create([layout.size_bytes for layout in plan.layouts])
         sketch = _Write(plan, files, reporter).run()

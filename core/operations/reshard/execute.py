@@ -25,7 +25,7 @@ from edl_ckpt.core.checkpoint.scan import (
     read_piece,
     row_batches,
 )
-from edl_ckpt.core.checkpoint.target import TargetShard
+from edl_ckpt.core.checkpoint.target import TargetShard, check_beside
 from edl_ckpt.core.commit import open_output
 from edl_ckpt.core.commit.interface import LockedLocation, Written
 from edl_ckpt.core.commit.recovery import location_lock
@@ -99,6 +99,8 @@ def write_reshard(
     """Do the work of `execute_reshard` for a caller that holds the lock of the target."""
     begin = time.perf_counter()
     target, source = plan.target, plan.survey.source
+    if not target.in_place:
+        check_beside(target.location, target.layout, target.beside)
     output = open_output(
         place,
         target.layout,

@@ -89,7 +89,7 @@ def plan_reshard(survey: Survey, target: Target, *, renumber: bool = False) -> R
         layouts=layouts,
         routes=_routes(survey, layouts),
         shards=shards,
-        warnings=tuple(_warnings(survey, shards)),
+        warnings=(*target.warnings, *_warnings(survey, shards)),
     )
 
 

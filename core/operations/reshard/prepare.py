@@ -7,13 +7,14 @@ from edl_ckpt.core.checkpoint.target import Target, free_target
 from edl_ckpt.core.errors import RefusedError, UsageError
 from edl_ckpt.core.format import placement
 from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.format.names import DESIGN, SINGLE_FILE, Layout, writable_layout
+from edl_ckpt.core.format.names import DESIGN, Layout, parse_version_dir, writable_layout
 from edl_ckpt.core.operations.reshard.execute import ReshardResult, execute_reshard
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan, plan_reshard
 from edl_ckpt.core.operations.reshard.settings import ReshardSettings, choose_settings, settings_for
 from edl_ckpt.core.operations.reshard.survey import survey_ids, total_id_bytes, widest_row_bytes
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
+from edl_ckpt.core.state.seal import base_name
 from edl_ckpt.core.storage import LocationLike, open_store
 from edl_ckpt.core.storage.location import Location
 
@@ -24,6 +25,7 @@ def reshard_version(
     *,
     output: LocationLike | None = None,
     layout: str | None = None,
+    empty: Layout | None = None,
     number: int | None = None,
     workers: int | None = None,
     max_memory_bytes: int | None = None,
@@ -37,6 +39,7 @@ def reshard_version(
         ps_num,
         output=output,
         layout=layout,
+        empty=empty,
         number=number,
         workers=workers,
         max_memory_bytes=max_memory_bytes,
@@ -51,6 +54,7 @@ def prepare_reshard(
     *,
     output: LocationLike | None = None,
     layout: str | None = None,
+    empty: Layout | None = None,
     number: int | None = None,
     workers: int | None = None,
     max_memory_bytes: int | None = None,
@@ -59,13 +63,14 @@ def prepare_reshard(
     """Read the headers and ids of a version; return the plan to write it for `ps_num` servers, and its settings.
 
     Nothing is written. Without `output` (a checkpoint_dir) the version is replaced in place. `layout` is 'design' or
-    'elasticdl', by default the version's own; `number` is the version it becomes, by default the number it has.
-    `max_memory_bytes` bounds the batches of all workers together. Raises what `open_checkpoint` raises, UsageError for
-    bounds that cannot be met, RefusedError for a target that exists.
+    'elasticdl', by default the one at the output, and at an empty output `empty`, by default the version's own.
+    `number` is the version it becomes, by default the number it has. `max_memory_bytes` bounds the batches of all
+    workers together. Raises what `open_checkpoint` raises, UsageError for bounds that cannot be met, RefusedError for
+    a target that exists, or an output with several layouts.
     """
     placement.check_ps_num(ps_num)
     where = None if output is None else Location.of(output)
-    target = reshard_target(version, output=where, layout=layout, number=number)
+    target = reshard_target(version, output=where, layout=layout, empty=empty, number=number)
     with open_checkpoint(version) as checkpoint:
         first = choose_settings(
             total_id_bytes(checkpoint),
@@ -81,42 +86,38 @@ def prepare_reshard(
 
 
 def reshard_target(
-    version: Version, *, output: Location | None = None, layout: str | None = None, number: int | None = None
+    version: Version,
+    *,
+    output: Location | None = None,
+    layout: str | None = None,
+    empty: Layout | None = None,
+    number: int | None = None,
 ) -> Target:
     """Return where a reshard of a version goes: in the version's own place without an output.
 
     Raises RefusedError when something is in the way, UsageError for a layout that cannot be.
     """
-    chosen = _target_layout(version, layout, in_place=output is None)
     wanted = version.version if number is None else number
+    is_directory = parse_version_dir(base_name(version.path)) is not None
     if output is not None:
-        return free_target(output, chosen, wanted)
+        own = version.layout if is_directory else DESIGN
+        return free_target(output, wanted, layout=layout, empty=empty or own)
+    if layout is not None and writable_layout(layout) != version.layout:
+        raise UsageError(
+            f"the version has the {version.layout.name} layout, and keeps it in place",
+            path=version.path,
+            hint="try: --output LOCATION",
+        )
+    if not is_directory:
+        raise RefusedError(
+            "one file without shards cannot be resharded in place",
+            path=version.path,
+            hint="try: --output LOCATION",
+        )
     if version.extra:
         raise RefusedError(
             f"the version's directory contains more than its shards ({version.extra[0]!r}), which would be lost",
             path=version.path,
             hint="move it away, or try: --output LOCATION",
         )
-    return Target(version.location, chosen, wanted, version.path, replaces=version)
-
-
-def _target_layout(version: Version, layout: str | None, *, in_place: bool) -> Layout:
-    """Return the layout to write: the one asked for, else the version's own where it can have shards."""
-    if layout is not None:
-        chosen = writable_layout(layout)
-        if in_place and chosen != version.layout:
-            raise UsageError(
-                f"the version has the {version.layout.name} layout, and keeps it in place",
-                path=version.path,
-                hint="try: --output LOCATION",
-            )
-        return chosen
-    if version.layout is not SINGLE_FILE:
-        return version.layout
-    if in_place:
-        raise RefusedError(
-            "one file without shards cannot be resharded in place",
-            path=version.path,
-            hint="try: --output LOCATION",
-        )
-    return DESIGN
+    return Target(version.location, version.layout, wanted, version.path, replaces=version)

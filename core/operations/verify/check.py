@@ -16,7 +16,7 @@ from edl_ckpt.core.errors import LockedError, UsageError
 from edl_ckpt.core.format.consistency import blocking_problems
 from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.operations.verify.findings import LEVELS, Report, VerifyResult
-from edl_ckpt.core.operations.verify.headers import check_headers, check_listing, open_readable_shards
+from edl_ckpt.core.operations.verify.headers import check_headers, check_listing, check_location, open_readable_shards
 from edl_ckpt.core.operations.verify.ids import ContentCheck
 from edl_ckpt.core.operations.verify.seals import compare_with_seal, find_seal
 from edl_ckpt.core.parallel import default_workers
@@ -35,11 +35,13 @@ def verify_version(
     workers: int | None = None,
     reporter: Reporter = SILENT,
     use_seal: bool = True,
+    beside: bool = True,
 ) -> VerifyResult:
     """Check a version at one of LEVELS and return all findings, errors before warnings.
 
     A sealed version is compared with its seal: names and sizes at each level, every byte at `deep`. `use_seal=False`
-    ignores the seal. When a job changes a shard meanwhile, the version is verified again. Raises UsageError for another
+    ignores the seal. `beside=False` does not look at the other names in the location, on which ElasticDL's scan may
+    crash. When a job changes a shard meanwhile, the version is verified again. Raises UsageError for another
     level, LockedError when a shard keeps changing, and the errors of storage; a damaged checkpoint raises nothing.
     """
     if level not in LEVELS:
@@ -49,7 +51,7 @@ def verify_version(
     )
     for attempt in range(_ATTEMPTS):
         try:
-            return _verify(version, level, workers, reporter, use_seal=use_seal)
+            return _verify(version, level, workers, reporter, use_seal=use_seal, beside=beside)
         except LockedError:  # a job is saving it: verify the files that it leaves
             if attempt == _ATTEMPTS - 1:
                 raise
@@ -66,9 +68,12 @@ def _verify(
     reporter: Reporter,
     *,
     use_seal: bool,
+    beside: bool,
 ) -> VerifyResult:
     report = Report()
     check_listing(version, report)
+    if beside:
+        check_location(version, report)
     with ExitStack() as stack:
         readers: dict[str, RangeReader] = {}
         checkpoint, whole = open_readable_shards(version, report, stack, readers)

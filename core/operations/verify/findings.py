@@ -57,6 +57,7 @@ HINTS: Final = {
     "old-generation": "`edl-ckpt reshard` writes the current generation, the only one today's ElasticDL reads",
     "over-2gib": "`edl-ckpt reshard` to more servers makes shards that Python can read",
     "negative-id": "ElasticDL's Go servers drop negative ids that are not multiples of the number of shards",
+    "scan-crash": "move other files elsewhere; `edl-ckpt reshard --output` writes a version in another location",
     "empty-file": "the save was interrupted, or the disk lost the data; restore another version",
     "info-dtype-mismatch": _OWN_DTYPE,
     "table-dtype-mismatch": _OWN_DTYPE,

@@ -11,6 +11,7 @@ from edl_ckpt.core.format import placement
 from edl_ckpt.core.format.consistency import cross_check
 from edl_ckpt.core.format.generations import Draft, draft_shard, index_shards
 from edl_ckpt.core.format.model import DenseEntry, DType, ShardFile, ShardIndex, State, TableEntry, Version
+from edl_ckpt.core.format.names import parse_single_file, parse_version_dir, scan_crashes
 from edl_ckpt.core.format.shard_layout import LARGE_SHARD_BYTES
 from edl_ckpt.core.format.wire import Cursor
 from edl_ckpt.core.operations.verify.findings import Report
@@ -40,6 +41,16 @@ def check_listing(version: Version, report: Report) -> None:
             "missing-shard", f"shard {ps_id} of {version.ps_num} is missing{writing}", path=version.path,
             subject=version.layout.shard_file(ps_id, version.ps_num or 0),
         )  # fmt: skip
+
+
+def check_location(version: Version, report: Report) -> None:
+    """Report the names beside a version on which ElasticDL's scan raises an exception, whatever the version is."""
+    name = base_name(version.path)
+    if parse_version_dir(name) is None and parse_single_file(name) is None:
+        return  # a file by itself: ElasticDL scans nothing there
+    for crashing in scan_crashes(open_store(version.location).names("")):
+        message = "ElasticDL's scan for the latest version raises an exception on this name"
+        report.add("scan-crash", message, path=version.location.url, subject=crashing)
 
 
 def open_readable_shards(

@@ -12,6 +12,7 @@ from edl_ckpt.core.operations.verify.findings import VerifyResult
 from edl_ckpt.core.operations.verify.seals import seal_version
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
+from edl_ckpt.core.storage.location import Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +40,30 @@ def verify_versions(
 ) -> VerifyRun:
     """Verify each version as `verify_version` does, or with `seal` as `verify_and_seal` does.
 
-    An error of one version is in the result, and the next version is verified.
+    An error of one version is in the result, and the next version is verified. The first result of a location has the
+    warnings about names in it.
     """
     results: list[VerifyResult] = []
     failed: list[tuple[str, EdlCkptError]] = []
+    seen: set[Location] = set()
     for version in versions:
+        beside = version.location not in seen
         try:
             if seal:
                 result = verify_and_seal(
-                    version, use_seal=use_seal, workers=workers, wait_seconds=wait_seconds, reporter=reporter
+                    version,
+                    use_seal=use_seal,
+                    beside=beside,
+                    workers=workers,
+                    wait_seconds=wait_seconds,
+                    reporter=reporter,
                 )
             else:
-                result = verify_version(version, level=level, workers=workers, reporter=reporter, use_seal=use_seal)
+                result = verify_version(
+                    version, level=level, workers=workers, reporter=reporter, use_seal=use_seal, beside=beside
+                )
             results.append(result)
+            seen.add(version.location)
         except EdlCkptError as error:
             failed.append((version.ref, error))
     return VerifyRun(tuple(results), tuple(failed))
@@ -61,6 +73,7 @@ def verify_and_seal(
     version: Version,
     *,
     use_seal: bool = True,
+    beside: bool = True,
     workers: int | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
@@ -70,7 +83,7 @@ def verify_and_seal(
     `use_seal=False` ignores an existing seal and replaces it. A version that is not whole stays as it is, with a
     warning. Takes the location's lock itself, for the sealing only. Raises the errors of both.
     """
-    result = verify_version(version, level="deep", workers=workers, reporter=reporter, use_seal=use_seal)
+    result = verify_version(version, level="deep", workers=workers, reporter=reporter, use_seal=use_seal, beside=beside)
     if result.fingerprint is None:
         reporter.warn(f"{result.ref}: not sealed, because shards are missing or damaged")
         return result

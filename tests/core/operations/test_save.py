@@ -47,6 +47,6 @@ def test_a_taken_number_is_refused(tmp_path: Path, s3: Bucket, ps_num: int, layo
     for place in (str(tmp_path / "run"), s3.url):
         save_small(place, 7)
         before = only(place)
-        with pytest.raises(RefusedError, match="already exists; nothing was changed"):
+        with pytest.raises(RefusedError, match="version 7 exists there already"):
             save(place, ps_num, layout)
         assert only(place) == before
