@@ -290,7 +290,7 @@ def test_locked(run: Path) -> None:
         assert edl("prune", run, "--keep", "1", "--dry-run").returncode == 0
         holder.kill()
     done = edl("prune", run, "--keep", "1")
-    assert (done.returncode, "took over the lock" in done.stderr) == (0, True)
+    assert (done.returncode, "took over the stale lock of process" in done.stderr) == (0, True)
 
 
 @pytest.mark.parametrize(
