@@ -85,7 +85,7 @@ def test_the_target_is_locked(tmp_path: Path) -> None:
     save_small(tmp_path / "run", 3)
     np.savez(tmp_path / "m.npz", a=np.arange(3))
     (tmp_path / "out").mkdir()
-    with location_lock(str(tmp_path / "out"), "test"):
+    with location_lock(str(tmp_path / "out"), "test", create=True):
         with pytest.raises(LockedError, match="test"):
             import_arrays(str(tmp_path / "m.npz"), str(tmp_path / "out"), 1, 2, wait_seconds=0.1)
         with pytest.raises(LockedError, match="test"):

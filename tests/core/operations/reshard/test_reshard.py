@@ -139,7 +139,7 @@ def test_locked(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     for output in (None, str(tmp_path / "b")):
         place = output or str(tmp_path / "a")
-        with location_lock(place, "test"), pytest.raises(LockedError, match="test"):
+        with location_lock(place, "test", create=True), pytest.raises(LockedError, match="test"):
             reshard_version(version, 3, output=output, wait_seconds=0.1)
         assert files_but_seals(tmp_path / "a") == before
         assert list((tmp_path / "b").iterdir()) == []
@@ -160,9 +160,9 @@ def test_the_lock_is_held_while_a_version_is_written(tmp_path: Path, monkeypatch
     def checked(name: str) -> Callable[..., None]:
         real = getattr(execute, name)
 
-        def function(*arguments: Any) -> None:
+        def function(*arguments: Any, **settings: Any) -> None:
             locked(name)
-            real(*arguments)
+            real(*arguments, **settings)
 
         return function
 
