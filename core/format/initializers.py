@@ -47,7 +47,7 @@ _FUNCTIONS: Final = (
     "zeros",
 )
 KERAS_INITIALIZERS: Final = frozenset(
-    {*_CLASSES, *_FUNCTIONS, *(f"{name}V2" for name in _CLASSES)}
+    {"Initializer", "initializer", *_CLASSES, *_FUNCTIONS, *(f"{name}V2" for name in _CLASSES)}
     | {f"{kind}_{shape}V2" for kind in ("glorot", "he", "lecun") for shape in ("normal", "uniform")}
 )
 """The names that some TensorFlow 2 knows, with this spelling: `keras/initializers` and `ops/init_ops_v2.py`.

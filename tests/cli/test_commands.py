@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import numpy as np
 import pytest
 
 import elasticdl_rules
@@ -153,6 +154,31 @@ def test_junit(tmp_path: Path) -> None:
     suites = ET.parse(tmp_path / "report.xml").getroot()
     assert [s.get("failures") for s in suites] == ["0", "0", "1"]
     assert suites[2][0].get("name") == "missing-shard"
+
+
+def test_wrong_dtypes_and_their_way_out(tmp_path: Path) -> None:
+    """Issue 12.1: a float64 table that Python saved is an error whose hint names the command that mends it."""
+    shutil.copytree(GOLDEN / "current/ps3", tmp_path / "run")
+    found = document("verify", tmp_path / "run", "--quick", code=3)
+    errors = [f for f in found["findings"] if f["severity"] == "error"]
+    assert [(f["code"], f["subject"], f["shard"]) for f in errors] == [
+        ("info-dtype-mismatch", "emb_f64", ps_id) for ps_id in range(3)
+    ]
+    assert "`edl-ckpt reshard` with the same number of servers" in errors[0]["hint"]
+    result = document("reshard", tmp_path / "run", "--ps", "3")
+    check = document("verify", tmp_path / "run", "--deep", code=3)  # it has infinities on purpose
+    assert check["fingerprint"] == result["fingerprint"]
+    assert not {f["code"] for f in check["findings"]} & {"info-dtype-mismatch", "empty-table-form"}
+
+
+def test_shards_without_bytes(tmp_path: Path) -> None:
+    """Issue 12.3: version 0 without tables is imported for more servers than it has variables, and resharded."""
+    np.savez(tmp_path / "dense.npz", w=np.ones(3, np.float32))
+    imported = document("import", tmp_path / "dense.npz", tmp_path / "run@0", "--ps", "4")
+    assert sorted(s["size_bytes"] for s in imported["shards"])[:3] == [0, 0, 0]
+    assert document("verify", tmp_path / "run@0", "--deep")["findings"] == []
+    assert document("reshard", tmp_path / "run@0", "--ps", "3")["fingerprint"] == imported["fingerprint"]
+    assert document("inspect", tmp_path / "run@0")["parameters"] == 3
 
 
 def test_reshard_document(tmp_path: Path) -> None:

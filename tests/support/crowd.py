@@ -27,7 +27,7 @@ def save_shards(location: str, ps_id: int, seconds: float) -> None:
     while time.time() < until:
         version += 1
         model = model_v4_pb2.Model(version=version)
-        model.embedding_table_infos.add(name="t", dim=1, initializer="uniform")
+        model.embedding_table_infos.add(name="t", dim=1, initializer="uniform", dtype=1)
         data = model.SerializeToString()
         directory = os.path.join(location, ELASTICDL.version_dir(version))
         os.makedirs(directory, exist_ok=True)

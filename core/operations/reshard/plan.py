@@ -13,6 +13,7 @@ import numpy as np
 
 from edl_ckpt.core.checkpoint.target import Target, TargetShard, target_shards
 from edl_ckpt.core.format import bulk, placement
+from edl_ckpt.core.format.initializers import KERAS_INITIALIZERS
 from edl_ckpt.core.format.shard_layout import (
     LARGE_SHARD_BYTES,
     CountedTable,
@@ -132,6 +133,12 @@ def _warnings(survey: Survey, shards: Sequence[TargetShard]) -> Iterator[str]:
     usable = placement.crowded_shards(to_ps)
     if usable < to_ps and len(survey.variables) > 1:
         yield f"with {to_ps} servers only {usable} can have dense variables: the hash of a name never gives the others"
-    odd = {variable.dtype.name for variable in survey.variables if not variable.dtype.elasticdl}
+    dtypes = {variable.dtype for variable in survey.variables} | {table.dtype for table in survey.tables}
+    odd = {dtype.name for dtype in dtypes if dtype and not dtype.elasticdl}
     if odd:
-        yield f"ElasticDL cannot read variables of {', '.join(sorted(odd))}"
+        yield f"ElasticDL cannot read values of {', '.join(sorted(odd))}: its restore fails"
+    unknown = [table.info for table in survey.tables if table.info.initializer not in KERAS_INITIALIZERS]
+    if unknown:
+        named = ", ".join(f"{info.name!r} ({info.initializer!r})" for info in unknown[:3])
+        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+        yield f"ElasticDL does not know the initializer of {named}{more}: its restore fails"

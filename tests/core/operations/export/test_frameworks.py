@@ -13,12 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders import write_checkpoint
 from checkpoints import only
 from edl_ckpt.core import fingerprint_checkpoint, open_checkpoint, save_checkpoint, verify_version
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, UnsupportedError
 from edl_ckpt.core.operations.export import Selection, export_version
 from edl_ckpt.core.operations.importing import import_arrays
 from edl_ckpt.core.operations.save import Table
+from golden_cases import BEYOND_ELASTICDL
+from oracle import Model
+from oracle import Table as OracleTable
 from places import GOLDEN
 
 pytestmark = [
@@ -80,9 +84,24 @@ def test_golden(tmp_path: Path, name: str, case: str, expected: Any) -> None:
             assert arrays[f"{table}.vectors"].tobytes() == base64.b64decode(entry["vectors_base64"])
     imported = import_arrays(str(output), str(tmp_path / "run"), 5, 3)
     assert imported.fingerprint == result.fingerprint
-    assert verify_version(only(tmp_path / "run")).ok
+    errors = {f.code for f in verify_version(only(tmp_path / "run")).findings if f.severity == "error"}
+    assert errors == BEYOND_ELASTICDL.get(case, set())
     with open_checkpoint(only(tmp_path / "run")) as checkpoint:
         assert fingerprint_checkpoint(checkpoint).text == result.fingerprint
+
+
+@pytest.mark.parametrize("name", sorted(OUTPUTS))
+def test_dtype_of_a_table_without_rows(tmp_path: Path, name: str) -> None:
+    """Issue 12.1: a table without rows keeps the dtype that its info names."""
+    need(name)
+    model = Model(7, tables={f"no {dtype}": OracleTable(3, "zeros", dtype) for dtype in ("float64", "int64", "int8")})
+    write_checkpoint(tmp_path / "run", model, 2)
+    output = tmp_path / OUTPUTS[name]
+    export_version(only(tmp_path / "run"), str(output), format_name="tensorflow" if name == "tensorflow" else None)
+    import_arrays(str(output), str(tmp_path / "new"), 7, 3)
+    with open_checkpoint(only(tmp_path / "new")) as checkpoint:
+        dtypes = {name: checkpoint.written_dtype(name).name for name in checkpoint.table_names}
+    assert dtypes == {"no float64": "float64", "no int64": "int64", "no int8": "int8"}
 
 
 @pytest.mark.parametrize("name", sorted(OUTPUTS))

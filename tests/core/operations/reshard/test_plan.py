@@ -178,14 +178,19 @@ def test_numbers_and_names() -> None:
 
 
 def test_warnings() -> None:
-    """A plan warns of shards over 2 GiB, of servers without variables, and of dtypes that ElasticDL cannot read."""
+    """A plan warns of large shards, servers without variables, and what ElasticDL cannot restore (issue 12.5)."""
     huge = PieceCounts("t", np.array([1, LARGE_SHARD_BYTES]), np.array([1, LARGE_SHARD_BYTES]))
-    table = SurveyedTable(TableInfo("t", 1, ""), DTYPES["int8"])
+    table = SurveyedTable(TableInfo("t", 1, "zeros"), DTYPES["int8"])
     survey = Survey(source(4), 2, 7, (), (table,), (huge,), (), 0)
     (warning,) = plan_reshard(survey, TARGET).warnings
     assert warning.startswith("1 of 2 target shards is larger than 2 GiB (shard 1)")
     variables = tuple(PlacedVariable(name, DTYPES["uint8"], (), 1) for name in "ab")
     crowded, odd = plan_reshard(Survey(source(4), 32, 7, variables, (), (), (), 0), TARGET).warnings
     assert "only 16 can have dense variables" in crowded
-    assert "uint8" in odd
+    assert odd == "ElasticDL cannot read values of uint8: its restore fails"
+    tables = tuple(SurveyedTable(TableInfo(f"t{k}", 1, "0.0" * k), DTYPES["float16"]) for k in range(4))
+    odd, unknown = plan_reshard(Survey(source(4), 2, 7, (), tables, (), (), 0), TARGET).warnings
+    assert odd == "ElasticDL cannot read values of float16: its restore fails"
+    first = "'t0' (''), 't1' ('0.0'), 't2' ('0.00.0')"
+    assert unknown == f"ElasticDL does not know the initializer of {first} and 1 more: its restore fails"
     assert plan_reshard(survey_of(Model(), 4, 8), TARGET).warnings == ()

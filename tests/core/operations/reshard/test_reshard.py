@@ -264,6 +264,17 @@ def test_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert files_but_seals(tmp_path / "a") == before
 
 
+def test_old_file_of_version_0(tmp_path: Path) -> None:
+    """Issue 12.3: a file of 2019 with version 0 is resharded to more servers than it has variables."""
+    model = Model(0, {"w": ("float32", (2,), bytes(8))})
+    write_checkpoint(tmp_path / "a", model, 1, generation="v0")
+    result = reshard_version(only(tmp_path / "a"), 3, output=str(tmp_path / "b"))
+    assert sorted(shard.size_bytes for shard in result.shards)[:2] == [0, 0]
+    assert combined(read_model(Path(shard.path) for shard in result.shards)) == combined(model)
+    check = verify_version(only(tmp_path / "b"), level="deep")
+    assert (check.findings, check.fingerprint) == ((), result.fingerprint)
+
+
 def test_incomplete_is_refused(tmp_path: Path) -> None:
     """A version without all its shards is not resharded; 'latest' passes over it."""
     with pytest.raises(IncompleteError, match=r"version-100: shard 1 of 2 is missing \(numbered 0 to 1\)"):
