@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -150,6 +150,8 @@ def _settle(store: LocalStore | ObjectStore, *, exclusive: bool, drop_copies: bo
                 _settle_directory(store.root, stage, settled, drop_copies=drop_copies)
         if not dead and not owner_in(stage):  # it names no owner; if it is empty, no process is at work in it
             remove_empty(stage)
+    with suppress(OSError):  # not empty, or not there: a killed command may have removed all that was in it
+        os.rmdir(store.path(STAGE_DIR))
     sweep_replacements(store.root)
     settled.done += sweep(store)
     return settled

@@ -156,6 +156,10 @@ class LocalLock:
                 if os.path.lexists(self._state) and not os.path.isdir(self._state):
                     raise NotFoundError("not a directory", path=self._state) from None
                 return None
+            except OSError:  # a full disk, say: the directory that was just made does not stay
+                with suppress(OSError):
+                    os.rmdir(self._state)
+                raise
 
     def _lock(self, fd: int) -> bool:
         with storage_errors(self._root):
