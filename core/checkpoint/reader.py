@@ -18,7 +18,8 @@ from edl_ckpt.core.checkpoint import catalog
 from edl_ckpt.core.errors import CorruptError, IncompleteError, NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.format import bulk, placement
 from edl_ckpt.core.format.consistency import blocking_problems
-from edl_ckpt.core.format.generations import draft_shard, index_shards
+from edl_ckpt.core.format.generations import draft_shard
+from edl_ckpt.core.format.indexing import index_shards
 from edl_ckpt.core.format.model import (
     CheckpointRef,
     DenseEntry,

@@ -1,14 +1,13 @@
-"""Wire generations v0 to v4 of the Model message, each turned into the same `ShardIndex`.
+"""Wire generations v0 to v4 of the Model message, each read into the same draft of an index.
 
 The numbers of fields changed several times, and a file has neither a magic number nor a version of its format. The
 wire types of its fields show its generation (`proto/README.md`, section Generations). An empty shard shows nothing, so
-the decision takes all shards of a version into account.
+the decision takes all shards of a version into account (`indexing.py`).
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -18,16 +17,9 @@ from google.protobuf.message import DecodeError
 
 from edl_ckpt.core.format import wire
 from edl_ckpt.core.format.model import (
-    OLD_DTYPES,
-    TF_DTYPES,
-    DenseEntry,
-    DType,
     Extent,
     IdRun,
-    Problem,
     ShardFile,
-    ShardIndex,
-    TableEntry,
     TableInfo,
 )
 from edl_ckpt.core.format.wire import BYTES, VARINT, Cursor, Field
@@ -35,38 +27,22 @@ from edl_ckpt.core.words import counted
 from edl_ckpt.proto import tensor_pb2
 
 _TAGGED_BLOCK: Final = 1 << 20
-
-
 _EVIDENCE_FIELDS: Final = 16
-
-
 _MAX_FIELDS: Final = 1_000_000
-
-
 _MAX_UNKNOWN: Final = 10_000
-
-
 _MAX_ID_RUNS: Final = 10_000
 """Limits that only a hostile or a random file exceeds, so that neither time nor memory run away."""
-
-
 _MAX_DIMENSIONS: Final = 32
 """The limit of an array in the numpy that ElasticDL saved from."""
-
-
 _MAX_ELEMENTS: Final = 1 << 60
 """The limit of the product of all sizes but zeros: numpy makes no array of 2**63 bytes, not even an empty one."""
-
-
 _MAX_DIM: Final = 1 << 31
 """A protobuf message has fewer bytes, so no row in one has so many elements."""
-
-
 _NOWHERE: Final = Extent(0, 0)
 
 
 @dataclass(slots=True)
-class _Tensor:
+class RawTensor:
     """A value message of any generation; the meaning of its dtype number is not known yet."""
 
     name: str = ""
@@ -98,8 +74,8 @@ class Draft:
     family: str = ""
     version: int = 0
     infos: list[TableInfo] = field(default_factory=list)
-    dense: list[_Tensor] = field(default_factory=list)
-    tables: list[_Tensor] = field(default_factory=list)
+    dense: list[RawTensor] = field(default_factory=list)
+    tables: list[RawTensor] = field(default_factory=list)
     unknown: list[tuple[int, int]] = field(default_factory=list)
 
     def note_unknown(self, found: Field) -> None:
@@ -161,39 +137,7 @@ def _is(found: Field | None, wire_type: int) -> bool:
     return found is not None and found.wire_type == wire_type
 
 
-def index_shards(drafts: Sequence[Draft], number: int) -> list[ShardIndex]:
-    """Decide the generation of all shards of a version and index each; raises as `draft_shard` does.
-
-    `number` is the version's number by the name of its directory.
-    """
-    family = decide_family(drafts)
-    for draft in drafts:
-        _fill(draft, family)
-    for draft in drafts:
-        if draft.cursor.size_bytes == 0 and not may_be_empty(drafts, number):
-            raise draft.cursor.corrupt("the file is empty (0 bytes)", 0, "empty-file")
-    dtypes, generation, ambiguous = _dtype_numbers(drafts, family)
-    return [_finish(draft, dtypes, generation, ambiguous=ambiguous) for draft in drafts]
-
-
-def may_be_empty(drafts: Sequence[Draft], number: int) -> bool:
-    """Return whether a shard of a version may have no bytes: the version is 0, and no shard has a table or an info.
-
-    Protobuf writes neither a 0 nor an empty list, so a server of such a model without a dense variable saves nothing.
-    In any other model every shard has at least its version or its infos, and zero bytes are a lost shard.
-    """
-    return number == 0 and not any(draft.version or draft.infos or draft.tables for draft in drafts)
-
-
-def decide_family(drafts: Sequence[Draft]) -> str:
-    """Return the family of most shards: 'v0', 'v1' (v1 and v2), 'v3' or 'v4'; 'v4' without evidence."""
-    votes: Counter[str] = Counter()
-    for draft in drafts:
-        votes.update({name: 8 if len(draft.candidates) == 1 else 1 for name in draft.candidates})
-    return max(votes, key=lambda name: (votes[name], name), default="v4")
-
-
-def _fill(draft: Draft, family: str) -> None:
+def fill_draft(draft: Draft, family: str) -> None:
     """Interpret the top-level fields of a draft as those of a family."""
     cursor = draft.cursor
     draft.family = family
@@ -221,10 +165,10 @@ def _fill(draft: Draft, family: str) -> None:
         draft.dense = [t for t in draft.dense if t.ids is None and t.name not in named]
 
 
-def _dense(draft: Draft, found: Field, family: str) -> _Tensor:
+def _dense(draft: Draft, found: Field, family: str) -> RawTensor:
     """Read a map entry of a dense variable (v0, v3, v4)."""
     name, value = _map_entry(draft.cursor, found)
-    tensor = _Tensor(absent=True)
+    tensor = RawTensor(absent=True)
     if value:
         tensor = _old_tensor(draft, value, 2, None, 4) if family == "v0" else _tensor(draft, value)
     tensor.name, tensor.offset = name, found.offset
@@ -274,9 +218,9 @@ def _info(cursor: Cursor, found: Field) -> TableInfo:
     return TableInfo(info.name, info.dim, info.initializer, found.offset, info.dtype)
 
 
-def _tensor(draft: Draft, value: Field) -> _Tensor:
+def _tensor(draft: Draft, value: Field) -> RawTensor:
     """Read a TensorProto (v3, v4)."""
-    tensor = _Tensor(offset=value.offset, dtype_number=0)
+    tensor = RawTensor(offset=value.offset, dtype_number=0)
     known = {
         1: (VARINT, "dtype"),
         2: (BYTES, "tensor_shape"),
@@ -312,7 +256,7 @@ def _shape(cursor: Cursor, found: Field) -> tuple[int, ...]:
     except DecodeError:
         raise cursor.corrupt("protobuf cannot parse a shape", found.offset) from None
     if any(size < 0 for size in shape):
-        raise cursor.corrupt(f"a shape has a negative size: {_short(shape)}", found.offset)
+        raise cursor.corrupt(f"a shape has a negative size: {short_shape(shape)}", found.offset)
     return _possible(cursor, shape, found)
 
 
@@ -321,14 +265,14 @@ def _possible(cursor: Cursor, shape: tuple[int, ...], found: Field) -> tuple[int
     if len(shape) > _MAX_DIMENSIONS:
         raise cursor.corrupt(f"a shape has {len(shape)} dimensions, the limit is {_MAX_DIMENSIONS}", found.offset)
     if 0 in shape and math.prod(size or 1 for size in shape) >= _MAX_ELEMENTS:
-        raise cursor.corrupt(f"no array can have the shape {_short(shape)}", found.offset)
+        raise cursor.corrupt(f"no array can have the shape {short_shape(shape)}", found.offset)
     return shape
 
 
-def _slices(draft: Draft, found: Field) -> _Tensor:
+def _slices(draft: Draft, found: Field) -> RawTensor:
     """Read a map entry of IndexedSlicesProto (v3, v4): vectors, and ids, packed or not."""
     name, value = _map_entry(draft.cursor, found)
-    tensor = _Tensor(absent=True)
+    tensor = RawTensor(absent=True)
     ids: list[IdRun] = []
     if value is not None:
         vectors: Field | None = None
@@ -345,10 +289,10 @@ def _slices(draft: Draft, found: Field) -> _Tensor:
     return tensor
 
 
-def _old_tensor(draft: Draft, found: Field, content: int, indices: int | None, dtype: int) -> _Tensor:
+def _old_tensor(draft: Draft, found: Field, content: int, indices: int | None, dtype: int) -> RawTensor:
     """Read a Tensor of v0 (dim, content, dtype) or of v1 and v2 (name, dim, content, indices, dtype)."""
     cursor = draft.cursor
-    tensor = _Tensor(offset=found.offset)
+    tensor = RawTensor(offset=found.offset)
     dims: list[int] = []
     ids: list[IdRun] = []
     for sub in _with_ids(cursor, found.start, found.end, indices, ids):
@@ -413,133 +357,12 @@ def _dims(cursor: Cursor, found: Field) -> list[int]:
     return values
 
 
-def _dtype_numbers(drafts: Sequence[Draft], family: str) -> tuple[dict[int, DType], str, bool]:
-    """Return (meaning of dtype numbers, generation, whether that meaning is ambiguous).
-
-    Only v1 and v2 look alike; the bytes per element of all tensors of the version distinguish them.
-    """
-    if family in {"v3", "v4"}:
-        return TF_DTYPES, family, False
-    if family == "v0":
-        return OLD_DTYPES, "v0", False
-    tensors = [t for draft in drafts for t in (*draft.dense, *draft.tables) if t.dtype_number is not None]
-    old = all(_agrees(t, OLD_DTYPES) for t in tensors)
-    new = all(_agrees(t, TF_DTYPES) for t in tensors)
-    # A table without rows was saved as an empty float64 array: dtype number 7 in v1, 2 in v2.
-    empty = {t.dtype_number for draft in drafts for t in draft.tables if t.shape == (0,)}
-    if new and (not old or (2 in empty and 7 not in empty)):
-        return TF_DTYPES, "v2", False
-    if empty & {2, 7}:
-        return OLD_DTYPES, "v1", False
-    return OLD_DTYPES, "v1", new and old
-
-
-def _agrees(tensor: _Tensor, dtypes: dict[int, DType]) -> bool:
-    dtype = dtypes.get(tensor.dtype_number or 0)
-    return dtype is not None and tensor.element_bytes in {0, dtype.itemsize}
-
-
-def _finish(draft: Draft, dtypes: dict[int, DType], generation: str, *, ambiguous: bool) -> ShardIndex:
-    """Turn a draft into the index of its shard; parts that cannot be used become problems."""
-    problems: list[Problem] = []
-    variables: dict[str, DenseEntry] = {}
-    tables: dict[str, TableEntry] = {}
-    for tensor in draft.dense:
-        dtype = _checked_dtype(tensor, dtypes, draft.family, problems)
-        if dtype is None:
-            continue
-        if tensor.name in variables:
-            problems.append(_twice(tensor, "variable"))
-        variables[tensor.name] = DenseEntry(tensor.name, dtype, tensor.shape, tensor.values, tensor.offset)
-    for tensor in draft.tables:
-        entry = _table(tensor, dtypes, draft.family, problems)
-        if entry is None:
-            continue
-        if entry.name in tables:
-            problems.append(_twice(tensor, "table"))
-        tables[entry.name] = entry
-    if ambiguous:
-        problems += [_ambiguous(t) for t in (*draft.dense, *draft.tables) if _is_ambiguous(t)]
-    return ShardIndex(
-        draft.file,
-        draft.version,
-        generation if draft.fields else "",
-        tuple(draft.infos),
-        tuple(variables.values()),
-        tuple(tables.values()),
-        tuple(problems),
-        tuple(draft.unknown),
-    )
-
-
-def _is_ambiguous(tensor: _Tensor) -> bool:
-    """Return whether the dtype number of a tensor means one type in v1 and another in v2."""
-    old, new = OLD_DTYPES.get(tensor.dtype_number or 0), TF_DTYPES.get(tensor.dtype_number or 0)
-    return old is not None and new is not None and old != new
-
-
-def _ambiguous(tensor: _Tensor) -> Problem:
-    number = tensor.dtype_number or 0
-    old, new = OLD_DTYPES[number].name, TF_DTYPES[number].name
-    message = f"dtype number {number} means {old} until 2020-02-14 and {new} since then; it is read as {old}"
-    return Problem("ambiguous-dtype", tensor.name, tensor.offset, message)
-
-
-def _twice(tensor: _Tensor, kind: str) -> Problem:
-    return Problem("duplicate-variable", tensor.name, tensor.offset, f"this shard has the {kind} twice")
-
-
-def _short(shape: Sequence[int]) -> str:
+def short_shape(shape: Sequence[int]) -> str:
+    """Return a shape as messages print it: at most eight of its sizes."""
     return f"[{', '.join(map(str, shape[:8]))}{', ...' if len(shape) > 8 else ''}]"
 
 
-def _checked_dtype(tensor: _Tensor, dtypes: dict[int, DType], family: str, problems: list[Problem]) -> DType | None:
-    """Return the dtype of a tensor whose values are all there, else append the problem and return None."""
-    number = 6 if tensor.dtype_number is None and family == "v0" else tensor.dtype_number or 0
-    dtype = dtypes.get(number)
-    if tensor.absent:
-        message = "the entry has no tensor: ElasticDL's restore raises an exception"
-        problems.append(Problem("malformed", tensor.name, tensor.offset, message))
-    elif tensor.outside is not None:
-        message = "the values are outside of tensor_content, where ElasticDL's readers do not look"
-        problems.append(Problem("values-outside-content", tensor.name, tensor.outside, message))
-    elif dtype is None:
-        message = f"dtype number {number} is not supported in a checkpoint"
-        problems.append(Problem("unsupported-dtype", tensor.name, tensor.offset, message))
-    elif math.prod(tensor.shape) * dtype.itemsize != tensor.values.size_bytes:
-        message = (
-            f"{dtype.name} {_short(tensor.shape)} needs {_bytes_of(tensor.shape, dtype.itemsize)},"
-            f" the values have {tensor.values.size_bytes}"
-        )
-        problems.append(Problem("content-size-mismatch", tensor.name, tensor.offset, message))
-    else:
-        return dtype
-    return None
-
-
-def _bytes_of(shape: Sequence[int], itemsize: int) -> str:
+def bytes_of_shape(shape: Sequence[int], itemsize: int) -> str:
+    """Return the bytes of an array of a shape in words."""
     size = math.prod(shape) * itemsize
     return counted(size, "byte") if size < 1 << 64 else "more than 2**64 bytes"
-
-
-def _table(tensor: _Tensor, dtypes: dict[int, DType], family: str, problems: list[Problem]) -> TableEntry | None:
-    """Return a table's entry; without rows it has no dtype and no dim, whatever the file says."""
-    ids = tensor.ids or ()
-    if family == "v4" and tensor.shape == (0,):
-        message = "the empty table has shape [0], not [0, dim]: ElasticDL's Go parameter server panics on it"
-        problems.append(Problem("empty-table-form", tensor.name, tensor.offset, message))
-    empty = tensor.values.size_bytes == 0 and 0 in tensor.shape[:1] and tensor.outside is None
-    if family == "v1" and (empty or (not tensor.shape and not ids and tensor.outside is None)):
-        return TableEntry(tensor.name, None, 0, 0, tensor.values, ids, tensor.offset)
-    dtype = _checked_dtype(tensor, dtypes, family, problems)
-    if dtype is None:
-        return None
-    if empty:
-        form = (dtype, tensor.shape[1]) if len(tensor.shape) == 2 else (None, 0)
-        return TableEntry(tensor.name, None, 0, 0, tensor.values, ids, tensor.offset, *form)
-    if len(tensor.shape) != 2:
-        message = f"the vectors have shape {_short(tensor.shape)}, expected [rows, dim]"
-        problems.append(Problem("content-size-mismatch", tensor.name, tensor.offset, message))
-        return None
-    rows, dim = tensor.shape
-    return TableEntry(tensor.name, dtype, dim, rows, tensor.values, ids, tensor.offset)

@@ -39,34 +39,16 @@ class Layout:
 
 
 DESIGN = Layout("design", "version_", ".chkpt")
-
-
 ELASTICDL = Layout("elasticdl", "version-", ".ckpt")
-
-
 ELASTICDL_2019 = Layout("elasticdl-2019", "version-", ".chkpt")
-
-
 MODEL_V = Layout("model_v", "model_v", ".chkpt")
 """The design document spells directories like this too, where it describes the removal of versions."""
-
-
 SINGLE_FILE = Layout("single-file", "", ".chkpt")
 """Before sharding: `{checkpoint_dir}/model_v{version}.chkpt`. Read, never written."""
-
-
 WRITABLE = {layout.name: layout for layout in (DESIGN, ELASTICDL)}
-
-
 _NUMBER = r"(0|[1-9][0-9]{0,17})"
-
-
 _VERSION_DIR = re.compile(rf"(version[-_]|model_v){_NUMBER}", re.ASCII)
-
-
 _SHARD_FILE = re.compile(rf"variables-{_NUMBER}-of-{_NUMBER}(\.ckpt|\.chkpt)", re.ASCII)
-
-
 _SINGLE_FILE = re.compile(rf"model_v{_NUMBER}\.chkpt", re.ASCII)
 
 

@@ -31,7 +31,8 @@ from edl_ckpt.core import list_versions, open_checkpoint, verify_version
 from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint
 from edl_ckpt.core.errors import CorruptError, EdlCkptError
 from edl_ckpt.core.format import bulk
-from edl_ckpt.core.format.generations import draft_shard, index_shards
+from edl_ckpt.core.format.generations import draft_shard
+from edl_ckpt.core.format.indexing import index_shards
 from edl_ckpt.core.format.model import ShardFile, ShardIndex, Version
 from edl_ckpt.core.format.wire import BYTES, VARINT, Cursor, tag, varint
 from edl_ckpt.core.operations.lookup import look_up

@@ -9,7 +9,8 @@ from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.errors import CorruptError, NotFoundError
 from edl_ckpt.core.format import placement
 from edl_ckpt.core.format.consistency import cross_check
-from edl_ckpt.core.format.generations import Draft, draft_shard, index_shards
+from edl_ckpt.core.format.generations import Draft, draft_shard
+from edl_ckpt.core.format.indexing import index_shards
 from edl_ckpt.core.format.model import DenseEntry, DType, ShardFile, ShardIndex, State, TableEntry, Version
 from edl_ckpt.core.format.names import parse_single_file, parse_version_dir, scan_crashes
 from edl_ckpt.core.format.shard_layout import LARGE_SHARD_BYTES

@@ -8,7 +8,8 @@ import pytest
 
 from builders import message
 from edl_ckpt.core.errors import CorruptError
-from edl_ckpt.core.format.generations import draft_shard, index_shards
+from edl_ckpt.core.format.generations import draft_shard
+from edl_ckpt.core.format.indexing import index_shards
 from edl_ckpt.core.format.model import ShardFile, ShardIndex
 from edl_ckpt.core.format.wire import SMALL_BYTES, Cursor, varint
 

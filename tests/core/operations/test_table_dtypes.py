@@ -28,7 +28,6 @@ from golden_cases import shard_files
 from oracle import TF_NAMES, Model, Table, combined, read_model
 from places import GOLDEN
 
-NUMBERS = {name: number for number, name in TF_NAMES.items()}
 ROWS = ["float32", "float64", "int64", "int8", "int16", "int32"]
 SERVERS = 3
 
