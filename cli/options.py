@@ -168,7 +168,7 @@ def resolve_ref(ref: str | None, out: Output, *, to_change: bool = False) -> Ver
         from edl_ckpt.core.commit.recovery import settle_first
 
         settle_first(parsed.location, reporter=out.reporter())
-    return resolve(parsed)
+    return resolve(parsed, reporter=out.reporter())
 
 
 def parsed_ref(ref: str | None, out: Output) -> CheckpointRef:

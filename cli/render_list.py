@@ -21,6 +21,7 @@ STATE_STYLES = {
     State.INCOMPLETE: "yellow",
     State.MIXED: "magenta",
     State.INVALID: "red",
+    State.UNREADABLE: "red",
 }
 
 _BAR = 10
@@ -71,6 +72,7 @@ def _version(version: Version) -> dict[str, Any]:
         "fingerprint": version.fingerprint or None,
         "note": version.note,
         "sealed": bool(version.fingerprint),
+        "fault": version.why_unreadable or None,
     }
 
 
@@ -152,6 +154,8 @@ def remarks(version: Version, newest: int | None) -> str:
         parts.append("tag " + text.escaped(", ".join(version.tags)))
     if version.fingerprint or version.seal_fault:
         parts.append("sealed" if version.fingerprint else "differs from its seal")
+    if version.fault:
+        parts.append(text.escaped(version.why_unreadable))
     if version.missing:
         parts.append(words.missing_shards(version.missing))
     if version.state is State.MIXED:

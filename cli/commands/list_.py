@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,10 @@ from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.options import Csv, Grace, Mode, Places
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration
+from edl_ckpt.core.errors import EdlCkptError
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.format.model import Listing
 
 
 @examples(
@@ -37,10 +41,9 @@ def list_command(
     import time
 
     from edl_ckpt.cli import render_list
-    from edl_ckpt.core.checkpoint.catalog import list_versions, narrowed
+    from edl_ckpt.core.checkpoint.catalog import narrowed
 
-    seconds = parse_duration(grace)
-    whole = [list_versions(out.location(text), grace_seconds=seconds) for text in locations or [""]]
+    whole, failed = _listings(out, locations or [""], parse_duration(grace))
     listings = [narrowed(listing, sort=sort, best=best, tags=tag or (), mode=mode) for listing in whole]
     out.show(
         lambda: render_list.document(listings),
@@ -50,3 +53,22 @@ def list_command(
     for listing in whole:
         for warning in render_list.warnings(listing):
             out.warn(warning)
+    if failed:
+        raise max(failed, key=lambda error: error.exit_code)
+
+
+def _listings(out: Output, locations: list[str], grace_seconds: float) -> tuple[list[Listing], list[EdlCkptError]]:
+    """Return the listings, and of several locations the errors of those that cannot be listed."""
+    from edl_ckpt.core.checkpoint.catalog import list_versions
+
+    found: list[Listing] = []
+    failed: list[EdlCkptError] = []
+    for text in locations:
+        try:
+            found.append(list_versions(out.location(text), grace_seconds=grace_seconds))
+        except EdlCkptError as error:
+            if len(locations) == 1:
+                raise
+            failed.append(error)
+            out.warn(str(error))
+    return found, failed

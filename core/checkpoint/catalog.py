@@ -14,15 +14,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from edl_ckpt.core.errors import IncompleteError, NotFoundError, UsageError
+from edl_ckpt.core.errors import EdlCkptError, IncompleteError, NotFoundError, UsageError
 from edl_ckpt.core.format import names
 from edl_ckpt.core.format.model import CheckpointRef, ForeignEntry, Listing, ShardFile, State, Version
 from edl_ckpt.core.format.names import SINGLE_FILE, Layout
+from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.metadata import LocationMetadata, mode_of, rank, read_documents, read_metadata
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, STAGE_DIR, STATE_DIR, is_resumable, seal_file
 from edl_ckpt.core.state.seal import differing_sizes, parse_seal
 from edl_ckpt.core.storage import Location, LocationLike, open_store
-from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.faults import Fault, storage_errors
 from edl_ckpt.core.storage.interface import Entry, Store
 
 GRACE_SECONDS: Final = 600.0
@@ -37,9 +38,10 @@ def list_versions(
 ) -> Listing:
     """Return the versions of a location, by number; an existing directory without any gives an empty listing.
 
-    `now` is seconds since the epoch, the current time when None. Raises NotFoundError when there is no such
-    directory. One listing per directory on a local disk, one for all on an object store, and one small read per
-    version that has metadata.
+    A version that cannot be looked at now is listed as unreadable, and named in `problems`; the others are listed all
+    the same. `now` is seconds since the epoch, the current time when None. Raises NotFoundError when there is no such
+    directory, and the error of listing it. One listing per directory on a local disk, one for all on an object store,
+    and one small read per version that has metadata.
     """
     where = Location.of(location)
     store = open_store(where)
@@ -53,7 +55,8 @@ def list_versions(
     for entry in content[""]:
         parsed = names.parse_version_dir(entry.name)
         single = names.parse_single_file(entry.name)
-        if parsed and entry.is_dir and is_version_dir(entry.name, [e.name for e in content.get(entry.relative, ())]):
+        inside = [below.name for below in content.get(entry.relative, ())]
+        if parsed and (entry.fault or (entry.is_dir and is_version_dir(entry.name, inside))):
             versions.append(_sharded(where, parsed, entry, content.get(entry.relative, ()), fresh_after))
         elif single is not None and not entry.is_dir:
             versions.append(_single(where, single, entry))
@@ -63,9 +66,10 @@ def list_versions(
     foreign.sort(key=lambda f: f.name)
     state = [entry for entry in entries if entry.relative.startswith(f"{STATE_DIR}/")]
     metadata = read_metadata(store, [entry.name for entry in state if entry.parent == META_DIR])
-    annotated = [_annotated(version, metadata) for version in versions]
-    sealed = _sealed(store, [v for v in annotated if v.version in metadata.sealed])
-    problems = metadata.problems + tuple(_half_done(where, state))
+    unknown = next((e.fault for e in entries if e.relative in {STATE_DIR, META_DIR} and e.fault), None)
+    annotated = [_annotated(version, metadata, unknown) for version in versions]
+    sealed = _sealed(store, [v for v in annotated if v.version in metadata.sealed and not v.fault])
+    problems = (*_unreadable(versions, entries), *metadata.problems, *_half_done(where, state))
     return Listing(where, tuple(sealed.get(v.path, v) for v in annotated), tuple(foreign), metadata.modes, problems)
 
 
@@ -77,6 +81,14 @@ def is_version_dir(name: str, inside: Iterable[str]) -> bool:
     return parsed[0] != names.MODEL_V.prefix or any(names.parse_shard_file(each) for each in inside)
 
 
+def _unreadable(versions: Iterable[Version], entries: Iterable[Entry]) -> Iterator[str]:
+    """Yield a warning for each version that cannot be looked at, and for each directory of ours."""
+    yield from (f"{v.ref}: {v.why_unreadable}" for v in versions if v.fault)
+    for entry in entries:
+        if entry.fault and entry.relative in {STATE_DIR, META_DIR, STAGE_DIR}:
+            yield f"{entry.path}: cannot be read now: {entry.fault.message}"
+
+
 def _is_of_interest(directory: str) -> bool:
     """Say whether a listing of a location looks into a directory: versions, metadata, and journals of commits."""
     top, _, rest = directory.partition("/")
@@ -85,8 +97,10 @@ def _is_of_interest(directory: str) -> bool:
     return not rest and names.parse_version_dir(top) is not None
 
 
-def _annotated(version: Version, metadata: LocationMetadata) -> Version:
+def _annotated(version: Version, metadata: LocationMetadata, unknown: Fault | None) -> Version:
     own = metadata.versions.get(version.version)
+    if unknown:  # it may have any tags
+        return replace(version, metadata_fault=unknown.message)
     if own is None:
         return version
     return replace(version, metrics=own.metrics, tags=own.tags, note=own.note, metadata_fault=own.fault)
@@ -103,7 +117,7 @@ def _sealed(store: Store, versions: Sequence[Version]) -> dict[str, Version]:
                 continue
             seal = parse_seal(document)
             faults = differing_sizes(seal, version)
-        except UsageError as error:
+        except EdlCkptError as error:
             found[version.path] = replace(version, seal_fault=error.message)
         else:
             fault = faults[0] if faults else ""
@@ -126,7 +140,10 @@ def _half_done(location: Location, state: Iterable[Entry]) -> Iterator[str]:
 
 def _single(location: Location, version: int, entry: Entry) -> Version:
     shard = ShardFile(0, 1, entry.path, entry.size_bytes, entry.modified)
-    return Version(location, version, entry.path, SINGLE_FILE, State.COMPLETE, 1, (shard,), modified=entry.modified)
+    state = State.UNREADABLE if entry.fault else State.COMPLETE
+    return Version(
+        location, version, entry.path, SINGLE_FILE, state, 1, (shard,), modified=entry.modified, fault=entry.fault
+    )
 
 
 def bare_shard(path: str, number: int) -> Version:
@@ -147,18 +164,22 @@ def _sharded(
     extra: list[str] = []
     suffixes: set[str] = set()
     modified = directory.modified
+    fault = directory.fault
     for entry in content:
         modified = max(modified, entry.modified)
         parts = names.parse_shard_file(entry.name)
         if parts is None or entry.is_dir or names.layout_of(prefix, parts[2]) is None:
             extra.append(entry.name)
             continue
+        fault = fault or entry.fault
         suffixes.add(parts[2])
         shards.append(ShardFile(parts[0], parts[1], entry.path, entry.size_bytes, entry.modified))
     shards.sort(key=lambda s: (s.ps_num, s.ps_id, s.path))
     counts = {shard.ps_num for shard in shards}
     ps_num = counts.pop() if len(counts) == 1 and len(suffixes) == 1 else None
-    if shards and ps_num is None:
+    if fault:
+        state = State.UNREADABLE
+    elif shards and ps_num is None:
         state = State.MIXED
     elif ps_num is None or len(shards) < ps_num:
         state = State.WRITING if modified >= fresh_after else State.INCOMPLETE
@@ -174,6 +195,7 @@ def _sharded(
         tuple(shards),
         tuple(sorted(extra)),
         modified,
+        fault=fault,
     )
 
 
@@ -221,6 +243,7 @@ def resolve(
     *,
     grace_seconds: float = GRACE_SECONDS,
     now: float | None = None,
+    reporter: Reporter = SILENT,
 ) -> Version:
     """Return the version a reference names; 'latest' is the newest complete one.
 
@@ -231,6 +254,9 @@ def resolve(
     if split and ref.version == "latest":
         ref = CheckpointRef(*split)
     listing = list_versions(ref.location, grace_seconds=grace_seconds, now=now)
+    for version in listing.versions:
+        if version.fault and version.version != ref.version:
+            reporter.warn(f"{version.ref}: {version.why_unreadable}")
     return pick(listing, ref.version)
 
 

@@ -237,6 +237,8 @@ def open_checkpoint(
 
 
 def _check_state(version: Version, *, partial: bool) -> None:
+    if version.fault and not (partial and version.shards):
+        raise version.fault.error()
     if version.state is State.MIXED:
         counts = sorted({s.ps_num for s in version.shards})
         raise CorruptError(

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from edl_ckpt.core.format.names import Layout, scan_crashes
+from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.location import Location
 
 
@@ -26,6 +27,8 @@ class State(enum.StrEnum):
     """Files of several ps_num, or of several suffixes, in one directory."""
     INVALID = "invalid"
     """All shards are there, and so are other entries, which make ElasticDL refuse the version."""
+    UNREADABLE = "unreadable"
+    """The directory or a file in it is there and cannot be looked at now, so no other state can be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,8 @@ class Version:
     """Why the version's metadata (metrics, tags, note) cannot be read; '' when it can."""
     fingerprint: str = ""
     """The fingerprint in its seal; '' without a seal that matches these files."""
+    fault: Fault | None = None
+    """Why the version is unreadable, if that is known; None in every other state."""
     seal_fault: str = ""
     """Why its seal does not match these files; '' when it does, or when there is no seal."""
 
@@ -68,6 +73,14 @@ class Version:
     def ref(self) -> str:
         """Return the reference that names this version on the command line."""
         return f"{self.location}@{self.version}"
+
+    @property
+    def why_unreadable(self) -> str:
+        """Return why the version is unreadable, in words; '' in every other state."""
+        if self.fault is None:
+            return "cannot be read now" if self.state is State.UNREADABLE else ""
+        place = "" if self.fault.path == self.path else f"{self.fault.path}: "
+        return f"cannot be read now: {place}{self.fault.message}"
 
     @property
     def size_bytes(self) -> int:
@@ -108,7 +121,7 @@ class Listing:
     modes: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The better end of each metric, 'max' or 'min', as a user declared it once."""
     problems: tuple[str, ...] = ()
-    """The faults of our own files in the location, which cannot be read."""
+    """Warnings about what cannot be read: versions, and files of our own."""
 
     @property
     def scan_crashes(self) -> list[str]:

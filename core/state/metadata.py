@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NoReturn
 
-from edl_ckpt.core.errors import AuthError, EdlCkptError, UnavailableError, UsageError
+from edl_ckpt.core.errors import EdlCkptError, UnavailableError, UsageError
 from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.state.paths import LOCATION_FILE, META_DIR
 from edl_ckpt.core.storage.interface import Store
@@ -92,7 +92,7 @@ def read_documents(store: Store, names: Sequence[str]) -> Iterator[Callable[[], 
     def read(name: str) -> Callable[[], dict[str, Any] | None]:
         try:
             document = read_document(store, f"{META_DIR}/{name}")
-        except (AuthError, UnavailableError):
+        except UnavailableError:
             raise  # a fault of the storage, not of the file
         except EdlCkptError as error:
             return partial(_raise, error)

@@ -10,6 +10,7 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from edl_ckpt.core.errors import (
@@ -33,6 +34,25 @@ _UNREACHABLE: Final = frozenset({
 })  # fmt: skip
 _THROTTLED: Final = frozenset({408, 425, 429})
 _MAX_CAUSES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why something that is there cannot be read now: an error as a value, for listings that go on with the rest."""
+
+    kind: type[EdlCkptError]
+    message: str
+    path: str
+
+    @staticmethod
+    def of(error: EdlCkptError | OSError, path: str) -> Fault:
+        """Return an error of reading a path as a value."""
+        ours = error if isinstance(error, EdlCkptError) else _of_system(error, path)
+        return Fault(type(ours), ours.message, ours.path or path)
+
+    def error(self) -> EdlCkptError:
+        """Return the error, to be raised by a command that needs what cannot be read."""
+        return self.kind(self.message, path=self.path)
 
 
 @contextmanager

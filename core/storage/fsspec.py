@@ -10,11 +10,20 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any, Final
 
-from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError, RefusedError, UnsupportedError, UsageError
+from edl_ckpt.core.errors import (
+    EdlCkptError,
+    LockedError,
+    NotFoundError,
+    RefusedError,
+    UnavailableError,
+    UnsupportedError,
+    UsageError,
+)
 from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
-from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.faults import Fault, storage_errors
 from edl_ckpt.core.storage.interface import (
     SMALL_BYTES,
     Entry,
@@ -29,6 +38,7 @@ from edl_ckpt.core.storage.interface import (
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.spool import SpoolFile
 
+_FAULT: Final = "fault"
 _WITH_HOST: Final = frozenset({"ftp", "ftps", "http", "https", "sftp", "ssh", "webhdfs"})
 
 
@@ -127,7 +137,9 @@ class FsspecStore:
         unknown = [relative for relative, info in found if info.get("size") is None and not _is_dir(info)]
         known = dict(zip(unknown, run_parallel(self._info, unknown, REMOTE_WORKERS), strict=True))
         facts = ((name, known.get(name, info)) for name, info in found)
-        return flat_listing(self, ((name, *_facts(info)) for name, info in facts if info is not None), inside)
+        faults = {name: info[_FAULT] for name, info in found if _FAULT in info}
+        entries = flat_listing(self, ((name, *_facts(info)) for name, info in facts if info is not None), inside)
+        return [replace(e, fault=faults[e.relative]) if e.relative in faults else e for e in entries]
 
     def _info(self, relative: str) -> Mapping[str, Any] | None:
         """Return what is known of a file; None when there is no such file."""
@@ -139,7 +151,10 @@ class FsspecStore:
         return info
 
     def _found(self, relative: str, inside: Inside) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield what is below a directory. `find` leaves out what it cannot list, unless the class has its own."""
+        """Yield what is below a directory, and once more, with its fault, a directory that cannot be listed.
+
+        fsspec's own walk, which `find` is unless a class has a better one, leaves out what it cannot list.
+        """
         top, shown = (self._inner(relative), self.path(relative)) if relative else (self._root, self._url)
         if _finds_at_once(self._fs):
             with client_errors(shown):
@@ -150,6 +165,13 @@ class FsspecStore:
             with client_errors(shown):
                 listed = self._fs.ls(top, detail=True)
         except NotFoundError:
+            return
+        except (UnavailableError, UnsupportedError):
+            raise  # a fault of the storage, not of the directory
+        except EdlCkptError as error:
+            if not relative:
+                raise
+            yield relative, {"type": "directory", _FAULT: Fault.of(error, shown)}
             return
         for name, info in self._named(((info["name"], info) for info in listed), relative):
             yield name, info
@@ -178,7 +200,11 @@ class FsspecStore:
 
     def tree(self, relative: str) -> list[str]:
         """Return all files below a directory, as paths below the location."""
-        return [name for name, info in self._found(relative, lambda _: True) if not _is_dir(info)]
+        found = list(self._found(relative, lambda _: True))
+        for _, info in found:
+            if _FAULT in info:
+                raise info[_FAULT].error()
+        return [name for name, info in found if not _is_dir(info)]
 
     def open(self, path: str, *, mapped: bool = False) -> RangeReader:  # noqa: ARG002 - nothing can be mapped
         """Open a file for ranged reads."""

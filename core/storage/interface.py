@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, runtime_checkable
 
+from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.location import Location
 
 SMALL_BYTES: Final = 1 << 26
@@ -41,7 +42,8 @@ class Properties:
 class Entry:
     """One file or directory in a listing; `relative` is its path below the location.
 
-    `modified` is in seconds since the epoch, 0.0 where the store does not say.
+    `modified` is in seconds since the epoch, 0.0 where the store does not say. With a `fault`, it is there and cannot
+    be looked at or listed: then the other facts are those that are known, and `is_dir` may be wrong.
     """
 
     relative: str
@@ -49,6 +51,7 @@ class Entry:
     is_dir: bool
     size_bytes: int
     modified: float
+    fault: Fault | None = None
 
     @property
     def name(self) -> str:
@@ -112,8 +115,9 @@ class Store(Protocol):
     def entries(self, inside: Inside) -> list[Entry]:
         """Return the entries of the location, and those of each directory below it that `inside` accepts.
 
-        A directory comes before its entries. A directory that disappears meanwhile is left out. Raises NotFoundError
-        when there is no such location.
+        A directory comes before its entries. A directory that disappears meanwhile is left out; one that cannot be
+        listed has a fault and no entries. Raises NotFoundError when there is no such location, and the error of the
+        location itself.
         """
         ...
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import stat as stat_module
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
-from edl_ckpt.core.errors import LockedError, NotFoundError
-from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError
+from edl_ckpt.core.storage.faults import Fault, storage_errors
 from edl_ckpt.core.storage.files import replace_file
 from edl_ckpt.core.storage.interface import SMALL_BYTES, Entry, Inside, Properties, RangeReader
 from edl_ckpt.core.storage.location import Location
+
+_ATTEMPTS: Final = 3
+"""How often something is read that another process may be replacing."""
 
 
 class LocalReader:
@@ -103,6 +107,17 @@ class MappedReader(LocalReader):
         return memoryview(held)[offset - start :]
 
 
+def _is_gone(path: str) -> bool:
+    """Say whether nothing has a name: only that is absent, whatever other error there is."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
 class LocalStore:
     """Directories and files of the local disk; `root` is the location's path."""
 
@@ -130,16 +145,24 @@ class LocalStore:
     def _list(self, relative: str, inside: Inside) -> list[Entry]:
         listed: list[Entry] = []
         for entry in self._scan(relative):
-            if not (entry.is_dir and inside(entry.relative)):
+            if entry.is_dir and inside(entry.relative):
+                listed += self._list_inside(entry, inside)
+            else:
                 listed.append(entry)
-                continue
-            try:
-                below = self._list(entry.relative, inside)
-            except NotFoundError:  # another process deleted it between the two listings
-                continue
-            listed.append(entry)
-            listed += below
         return listed
+
+    def _list_inside(self, entry: Entry, inside: Inside) -> list[Entry]:
+        """Return a directory and its entries, nothing when it is gone, or its fault when it cannot be listed."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                return [entry, *self._list(entry.relative, inside)]
+            except EdlCkptError as error:
+                if _is_gone(entry.path):  # another process deleted it between the two listings
+                    return []
+                # Another process may just be exchanging it for another one.
+                if not isinstance(error, NotFoundError | LockedError) or attempt == _ATTEMPTS - 1:
+                    return [replace(entry, fault=Fault.of(error, entry.path))]
+        raise AssertionError  # the loop always returns
 
     def _scan(self, relative: str) -> list[Entry]:
         path = self.path(relative) if relative else self.root
@@ -149,12 +172,12 @@ class LocalStore:
             for item in found:
                 try:
                     info = item.stat()
-                except FileNotFoundError:
-                    if item.is_symlink():
-                        entries.append(Entry(prefix + item.name, item.path, is_dir=False, size_bytes=0, modified=0.0))
-                    continue
-                except OSError:
-                    entries.append(Entry(prefix + item.name, item.path, is_dir=False, size_bytes=0, modified=0.0))
+                except OSError as error:
+                    if not (isinstance(error, FileNotFoundError) and _is_gone(item.path)):
+                        fault = Fault.of(error, item.path)
+                        if fault.kind is NotFoundError and isinstance(error, FileNotFoundError):
+                            fault = replace(fault, message="the symbolic link leads nowhere")
+                        entries.append(Entry(prefix + item.name, item.path, False, 0, 0.0, fault))
                     continue
                 is_dir = stat_module.S_ISDIR(info.st_mode)
                 size = 0 if is_dir else info.st_size
@@ -172,6 +195,8 @@ class LocalStore:
             with storage_errors(path):
                 return {name: os.path.join(path, name) for name in os.listdir(path)}
         except NotFoundError:
+            if os.path.islink(path):  # one that leads nowhere: what it leads to may be there again
+                raise
             return {}
 
     def modified(self, relative: str) -> float:
@@ -182,11 +207,17 @@ class LocalStore:
 
     def read_small(self, relative: str) -> bytes | None:
         """Return the whole of a small file below the location; None when there is no such file."""
-        try:
-            with LocalReader(self.path(relative)) as reader:
-                return reader.read(0, min(reader.size_bytes, SMALL_BYTES))
-        except NotFoundError:
-            return None
+        path = self.path(relative)
+        for attempt in range(_ATTEMPTS):
+            try:
+                with LocalReader(path) as reader:
+                    return reader.read(0, min(reader.size_bytes, SMALL_BYTES))
+            except NotFoundError as error:
+                if not os.path.islink(path):
+                    return None
+                if attempt == _ATTEMPTS - 1:  # a link that leads nowhere: what it leads to may be there again
+                    raise EdlCkptError(f"cannot be read: {error.message}", path=path) from error
+        raise AssertionError  # the loop always ends by a return or a raise
 
     def write_small(self, relative: str, data: bytes) -> None:
         """Write a small file: staged beside its place, flushed, then renamed."""

@@ -20,7 +20,7 @@ from program import document, edl, without_reader
 
 VERSION_KEYS = {
     *("version", "ref", "path", "state", "ps_num", "shards", "missing"),
-    *("size_bytes", "modified", "metrics", "tags", "fingerprint", "note", "sealed"),
+    *("size_bytes", "modified", "metrics", "tags", "fingerprint", "note", "sealed", "fault"),
 }
 
 
@@ -40,6 +40,7 @@ def test_list_document() -> None:
     assert second["versions"][0]["ps_num"] is None
     for version in first["versions"]:
         assert set(version) == VERSION_KEYS
+        assert version["fault"] is None
 
 
 def test_list_rows_and_table(tmp_path: Path) -> None:

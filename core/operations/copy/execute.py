@@ -103,6 +103,8 @@ def execute_copy(
 
 def _obstacle(entry: CopyEntry) -> EdlCkptError | None:
     """Return why a version cannot be copied, None where nothing is known against it; nothing is written or locked."""
+    if entry.version.fault:
+        return entry.version.fault.error()
     if entry.refused:
         return RefusedError(entry.why, path=entry.to, hint=entry.hint)
     if entry.version.state is not State.COMPLETE:

@@ -53,6 +53,8 @@ class CopyPlan:
 def plan_copy(versions: Sequence[Version], target: LocationLike) -> CopyPlan:
     """Return what copying versions to a location does; of several versions only the complete ones are copied.
 
+    An unreadable version is in the plan, and fails when the plan is executed.
+
     Raises UsageError when the target is the location of a version, NotFoundError when it is no directory.
     """
     where = Location.of(target)
@@ -61,7 +63,8 @@ def plan_copy(versions: Sequence[Version], target: LocationLike) -> CopyPlan:
             raise UsageError("a copy goes to another location", path=where.url)
     existing = _list_target(where).versions
     store = open_store(where)
-    wanted = [v for v in versions if v.state is State.COMPLETE or len(versions) == 1]
+    # An unreadable one may be complete: it fails, so that nobody takes the copy for a whole backup.
+    wanted = [v for v in versions if v.state in {State.COMPLETE, State.UNREADABLE} or len(versions) == 1]
     warnings = [f"{v.ref}: {v.state}, so not copied" for v in versions if v not in wanted]
     entries: list[CopyEntry] = []
     beside = layouts_among([base_name(v.path) for v in existing])
@@ -86,6 +89,8 @@ def _entry(
     version: Version, target: Location, existing: Sequence[Version], store: Store, beside: frozenset[Layout]
 ) -> CopyEntry:
     to = f"{target}@{version.version}"
+    if version.fault:
+        return CopyEntry(version, to, refused=True, why=version.why_unreadable)
     if version.layout is SINGLE_FILE:
         why, instead = "one file without shards cannot be copied", _instead(version, target)
         return CopyEntry(version, to, refused=True, why=why, hint=instead)

@@ -13,7 +13,7 @@ from typing import Final
 
 from edl_ckpt.core.checkpoint.catalog import GRACE_SECONDS
 from edl_ckpt.core.checkpoint.reader import open_checkpoint
-from edl_ckpt.core.errors import AuthError, EdlCkptError, UnavailableError
+from edl_ckpt.core.errors import EdlCkptError, UnavailableError
 from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.operations.prune.retention import by_location
 from edl_ckpt.core.words import counted
@@ -59,6 +59,8 @@ def guard_reasons(
         why += [f"tag {tag}" for tag in version.tags if tag not in guards.drop_tags]
         if version.metadata_fault:
             why.append("its tags cannot be read")
+        if version.state is State.UNREADABLE:
+            why.append(version.why_unreadable)
         if version.state in {State.MIXED, State.INVALID} and version.version not in guards.delete:
             why.append(f"{version.state}: deleted only when named (--delete {version.version})")
         if why:
@@ -90,7 +92,7 @@ def _written_long_after(version: Version, newest: Version, grace_seconds: float)
 
 def guard_warnings(trial: Sequence[Version], guards: Guards, unreadable: Mapping[str, str]) -> list[str]:
     """Return warnings about one location: faults to check before its versions are deleted."""
-    warnings: list[str] = []
+    warnings = [f"{v.ref}: {v.why_unreadable}; it is kept" for v in trial if v.why_unreadable]
     torn = [v for v in trial if v.path in unreadable]
     if torn:
         older = len(torn) - 1
@@ -133,7 +135,7 @@ def _read_fault(version: Version) -> str | None:
                 absent = checkpoint.infos.keys() - {info.name for info in shard.infos}
                 if absent:
                     return f"{shard.file.path}: does not describe table {min(absent)!r}, as other shards do"
-    except (AuthError, UnavailableError):
+    except UnavailableError:
         raise  # a fault of the storage, not of the version
     except EdlCkptError as error:
         return str(error)

@@ -70,6 +70,8 @@ def _verify(
     use_seal: bool,
     beside: bool,
 ) -> VerifyResult:
+    if version.fault and not version.shards:
+        raise version.fault.error()
     report = Report()
     check_listing(version, report)
     if beside:

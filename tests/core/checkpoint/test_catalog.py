@@ -63,7 +63,7 @@ def test_odd_entries(tmp_path: Path) -> None:
     listing = list_versions(str(location), grace_seconds=0)
     assert [(v.version, v.state) for v in listing.versions] == [
         (7, State.INCOMPLETE),
-        (8, State.COMPLETE),
+        (8, State.UNREADABLE),
         (9, State.INCOMPLETE),
     ]
     assert {f.name: f.elasticdl_version for f in listing.foreign} == {
