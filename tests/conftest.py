@@ -17,7 +17,7 @@ from places import GOLDEN
 from s3_fixtures import Bucket, Moto, fresh_bucket, running_moto
 
 # Assertions in these modules are explained like those of tests.
-pytest.register_assert_rewrite("elasticdl_rules", "program", "pruning", "store_contract")
+pytest.register_assert_rewrite("elasticdl_rules", "program", "pruning", "scan_guard", "store_contract")
 
 settings.register_profile(
     "suite",

@@ -1,4 +1,4 @@
-"""The program as a process of its own, as scripts run it."""
+"""The program as a process of its own, as scripts run it, with the guard of ElasticDL's scan around each command."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from typing import Any
 
 import pytest
 
+from scan_guard import scan_guard
+
 PROGRAM = [sys.executable, "-c", "from edl_ckpt.cli.app import main; main()"]
 
 
 def edl(*arguments: str | Path, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
     """Run the program as a process of its own, its output no terminal."""
-    return subprocess.run(
-        [*PROGRAM, *map(str, arguments)],
-        cwd=cwd,
-        env={**os.environ, "XDG_CONFIG_HOME": "/nowhere", **env},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    with scan_guard(arguments, cwd):
+        return subprocess.run(
+            [*PROGRAM, *map(str, arguments)],
+            cwd=cwd,
+            env={**os.environ, "XDG_CONFIG_HOME": "/nowhere", **env},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
 
 
 def without_reader(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -32,16 +35,17 @@ def without_reader(*arguments: str | Path, cwd: Path | None = None) -> subproces
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        return subprocess.run(
-            [*PROGRAM, *map(str, arguments)],
-            cwd=cwd,
-            env={**os.environ, "XDG_CONFIG_HOME": "/nowhere"},
-            stdout=writer,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        with scan_guard(arguments, cwd):
+            return subprocess.run(
+                [*PROGRAM, *map(str, arguments)],
+                cwd=cwd,
+                env={**os.environ, "XDG_CONFIG_HOME": "/nowhere"},
+                stdout=writer,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=120,
+                check=False,
+            )
     finally:
         os.close(writer)
 
@@ -62,7 +66,7 @@ def inside(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int
     from edl_ckpt.cli import app
 
     capsys.readouterr()
-    with pytest.raises(SystemExit) as end:
+    with scan_guard(arguments), pytest.raises(SystemExit) as end:
         app.run([*map(str, arguments), "--json"])
     printed = capsys.readouterr()
     assert (end.value.code or 0) == code, printed
