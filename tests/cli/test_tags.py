@@ -58,7 +58,7 @@ def test_number_that_is_there_twice(run: Path) -> None:
     """12.13: a tag of a number that two directories have can be moved; until then the error names the directories."""
     add_tag(at(run, 9), "prod")
     shutil.copytree(run / "version-9", run / "version_9")
-    with pytest.raises(UsageError, match="version 9 is there twice"):
+    with pytest.raises(UsageError, match="version 9 exists twice"):
         at(run, "prod")
     assert add_tag(at(run, 20), "prod") == (9,)
     assert at(run, "prod").version == 20
