@@ -31,7 +31,6 @@ from places import GOLDEN
 from program import PROGRAM, inside
 from reporters import Recorder
 
-Spoil = Callable[[Path], None]
 VICTIM = "version-9"
 
 
