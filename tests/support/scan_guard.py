@@ -34,10 +34,12 @@ class Scan:
 
 
 def scan_of(place: Path) -> Scan:
-    """Return what the scan meets at a place; at a place that is no directory it meets nothing."""
-    if not os.path.isdir(place):
+    """Return what the scan meets at a place; where there is no directory that can be listed it meets nothing."""
+    try:
+        names = os.listdir(place)
+    except (OSError, ValueError):
         return Scan((None, None))
-    directories = [name for name in os.listdir(place) if parse_version_dir(name) and (place / name).is_dir()]
+    directories = [name for name in names if parse_version_dir(name) and (place / name).is_dir()]
     prefixes = frozenset(parsed[0] for parsed in map(parse_version_dir, directories) if parsed)
     valid = frozenset(name for name in directories if _is_valid(place / name))
     forward, backward = (_chosen(place, reverse=reverse) for reverse in (False, True))

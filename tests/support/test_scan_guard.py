@@ -60,6 +60,7 @@ def test_no_command_escapes() -> None:
         "cli/test_retention_commands.py",  # on a terminal, or beside another process
         "cli/test_s3.py",  # on S3 only
         "core/commit/test_remote.py",  # on S3 only, killed
+        "cli/test_unreadable.py",  # without the capabilities of root
         "docs/console.py",  # pages
         "support/fault_sweep.py",  # compares the scan itself, at every call
         "support/program.py",
