@@ -176,15 +176,21 @@ class Output:
         """Return a reporter for an operation: warnings go to stderr, progress to a bar on a terminal."""
         return _CommandReporter(self)
 
-    def bar(self) -> Bar | None:
-        """Return the progress bar, None when there is no terminal to show it; the next output ends it."""
+    def start_progress(self, what: str, total_bytes: int) -> None:
+        """Begin a phase of the progress bar, on a terminal only; the next output ends the bar."""
         if self.quiet or self.json or not sys.stderr.isatty():
-            return None
+            return
         from edl_ckpt.cli.progress import Bar
 
         if self._bar is None:
             self._bar = Bar(self.console(stderr=True))
-        return self._bar
+        self._bar.start(what, total_bytes)
+
+    def advance_progress(self, size_bytes: int) -> None:
+        """Move the progress bar, if there is one."""
+        bar = self._bar
+        if bar is not None:
+            bar.advance(size_bytes)
 
     def end_progress(self) -> None:
         """Remove the progress bar, and show the cursor again."""
@@ -240,15 +246,11 @@ class _CommandReporter:
 
     def start(self, what: str, total_bytes: int) -> None:
         """Begin a phase of the progress bar."""
-        bar = self.out.bar()
-        if bar is not None:
-            bar.start(what, total_bytes)
+        self.out.start_progress(what, total_bytes)
 
     def advance(self, size_bytes: int) -> None:
         """Move the progress bar."""
-        bar = self.out.bar()
-        if bar is not None:
-            bar.advance(size_bytes)
+        self.out.advance_progress(size_bytes)
 
 
 def default_location() -> str:
