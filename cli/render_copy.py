@@ -69,6 +69,7 @@ def human(result: CopyResult) -> Iterator[RenderableType]:
         yield Text(f"        {item.fingerprint}", "dim")
     rate = result.bytes_copied / result.seconds if result.seconds else 0
     copied = f"{words.size(result.bytes_copied)} in {result.seconds:.2f} s ({words.size(rate)}/s)"
-    yield Text(copied if result.bytes_copied else "nothing to copy", "dim")
+    if result.bytes_copied or not result.failed:
+        yield Text(copied if result.bytes_copied else "nothing to copy", "dim")
     if any(not item.skipped for item in result.copied):
         yield Text("proved and sealed: the copy has the checksums and the fingerprint of the source", "green")

@@ -49,6 +49,7 @@ def document(listings: Sequence[Listing]) -> dict[str, Any]:
                 "layout": listing.layout,
                 "versions": [_version(v) for v in listing.versions],
                 "modes": dict(listing.modes),
+                "interrupted_copies": list(listing.interrupted_copies),
                 "foreign": [{"name": f.name, "elasticdl_version": f.elasticdl_version} for f in listing.foreign],
             }
             for listing in listings
@@ -157,7 +158,7 @@ def remarks(version: Version, newest: int | None) -> str:
     if version.fault:
         parts.append(text.escaped(version.why_unreadable))
     if version.missing:
-        parts.append(words.missing_shards(version.missing))
+        parts.append(words.missing_shards(version.missing, version.ps_num))
     if version.state is State.MIXED:
         parts.append("has shards of ps_num " + " and ".join(map(str, sorted({s.ps_num for s in version.shards}))))
     if version.extra:
@@ -170,6 +171,11 @@ def remarks(version: Version, newest: int | None) -> str:
 def warnings(listing: Listing) -> Iterator[str]:
     """Yield warnings: names that disturb ElasticDL's own scan, seals that do not match, unreadable metadata."""
     yield from listing.problems
+    for number in listing.interrupted_copies:
+        yield (
+            f"{listing.location}: an interrupted copy of version {number} is waiting: the same copy resumes it;"
+            f" to discard it: edl-ckpt recover --drop-copies {listing.location}"
+        )
     for version in listing.versions:
         if version.seal_fault:
             yield f"{version.ref}: does not match its seal: {version.seal_fault}"

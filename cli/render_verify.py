@@ -49,6 +49,9 @@ def _result(result: VerifyResult) -> dict[str, Any]:
         "fingerprint": result.fingerprint,
         "bytes_read": result.bytes_read,
         "sealed": result.sealed,
+        "shards": result.shards,
+        "shards_read": result.shards_read,
+        "ids_read": result.ids_read,
     }
 
 
@@ -64,10 +67,23 @@ def human(results: Sequence[VerifyResult]) -> Iterator[RenderableType]:
         if result.fingerprint:
             yield Padding(Text(f"fingerprint {result.fingerprint}"), (0, 0, 0, 2))
     if results:
-        yield Text(_CHECKED[results[0].level] + _compared(results) + ".", "dim")
+        yield Text(_checked(results), "dim")
         hints = {f.hint for r in results for f in r.findings if f.hint}
         for hint in sorted(hints):
             yield Text(f"hint: {hint}", "dim")
+
+
+def _checked(results: Sequence[VerifyResult]) -> str:
+    """Return what was read and what was not, of the shards that could be read."""
+    read, total = sum(r.shards_read for r in results), sum(r.shards for r in results)
+    if not read:
+        return "no shard could be read."
+    damaged = "" if all(r.ids_read for r in results) else ", except in tables whose ids are damaged"
+    checked = _CHECKED[results[0].level] + damaged + _compared(results) + "."
+    if read == total:
+        return checked
+    of = f" in {len(results)} versions" if len(results) > 1 else ""
+    return f"{read} of {text.count(total, 'shard')}{of} could be read; in {'it' if read == 1 else 'them'}, {checked}"
 
 
 def _compared(results: Sequence[VerifyResult]) -> str:

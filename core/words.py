@@ -70,9 +70,8 @@ def missing_shards(ps_ids: Sequence[int], ps_num: int | None = None) -> str:
     """Return which shards are missing, the first eight of them.
 
     >>> missing_shards([0, 2]), missing_shards([3], 4)
-    ('shards 0, 2 are missing', 'shard 3 of 4 is missing (numbered 0 to 3)')
+    ('shards 0, 2 are missing', 'shard 3 of 4 (numbered 0 to 3) is missing')
     """
-    of = f" of {ps_num}" if ps_num else ""
-    numbers = f" (numbered 0 to {ps_num - 1})" if ps_num else ""
+    of = f" of {ps_num} (numbered 0 to {ps_num - 1})" if ps_num else ""
     verb = "is" if len(ps_ids) == 1 else "are"
-    return f"{plural(len(ps_ids), 'shard')} {abridged(ps_ids, 8)}{of} {verb} missing{numbers}"
+    return f"{plural(len(ps_ids), 'shard')} {abridged(ps_ids, 8)}{of} {verb} missing"

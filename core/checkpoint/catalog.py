@@ -19,8 +19,16 @@ from edl_ckpt.core.format import names
 from edl_ckpt.core.format.model import CheckpointRef, ForeignEntry, Listing, ShardFile, State, Version
 from edl_ckpt.core.format.names import SINGLE_FILE, Layout
 from edl_ckpt.core.progress import SILENT, Reporter
-from edl_ckpt.core.state.metadata import LocationMetadata, mode_of, rank, read_documents, read_metadata
-from edl_ckpt.core.state.paths import JOURNAL, META_DIR, STAGE_DIR, STATE_DIR, is_resumable, seal_file
+from edl_ckpt.core.state.metadata import (
+    LocationMetadata,
+    mode_of,
+    rank,
+    read_document,
+    read_documents,
+    read_metadata,
+)
+from edl_ckpt.core.state.owner import is_abandoned, is_presumed_dead
+from edl_ckpt.core.state.paths import JOURNAL, LOCK_FILE, META_DIR, STAGE_DIR, STATE_DIR, is_resumable, seal_file
 from edl_ckpt.core.state.seal import differing_sizes, parse_seal
 from edl_ckpt.core.storage import Location, LocationLike, open_store
 from edl_ckpt.core.storage.faults import Fault, storage_errors
@@ -70,7 +78,14 @@ def list_versions(
     annotated = [_annotated(version, metadata, unknown) for version in versions]
     sealed = _sealed(store, [v for v in annotated if v.version in metadata.sealed and not v.fault])
     problems = (*_unreadable(versions, entries), *metadata.problems, *_half_done(where, state))
-    return Listing(where, tuple(sealed.get(v.path, v) for v in annotated), tuple(foreign), metadata.modes, problems)
+    return Listing(
+        where,
+        tuple(sealed.get(v.path, v) for v in annotated),
+        tuple(foreign),
+        metadata.modes,
+        problems,
+        tuple(_interrupted_copies(store, state)),
+    )
 
 
 def is_version_dir(name: str, inside: Iterable[str]) -> bool:
@@ -128,14 +143,38 @@ def _sealed(store: Store, versions: Sequence[Version]) -> dict[str, Version]:
 def _half_done(location: Location, state: Iterable[Entry]) -> Iterator[str]:
     """Yield a warning when a killed command left a commit unfinished; a listing finishes nothing.
 
-    An interrupted copy waits to be resumed, so there is no warning of its journal.
+    An interrupted copy waits to be resumed, which is no fault.
     """
-    journals = [entry for entry in state if entry.name == JOURNAL and entry.relative.startswith(f"{STAGE_DIR}/")]
-    if not all(is_resumable(entry.parent) for entry in journals):
+    if not all(is_resumable(entry.parent) for entry in _journals(state)):
         yield (
             f"{location}: a command is publishing a version, or was killed while it did;"
             f" if none is running: edl-ckpt recover {location}"
         )
+
+
+def _interrupted_copies(store: Store, state: Sequence[Entry]) -> Iterator[int]:
+    """Yield the versions of which a copy was interrupted; not of one that is at work, as far as can be seen."""
+    has_locks = store.properties.rename or store.properties.conditional_write
+    at_work = not has_locks or any(entry.relative == LOCK_FILE for entry in state)  # every writer holds the lock
+    for entry in _journals(state):
+        number = entry.parent.rpartition("-")[2] if is_resumable(entry.parent) else ""
+        if number.isascii() and number.isdigit() and not (at_work and not _is_left(store, entry)):
+            yield int(number)
+
+
+def _is_left(store: Store, journal: Entry) -> bool:
+    """Say whether the process that wrote a journal is dead, in a location that a process has locked."""
+    if store.properties.rename:
+        return is_abandoned(os.path.dirname(journal.path))
+    try:
+        owner = (read_document(store, journal.relative) or {}).get("owner")
+    except EdlCkptError:
+        return False
+    return isinstance(owner, dict) and is_presumed_dead(owner, time.time() - journal.modified)
+
+
+def _journals(state: Iterable[Entry]) -> list[Entry]:
+    return [entry for entry in state if entry.name == JOURNAL and entry.relative.startswith(f"{STAGE_DIR}/")]
 
 
 def _single(location: Location, version: int, entry: Entry) -> Version:

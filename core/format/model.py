@@ -122,6 +122,8 @@ class Listing:
     """The better end of each metric, 'max' or 'min', as a user declared it once."""
     problems: tuple[str, ...] = ()
     """Warnings about what cannot be read: versions, and files of our own."""
+    interrupted_copies: tuple[int, ...] = ()
+    """The versions of which an interrupted copy waits here; the same copy resumes it."""
 
     @property
     def scan_crashes(self) -> list[str]:

@@ -53,7 +53,7 @@ def test_list_rows_and_table(tmp_path: Path) -> None:
     done = edl("list", tmp_path / "run", "--grace", "0s")
     assert done.returncode == 0
     assert "incomplete" in done.stdout
-    assert "shard 1 is missing" in done.stdout
+    assert "shard 1 of 2 (numbered 0 to 1) is missing" in done.stdout
     assert "\x1b" not in done.stdout
     assert "metrics.json" in done.stderr
     assert "metrics.json" not in done.stdout

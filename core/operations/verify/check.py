@@ -80,7 +80,7 @@ def _verify(
         readers: dict[str, RangeReader] = {}
         checkpoint, whole = open_readable_shards(version, report, stack, readers)
         check_headers(version, checkpoint, report)
-        fingerprint = None
+        fingerprint, sound = None, True
         seal = find_seal(version, report) if use_seal else None
         if seal is not None and level == "deep":
             compare_with_seal(seal, version, readers, report, workers=workers, reporter=reporter)
@@ -96,10 +96,20 @@ def _verify(
                     report.add("fingerprint-mismatch", message, path=version.path)
         for shard in checkpoint.shards:
             checkpoint.reader(shard).check_unchanged()
-        bytes_read = checkpoint.bytes_read
+        bytes_read, shards_read = checkpoint.bytes_read, len(checkpoint.shards)
     order = {"error": 0, "warning": 1}
     findings = sorted(
         report.findings,
         key=lambda f: (order[f.severity], f.shard is None, f.shard or 0, f.offset or 0, f.code, f.subject),
     )
-    return VerifyResult(version.ref, level, tuple(findings), fingerprint, bytes_read, seal is not None)
+    return VerifyResult(
+        version.ref,
+        level,
+        tuple(findings),
+        fingerprint,
+        bytes_read,
+        sealed=seal is not None,
+        shards=version.ps_num or len(version.shards),
+        shards_read=shards_read,
+        ids_read=sound,
+    )

@@ -38,6 +38,12 @@ class VerifyResult:
     bytes_read: int
     sealed: bool = False
     """True when the version has a seal; at the level `deep` its bytes were compared with the seal."""
+    shards: int = 0
+    """The shards that the version must have; where its files disagree on that, the files that it has."""
+    shards_read: int = 0
+    """The shards whose headers were read. Only of these were ids and values read, as far as the level goes."""
+    ids_read: bool = True
+    """False when ids of these shards could not be read, and so neither the values of their rows."""
 
     @property
     def ok(self) -> bool:

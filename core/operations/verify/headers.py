@@ -19,6 +19,7 @@ from edl_ckpt.core.operations.verify.findings import Report
 from edl_ckpt.core.state.seal import base_name
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader
+from edl_ckpt.core.words import missing_shards
 
 
 def check_listing(version: Version, report: Report) -> None:
@@ -39,7 +40,7 @@ def check_listing(version: Version, report: Report) -> None:
     writing = " (the version changed a moment ago: a job may be writing it)" if version.state is State.WRITING else ""
     for ps_id in version.missing:
         report.add(
-            "missing-shard", f"shard {ps_id} of {version.ps_num} is missing{writing}", path=version.path,
+            "missing-shard", missing_shards([ps_id], version.ps_num) + writing, path=version.path,
             subject=version.layout.shard_file(ps_id, version.ps_num or 0),
         )  # fmt: skip
 

@@ -277,7 +277,7 @@ def test_old_file_of_version_0(tmp_path: Path) -> None:
 
 def test_incomplete_is_refused(tmp_path: Path) -> None:
     """A version without all its shards is not resharded; 'latest' passes over it."""
-    with pytest.raises(IncompleteError, match=r"version-100: shard 1 of 2 is missing \(numbered 0 to 1\)"):
+    with pytest.raises(IncompleteError, match=r"version-100: shard 1 of 2 \(numbered 0 to 1\) is missing"):
         prepare_reshard(resolve(parse_ref(str(GOLDEN / "multi") + "@100")), 4)
 
 
