@@ -136,6 +136,9 @@ def write_junit(
     """
     from xml.etree import ElementTree as ET
 
+    from edl_ckpt.core.storage.regular import check_target
+
+    check_target(path)
     suites = ET.Element("testsuites", name="edl-ckpt verify")
     for result in results:
         errors = [f for f in result.findings if strict or f.severity == "error"]

@@ -91,7 +91,9 @@ def read_ids(path: str) -> list[int]:
     import numpy as np
 
     from edl_ckpt.core.storage.faults import storage_errors
+    from edl_ckpt.core.storage.regular import check_input, open_input
 
+    check_input(path)
     with storage_errors(path):
         if path.endswith(".npy"):
             try:
@@ -101,7 +103,7 @@ def read_ids(path: str) -> list[int]:
             if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu" or array.ndim != 1:
                 raise UsageError("expected an .npy file with one dimension of integers", path=path)
             return [int(i) for i in array]
-        with open(path, encoding="utf-8", errors="replace") as file:
+        with open_input(path, encoding="utf-8", errors="replace") as file:
             lines = [(number, line.strip()) for number, line in enumerate(file, start=1)]
     ids: list[int] = []
     for number, line in lines:
@@ -116,7 +118,9 @@ def _write_npy(path: str | None, values: npt.NDArray[np.generic]) -> None:
     import numpy as np
 
     from edl_ckpt.core.storage.faults import storage_errors
+    from edl_ckpt.core.storage.regular import check_target
 
     if path is not None:
+        check_target(path)
         with storage_errors(path), open(path, "wb") as file:
             np.save(file, values, allow_pickle=False)

@@ -43,11 +43,14 @@ def verify_command(
     """
     from edl_ckpt.cli import render_verify
     from edl_ckpt.core.operations.verify.versions import verify_versions
+    from edl_ckpt.core.storage.regular import check_target
 
     if quick and (deep or seal):
         raise UsageError("--quick cannot be used with --deep or --seal")
     if force and not seal:
         raise UsageError("--force can only be used with --seal")
+    if junit:
+        check_target(junit)  # and not only after hours of reading
     location, versions = _versions(out, ref, every=every)
     level = "quick" if quick else "deep" if deep else "default"
     run = verify_versions(

@@ -40,6 +40,7 @@ from edl_ckpt.core.storage.files import (
 )
 from edl_ckpt.core.storage.interface import Sink
 from edl_ckpt.core.storage.local import LocalStore
+from edl_ckpt.core.storage.regular import open_input
 
 _SEAL: Final = "seal.json"
 _OLD_SEAL: Final = "old-seal.json"
@@ -226,7 +227,7 @@ def read_journal(stage: str) -> Journal | None:
     """Return the journal of a local staging directory, None when it has none; ValueError when it is damaged."""
     path = os.path.join(stage, JOURNAL)
     try:
-        with storage_errors(path), open(path, "rb") as file:
+        with storage_errors(path), open_input(path, "rb") as file:
             data = file.read()
     except NotFoundError:
         return None

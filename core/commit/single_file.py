@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,6 +17,8 @@ from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import exchange, flush_directory, rename_new
 from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter
 from edl_ckpt.core.storage.local import LocalReader
+from edl_ckpt.core.storage.regular import check_target
+from edl_ckpt.core.storage.trees import remove_tree
 
 _OLD: Final = ".old"
 _NAME_PART: Final = 100
@@ -28,7 +29,7 @@ class StagedOutput:
     """A file or a directory that is written under a hidden name beside its target, and renamed when it is whole.
 
     A context manager; leaving it removes an output that was not published. Entering raises RefusedError when the target
-    exists and `force` is False, NotFoundError when its directory does not exist.
+    exists and `force` is False, or is neither a file nor a directory, NotFoundError when its directory does not exist.
     """
 
     def __init__(self, target: str, *, is_directory: bool, force: bool) -> None:
@@ -41,6 +42,7 @@ class StagedOutput:
         self._others: list[str] = []
 
     def __enter__(self) -> Self:
+        check_target(self.target)
         with storage_errors(self._folder):
             os.stat(self._folder)
         with storage_errors(self._folder):
@@ -56,9 +58,7 @@ class StagedOutput:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for path in (self.path, *self._others):
-            shutil.rmtree(path, ignore_errors=True)
-            with suppress(OSError):
-                os.unlink(path)
+            remove_tree(path)
 
     def also(self, path: str) -> None:
         """Remove this path too when the context ends."""
@@ -104,8 +104,7 @@ def _sweep_outputs(folder: str) -> None:
                 if len(os.path.basename(target)) < _NAME_PART:
                     os.rename(path, target)
                 continue
-            shutil.rmtree(path, ignore_errors=True)
-            os.unlink(path)
+            remove_tree(path)
 
 
 def put_files(store: ObjectStore, files: Mapping[str, str], *, replace: bool) -> None:

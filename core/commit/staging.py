@@ -21,6 +21,7 @@ from edl_ckpt.core.state.owner import NO_LOCKS, OWNER_FILE, Signature, format_ow
 from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import check_space, make_inside
+from edl_ckpt.core.storage.trees import remove_tree
 
 _ATTEMPTS: Final = 50
 _PAUSE_SECONDS: Final = 0.01
@@ -141,11 +142,8 @@ def remove_stage(path: str) -> None:
     with suppress(OSError):
         for name in os.listdir(path):
             if name != OWNER_FILE:
-                inner = os.path.join(path, name)
-                shutil.rmtree(inner, ignore_errors=True)
-                with suppress(OSError):
-                    os.unlink(inner)
-    shutil.rmtree(path, ignore_errors=True)
+                remove_tree(os.path.join(path, name))
+    remove_tree(path)
     remove_empty(path)
 
 

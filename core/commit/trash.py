@@ -28,6 +28,8 @@ from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import flush_directory, make_inside, rename_new, write_new
 from edl_ckpt.core.storage.interface import ObjectStore
 from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.storage.regular import open_input
+from edl_ckpt.core.storage.trees import remove_tree
 
 RECORD_SCHEMA: Final = "edl-ckpt/trash/1"
 _RECORD: Final = "record.json"
@@ -210,7 +212,7 @@ def _copy_metadata(root: str, files: Iterable[str], target: str) -> None:
     """Copy the metadata files that exist into a directory of the trash."""
     for file in files:
         path = os.path.join(root, file)
-        with storage_errors(path), suppress(FileNotFoundError), open(path, "rb") as source:
+        with storage_errors(path), suppress(FileNotFoundError), open_input(path, "rb") as source:
             data = source.read()
             os.makedirs(target, exist_ok=True)
             write_new(os.path.join(target, os.path.basename(file)), data)
@@ -255,7 +257,9 @@ def _drop(path: str) -> list[str]:
 def _remove_tree(path: str, note: Callable[[object, str, BaseException], None]) -> None:
     import sys
 
-    if sys.version_info >= (3, 12):
+    if not os.path.isdir(path) or os.path.islink(path):  # a pipe would block `rmtree`
+        remove_tree(path)
+    elif sys.version_info >= (3, 12):
         shutil.rmtree(path, onexc=note)
     else:
         shutil.rmtree(path, onerror=lambda function, failed, info: note(function, failed, info[1]))
@@ -282,7 +286,7 @@ def _has_content(path: str) -> bool:
 
 def _read_record(path: str) -> dict[str, Any]:
     try:
-        with open(os.path.join(path, _RECORD), encoding="utf-8") as file:
+        with open_input(os.path.join(path, _RECORD), encoding="utf-8") as file:
             record = json.load(file)
     except (OSError, ValueError):
         return {}

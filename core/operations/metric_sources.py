@@ -28,6 +28,7 @@ from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.metadata import check_metric_name
 from edl_ckpt.core.storage import Location, LocationLike
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.regular import check_input, open_input
 
 FORMATS: Final = ("log", "tensorboard", "csv", "jsonl")
 
@@ -178,7 +179,7 @@ Found = Iterator[tuple[str, int, dict[str, float] | str]]
 
 
 def _lines(source: str) -> Iterator[tuple[int, str]]:
-    with storage_errors(source), open(source, encoding="utf-8", errors="replace") as file:
+    with storage_errors(source), open_input(source, encoding="utf-8", errors="replace") as file:
         yield from enumerate(file, start=1)
 
 
@@ -254,7 +255,7 @@ def _number(value: Any, name: str) -> float:
 
 def _from_csv(source: str) -> Found:
     """Yield rows of `version,metric,value`, or of a version and a column for each metric; `step` means `version`."""
-    with storage_errors(source), open(source, encoding="utf-8-sig", errors="replace", newline="") as file:
+    with storage_errors(source), open_input(source, encoding="utf-8-sig", errors="replace", newline="") as file:
         rows = csv.DictReader(file)
         header = [name.strip() for name in rows.fieldnames or ()]
         rows.fieldnames = header
@@ -295,6 +296,15 @@ def _from_record(place: str, record: Any) -> tuple[str, int, dict[str, float] | 
         return place, 0, error.message
 
 
+def _check_events(source: str) -> None:
+    """Raise UsageError for a pipe in an event file's place, which TensorBoard's library would wait for."""
+    check_input(source)
+    for top, _, names in os.walk(source):
+        for name in names:
+            if "tfevents" in name:
+                check_input(os.path.join(top, name))
+
+
 def _from_tensorboard(source: str) -> Found:
     """Yield the scalars of every run below a directory, or of one event file; runs in the order of their names."""
     try:
@@ -306,6 +316,7 @@ def _from_tensorboard(source: str) -> Found:
         ) from None
     if not os.path.exists(source):
         raise NotFoundError("no such file or directory", path=source)
+    _check_events(source)
     everything = {event_accumulator.SCALARS: 0, event_accumulator.TENSORS: 0}
     runs = sorted(io_wrapper.GetLogdirSubdirectories(source)) if os.path.isdir(source) else [source]
     for run in runs:

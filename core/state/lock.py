@@ -37,6 +37,7 @@ from edl_ckpt.core.state.paths import LOCK_FILE, STATE_DIR
 from edl_ckpt.core.storage import LocalStore, Location, ObjectStore
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import ConditionalStore
+from edl_ckpt.core.storage.regular import check_target
 
 LOCK_WAIT_SECONDS: Final = 10.0
 """How long a command waits for another one before it fails (`--lock-wait`)."""
@@ -146,6 +147,7 @@ class LocalLock:
 
     def _open(self) -> int | None:
         """Open the lock's file; None when another process made or removed the empty directory in between."""
+        check_target(self.path)
         with storage_errors(self._root):
             try:
                 if not os.path.isdir(self._state):

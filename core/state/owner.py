@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from edl_ckpt.core.ids import host_name, kernel_id
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.regular import open_input
 
 OWNER_FILE: Final = "owner.json"
 STALE_SECONDS: Final = 600.0
@@ -77,7 +78,7 @@ def format_owner(owner: Mapping[str, Any]) -> str:
 def read_owner(path: str) -> dict[str, Any]:
     """Return the description in an owner's file, {} when there is no file or it is damaged."""
     try:
-        with open(path, encoding="utf-8") as file:
+        with open_input(path, encoding="utf-8") as file:
             owner = json.loads(file.read(4096))
     except (OSError, ValueError):
         return {}

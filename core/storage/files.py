@@ -19,6 +19,7 @@ from edl_ckpt.core.errors import NoSpaceError, NotFoundError, RefusedError
 from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.regular import check_target
 from edl_ckpt.core.words import size
 
 NEW: Final = ".new"
@@ -118,6 +119,7 @@ def replace_file(path: str, data: bytes) -> None:
 
     The name of the staged file identifies its owner, so that recovery can remove one left by a killed process.
     """
+    check_target(path)
     folder, name = os.path.split(path)
     staged = os.path.join(folder, f".{name}.{new_id()}{NEW}")
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from typing import ClassVar
 
 from edl_ckpt.core.errors import UsageError
@@ -19,6 +18,8 @@ from edl_ckpt.core.operations.export.target import open_target
 from edl_ckpt.core.operations.reshard.execute import execute_reshard
 from edl_ckpt.core.operations.reshard.prepare import prepare_reshard
 from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.storage.regular import check_target
+from edl_ckpt.core.storage.trees import remove_tree
 
 
 class MergedCheckpoint:
@@ -36,6 +37,8 @@ class MergedCheckpoint:
         if os.path.splitext(goal.url.rstrip("/"))[1].lower() not in self.traits.endings:
             path = goal.local_path
             url = goal.url.rstrip("/") if path is None else os.path.normpath(path)
+            if path is not None:
+                check_target(path)
             return self._merge(goal.with_url(url))
         with open_target(goal, is_directory=False, force=force) as target:
             beside = f"{target.path}.d"
@@ -43,7 +46,7 @@ class MergedCheckpoint:
                 outcome = self._merge(Location(beside))
                 os.rename(outcome.files[0].path, target.path)
             finally:
-                shutil.rmtree(beside, ignore_errors=True)
+                remove_tree(beside)
             return ExportOutcome(target.publish(), outcome.counts, outcome.fingerprint, outcome.proved)
 
     def _merge(self, location: Location) -> ExportOutcome:

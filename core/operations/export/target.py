@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from types import TracebackType
 from typing import Protocol, Self
 
-from edl_ckpt.core.checkpoint.catalog import list_versions
+from edl_ckpt.core.checkpoint.catalog import is_version_dir
 from edl_ckpt.core.commit.single_file import StagedOutput, put_files
-from edl_ckpt.core.errors import NotFoundError, RefusedError
-from edl_ckpt.core.format.names import parse_version_dir
+from edl_ckpt.core.errors import RefusedError
+from edl_ckpt.core.format.names import parse_single_file, parse_version_dir
 from edl_ckpt.core.operations.export.interface import ExportedFile
 from edl_ckpt.core.storage import LocalStore, open_store
+from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.location import Location
 
 
@@ -112,19 +114,27 @@ def files_of(path: str) -> tuple[ExportedFile, ...]:
 
 
 def _check_place(target: str) -> None:
-    """Raise RefusedError for a target in a checkpoint_dir or in the directory of one of its versions."""
+    """Raise RefusedError for a target in a checkpoint_dir or in the directory of one of its versions.
+
+    Names tell; nothing in these directories is opened, and the directory above need not be readable.
+    """
     folder = os.path.dirname(target) or "."
-    above = os.path.dirname(os.path.dirname(os.path.abspath(target)))
-    if _versions(folder) or any(os.path.samefile(path, folder) for path in _versions(above)):
+    with storage_errors(folder):
+        names = os.listdir(folder)
+    inside_version = is_version_dir(os.path.basename(os.path.realpath(folder)), names)
+    if inside_version or any(_is_version(folder, name) for name in names):
         raise _among_checkpoints(target)
 
 
-def _versions(place: str) -> list[str]:
-    """Return the paths of the versions in a directory."""
+def _is_version(folder: str, name: str) -> bool:
+    """Say whether an entry of a directory is a version; one that cannot be looked at may be one."""
+    path = os.path.join(folder, name)
+    if parse_version_dir(name) is None:
+        return parse_single_file(name) is not None
     try:
-        return [version.path for version in list_versions(place).versions]
-    except NotFoundError:
-        return []
+        return stat.S_ISDIR(os.stat(path).st_mode) and is_version_dir(name, os.listdir(path))
+    except OSError:
+        return True
 
 
 def _among_checkpoints(path: str) -> RefusedError:

@@ -10,11 +10,12 @@ import io
 import json
 import math
 import os
+import re
 import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Any, Final, Self
@@ -32,6 +33,7 @@ from edl_ckpt.core.storage import LocalStore, Location, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.local import LocalReader
+from edl_ckpt.core.storage.regular import check_input, open_input
 from edl_ckpt.core.words import counted
 
 _DTYPE_OF: Final = {tag: DTYPES[name] for name, tag in SAFETENSORS_DTYPES.items()}
@@ -39,6 +41,8 @@ _MAX_HEADER_BYTES: Final = 100_000_000
 """As the safetensors library has it."""
 _NPY_HEAD_BYTES: Final = 1 << 16
 _FETCH_BYTES: Final = 8 << 20
+_INPUT: Final = re.compile(r"\.(npy|json|safetensors|parquet|index|data-[0-9].*)$|^checkpoint$")
+"""Names of files in a directory that some format reads, and of those that belong to a TensorFlow checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,7 @@ class ArraySource:
             self._open_safetensors(self.path)
             return
         self.path = self._fetch() if local is None else local
+        self._check_inputs()
         prefix = os.path.join(self.path, CHECKPOINT_PREFIX) if os.path.isdir(self.path) else self.path
         if os.path.exists(f"{prefix}.index"):
             self._spool(read_tensorflow(prefix, lambda notes: self._take_notes(notes, self.path)))
@@ -116,6 +121,16 @@ class ArraySource:
             )
         if not self.arrays:
             raise NotFoundError("no array in it", path=self.path)
+
+    def _check_inputs(self) -> None:
+        """Raise UsageError for a pipe, device or socket among what is read: libraries open files by their names."""
+        check_input(self.path)
+        folder = self.path if os.path.isdir(self.path) else os.path.dirname(self.path) or "."
+        shared = "" if folder == self.path else f"{os.path.basename(self.path)}."
+        with suppress(OSError):
+            for name in os.listdir(folder):
+                if name.startswith(shared) and _INPUT.search(name):
+                    check_input(os.path.join(folder, name))
 
     def _open_folder(self) -> None:
         index = os.path.join(self.path, "model.safetensors.index.json")
@@ -327,7 +342,7 @@ def _naturals(value: Any) -> bool:
 
 
 def _load_json(path: str) -> dict[str, Any]:
-    with storage_errors(path), open(path, "rb") as file:
+    with storage_errors(path), open_input(path, "rb") as file:
         return _parse_json(file.read(_MAX_HEADER_BYTES), path)
 
 

@@ -13,6 +13,7 @@ from edl_ckpt.core.errors import NotFoundError, UsageError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.operations.importing.arrays import ArrayData, ArraySource
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.regular import open_input
 
 _INTEGERS: Final = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"}
 
@@ -84,7 +85,7 @@ class NameMap:
 
 def read_map(path: str) -> NameMap:
     """Read a map of names; UsageError when the file has anything else in it."""
-    with storage_errors(path), open(path, "rb") as file:
+    with storage_errors(path), open_input(path, "rb") as file:
         try:
             document = tomllib.load(file)
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

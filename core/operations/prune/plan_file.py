@@ -11,19 +11,21 @@ from edl_ckpt.core.operations.prune.guards import Guards
 from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan
 from edl_ckpt.core.storage import Location
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.regular import check_target, open_input
 
 PLAN_SCHEMA: Final = "edl-ckpt/prune-plan/1"
 
 
 def write_plan(path: str, plan: PrunePlan) -> None:
     """Write a plan to a local file."""
+    check_target(path)
     with storage_errors(path), open(path, "w", encoding="utf-8") as file:
         json.dump(plan_to_json(plan), file, indent=1)
 
 
 def read_plan(path: str, options: Mapping[str, str] | None = None) -> PrunePlan:
     """Return the plan in a local file, its locations with storage options; UsageError when the file has no plan."""
-    with storage_errors(path), open(path, encoding="utf-8") as file:
+    with storage_errors(path), open_input(path, encoding="utf-8") as file:
         try:
             return plan_from_json(json.load(file), options)
         except ValueError as error:
