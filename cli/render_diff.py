@@ -42,8 +42,18 @@ def rows(result: DiffResult) -> list[list[Any]]:
 
 
 def changed_rows(result: DiffResult) -> list[list[Any]]:
-    """Return a header and one row for each row of a table that differs."""
-    return [["table", "id", "status", "l2"], *([t.name, *row] for t in result.tables for row in t.rows)]
+    """Return a header and one row for each variable, table and row of a table that differs.
+
+    A table has a row of its own when it differs in more than rows, or is on one side only.
+    """
+    body: list[list[Any]] = [
+        ["variable", v.name, None, v.status, v.max_abs, v.l2] for v in result.variables if v.status != "equal"
+    ]
+    for table in result.tables:
+        if table.what or table.status in {"added", "removed"}:
+            body.append(["table", table.name, None, table.status, None, None])
+        body += [["row", table.name, i, status, None, l2] for i, status, l2 in table.rows]
+    return [["kind", "name", "id", "status", "max_abs", "l2"], *body]
 
 
 def human(result: DiffResult) -> Iterator[RenderableType]:

@@ -26,7 +26,7 @@ def diff_command(
     top: Annotated[int, typer.Option(min=0, metavar="K", help="Name the K rows of each table that changed most.")] = 0,
     rows: Annotated[bool, typer.Option("--rows", help="Name every row that differs; needs --json or --csv.")] = False,
     workers: Workers = None,
-    csv: Csv = False,
+    csv: Csv = False,  # noqa: ARG001
 ) -> None:
     """Compare the content of two versions.
 
@@ -37,7 +37,7 @@ def diff_command(
 
     if not tolerance >= 0:
         raise UsageError(f"tolerance must be 0 or more, got {tolerance}")
-    if rows and not (out.json or csv):
+    if rows and not (out.json or out.csv):
         raise UsageError("--rows can only be used with --json or --csv")
     result = diff_versions(
         resolve_ref(a, out),

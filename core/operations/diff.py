@@ -20,7 +20,7 @@ import numpy.typing as npt
 from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint
 from edl_ckpt.core.checkpoint.partition import PART_BYTES, PartitionedTable, TablePart, by_hash, parts_needed
 from edl_ckpt.core.checkpoint.reader import Checkpoint, as_dtype, open_checkpoint
-from edl_ckpt.core.checkpoint.scan import IdPiece, count_rows, id_pieces
+from edl_ckpt.core.checkpoint.scan import IdPiece, count_rows, id_pieces, read_piece
 from edl_ckpt.core.format.model import DenseEntry, ShardIndex, Version
 from edl_ckpt.core.parallel import default_workers
 from edl_ckpt.core.progress import SILENT, Reporter
@@ -285,6 +285,11 @@ class _Side:
             by_table.setdefault(piece.entry.name, []).append(piece)
         return by_table
 
+    def ids(self, name: str) -> list[int]:
+        """Return the ids of a table, ascending."""
+        blocks = [read_piece(self.checkpoint, piece).ids for piece in self.pieces.get(name, ())]
+        return np.sort(np.concatenate(blocks)).tolist() if blocks else []
+
     def cut(self, name: str, parts: int, reporter: Reporter) -> PartitionedTable:
         """Return a table in parts by a hash of the id."""
         return PartitionedTable(
@@ -300,9 +305,11 @@ class _Side:
 def _diff_table(first: _Side, second: _Side, name: str, options: _Options, reporter: Reporter) -> TableDiff:
     one, two = first.checkpoint, second.checkpoint
     if name not in one.table_names:
-        return TableDiff(name, "added", added=_row_count(two, name))
+        rows = tuple((i, "added", None) for i in second.ids(name)) if options.rows else ()
+        return TableDiff(name, "added", added=_row_count(two, name), rows=rows)
     if name not in two.table_names:
-        return TableDiff(name, "removed", removed=_row_count(one, name))
+        rows = tuple((i, "removed", None) for i in first.ids(name)) if options.rows else ()
+        return TableDiff(name, "removed", removed=_row_count(one, name), rows=rows)
     changes = list(_table_changes(one, two, name))
     size = max(_table_bytes(one, name), _table_bytes(two, name)) + 16 * _row_count(one, name)
     parts = parts_needed(size, options.part_bytes)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edl_ckpt.core import Table, save_checkpoint
 from places import GOLDEN
 from program import document, edl
 
@@ -97,3 +98,28 @@ def test_diff_failures(arguments: list[str], code: int) -> None:
     assert edl("diff", PLACE, f"{GOLDEN}/bad/missing-shard@7").returncode == 4
     assert edl("diff", PLACE, f"{GOLDEN}/bad/truncated@7").returncode == 5
     assert edl("diff", PLACE, "nowhere").returncode == 10
+
+
+def test_diff_rows(tmp_path: Path) -> None:
+    """12.16: `--rows --csv` has a line for each variable, table and row that differs, as the page says."""
+    one, row = np.ones(1, np.float32), np.ones((2, 1), np.float32)
+    for number, tables in ((1, {"both": [0, 1], "old": [5, 7]}), (2, {"both": [1, 2], "new": [3, 4]})):
+        found = {name: Table(np.array(ids), row * number) for name, ids in tables.items()}
+        save_checkpoint(str(tmp_path / "run"), number, 2, variables={"v": one * number, "same": one}, tables=found)
+    done = edl("diff", f"{tmp_path}/run@1", f"{tmp_path}/run@2", "--rows", "--csv")
+    assert done.returncode == 3
+    assert done.stdout.splitlines() == [
+        "kind,name,id,status,max_abs,l2",
+        "variable,v,,changed,1.0,1.0",
+        "row,both,0,removed,,",
+        "row,both,1,changed,,1.0",
+        "row,both,2,added,,",
+        "table,new,,added,,",
+        "row,new,3,added,,",
+        "row,new,4,added,,",
+        "table,old,,removed,,",
+        "row,old,5,removed,,",
+        "row,old,7,removed,,",
+    ]
+    tables = document("diff", f"{tmp_path}/run@1", f"{tmp_path}/run@2", "--rows", code=3)["tables"]
+    assert [[r["id"] for r in t["rows"]] for t in tables] == [[0, 1, 2], [3, 4], [5, 7]]

@@ -25,7 +25,6 @@ from edl_ckpt.core.parallel import default_workers
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.words import counted
 
-_FLOATS: Final = {"float16", "bfloat16", "float32", "float64"}
 _DENSE_BYTES: Final = 4 << 20
 _MATRIX_ROWS: Final = 8192
 _BATCH_ELEMENTS: Final = 1 << 20
@@ -91,8 +90,7 @@ class ContentReader:
 
     def _target(self, dtype: DType | None) -> DType:
         """Return the dtype that is written for a dtype that was read."""
-        source = dtype or DTYPES["float32"]
-        return DTYPES[self.selection.dtype] if self.selection.dtype and source.name in _FLOATS else source
+        return self.selection.target_dtype(dtype or DTYPES["float32"])
 
     def _row_count(self, name: str) -> int:
         return sum(piece.rows for piece in self._pieces.get(name, ()))

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint, fingerprint_of
 from edl_ckpt.core.checkpoint.reader import open_checkpoint
-from edl_ckpt.core.errors import EdlCkptError
+from edl_ckpt.core.errors import EdlCkptError, UnsupportedError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.operations.export.content import ContentReader, estimated_bytes
 from edl_ckpt.core.operations.export.interface import (
@@ -25,6 +25,7 @@ from edl_ckpt.core.state.metadata import json_number
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.files import check_space
 from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.words import abridged
 
 
 class ContentFormat(ABC):
@@ -46,8 +47,30 @@ class ContentFormat(ABC):
 
     def export(self, goal: Location, *, force: bool) -> ExportOutcome:
         """Write the selected content to a path or URL; nothing becomes visible unless all of it is written."""
+        self._check_dtypes()
         with open_target(goal, is_directory=self.is_directory, force=force) as target:
             return self._export(goal, target)
+
+    def lacked_dtypes(self, *, in_table: bool) -> frozenset[str]:
+        """Return the names of the dtypes that tables, or dense variables, cannot have in this format."""
+        return self.traits.lacked_dtypes if in_table else frozenset()
+
+    def _check_dtypes(self) -> None:
+        """Raise UnsupportedError for selected content of a dtype that the format lacks; headers tell."""
+        selection = self.request.selection
+        with open_checkpoint(self.request.version) as checkpoint:
+            entries = {v.name: v.dtype for shard in checkpoint.shards for v in shard.variables}
+            dense = {name: entries[name] for name in selection.choose_variables(checkpoint.variable_names)}
+            tables = {n: checkpoint.written_dtype(n) for n in selection.choose_tables(checkpoint.table_names)}
+        for found, in_table in ((dense, False), (tables, True)):
+            lacked = self.lacked_dtypes(in_table=in_table)
+            written = {name: selection.target_dtype(dtype).name for name, dtype in found.items()}
+            wrong = sorted(name for name, dtype in written.items() if dtype in lacked)
+            if wrong:
+                raise UnsupportedError(
+                    f"{abridged(map(repr, wrong), 4)}: the format {self.traits.name} has no {written[wrong[0]]}",
+                    hint="nothing was written; choose other names, another format, or for floats --dtype float32",
+                )
 
     def _export(self, goal: Location, target: ExportTarget) -> ExportOutcome:
         request = self.request

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.errors import UnsupportedError
+from edl_ckpt.core.format.model import DTYPES
 from edl_ckpt.core.operations.export.arrays import write_safetensors
 from edl_ckpt.core.operations.export.content_format import ContentFormat
 from edl_ckpt.core.operations.export.interface import ExportContent, FormatTraits, Tensor
@@ -43,6 +44,11 @@ def library(name: str, extra: str) -> Any:
         raise UnsupportedError(f"{name} is not installed", hint=f"pip install 'edl-ckpt[{extra}]'") from None
 
 
+def missing_names(module: Any) -> frozenset[str]:
+    """Return the names of the dtypes that a library does not have."""
+    return frozenset(name for name in DTYPES if not hasattr(module, name))
+
+
 def metadata_document(content: ExportContent) -> dict[str, Any]:
     """Return what an importer must know beside the values."""
     return {**content.metadata, "tables": {name: asdict(note) for name, note in content.notes.items()}}
@@ -51,7 +57,9 @@ def metadata_document(content: ExportContent) -> dict[str, Any]:
 class Parquet(ContentFormat):
     """A directory with a Parquet file for each table, columns `id` and `vector`, and dense.safetensors beside them."""
 
-    traits: ClassVar = FormatTraits("parquet", endings=(".parquet",), is_directory=True)
+    traits: ClassVar = FormatTraits(
+        "parquet", endings=(".parquet",), is_directory=True, lacked_dtypes=frozenset({"bfloat16"})
+    )
 
     def write(self, content: ExportContent, path: str) -> None:
         """Write the files; UnsupportedError for a table as a matrix, which has no ids."""
@@ -63,8 +71,6 @@ class Parquet(ContentFormat):
         dtypes = {tensor.name: tensor.dtype.name for tensor in content.tensors}
         for table in content.tables:
             dtype = dtypes[content.notes[table.name].vectors]
-            if dtype == "bfloat16":
-                raise UnsupportedError(f"{table.name!r}: Parquet has no bfloat16", hint="try: --dtype float32")
             values = arrow.from_numpy_dtype(np.dtype(dtype))
             schema = arrow.schema(
                 [("id", arrow.int64()), ("vector", arrow.list_(values, table.dim))],
@@ -91,12 +97,17 @@ class Torch(ContentFormat):
 
     traits: ClassVar = FormatTraits("torch", endings=(".pt", ".pth"))
 
+    def lacked_dtypes(self, *, in_table: bool) -> frozenset[str]:
+        """Return what the installed PyTorch lacks: unsigned integers came late."""
+        del in_table
+        return missing_names(library("torch", "torch"))
+
     def write(self, content: ExportContent, path: str) -> None:
         """Write the file."""
         torch = library("torch", "torch")
         fake = library("torch._subclasses.fake_tensor", "torch")
         with fake.FakeTensorMode():
-            empty = {t.name: torch.empty(t.shape, dtype=_torch_dtype(torch, t)) for t in content.tensors}
+            empty = {t.name: torch.empty(t.shape, dtype=getattr(torch, t.dtype.name)) for t in content.tensors}
             notes = json.dumps(metadata_document(content)).encode()
             empty["__edl_ckpt__"] = torch.empty(len(notes), dtype=torch.uint8)
         with storage_errors(path), torch.serialization.skip_data(materialize_fake_tensors=True):
@@ -114,13 +125,6 @@ class Torch(ContentFormat):
             _set_sums(file, directory, sums)
             file.flush()
             os.fsync(file.fileno())
-
-
-def _torch_dtype(torch: Any, tensor: Tensor) -> Any:
-    found = getattr(torch, tensor.dtype.name, None)
-    if found is None:
-        raise UnsupportedError(f"{tensor.name!r}: PyTorch has no {tensor.dtype.name}")
-    return found
 
 
 def _fill(file: Any, member: zipfile.ZipInfo, chunks: Iterator[npt.NDArray[np.uint8]]) -> int:
@@ -168,6 +172,11 @@ class TensorFlow(ContentFormat):
     """
 
     traits: ClassVar = FormatTraits("tensorflow", is_directory=True)
+
+    def lacked_dtypes(self, *, in_table: bool) -> frozenset[str]:
+        """Return what the installed TensorFlow lacks."""
+        del in_table
+        return missing_names(library("tensorflow", "tensorflow"))
 
     def write(self, content: ExportContent, path: str) -> None:
         """Write the checkpoint with the prefix `model`."""

@@ -87,6 +87,8 @@ class FormatTraits:
     """True for formats of one table's rows, which can be limited."""
     is_lossless: bool = True
     """True when the output contains every value unchanged, so that a whole export can be proved."""
+    lacked_dtypes: frozenset[str] = frozenset()
+    """Names of the dtypes that tables cannot have in this format."""
 
 
 @dataclass(frozen=True, slots=True)

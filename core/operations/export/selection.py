@@ -8,9 +8,11 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from edl_ckpt.core.errors import NotFoundError, UsageError
+from edl_ckpt.core.format.model import DTYPES, DType
 
 CASTS: Final = ("float16", "bfloat16", "float32")
 FILLS: Final = ("zeros", "initializer")
+_FLOATS: Final = {"float16", "bfloat16", "float32", "float64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,10 @@ class Selection:
     def is_lossless(self) -> bool:
         """Return True when everything is exported unchanged."""
         return self == Selection(fill=self.fill, seed=self.seed)
+
+    def target_dtype(self, dtype: DType) -> DType:
+        """Return the dtype that is written for a dtype that was read: only floats are cast."""
+        return DTYPES[self.dtype] if self.dtype and dtype.name in _FLOATS else dtype
 
     def choose_variables(self, names: Sequence[str]) -> list[str]:
         """Return the variables to export, of all names; NotFoundError when a glob matches nothing."""

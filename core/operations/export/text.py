@@ -86,7 +86,9 @@ class JsonLines(LinesFormat):
 class Word2Vec(LinesFormat):
     """The text format of word2vec: a line `rows dim`, then `id v0 v1 ...` for each row."""
 
-    traits: ClassVar = FormatTraits("word2vec", endings=(".vec",), takes_limit=True, is_lossless=False)
+    traits: ClassVar = FormatTraits(
+        "word2vec", endings=(".vec",), takes_limit=True, is_lossless=False, lacked_dtypes=frozenset({"bool"})
+    )
 
     def head(self, rows: int, dim: int) -> str:
         """Return the numbers of rows and of elements."""
@@ -100,7 +102,9 @@ class Word2Vec(LinesFormat):
 class Projector(RowsFormat):
     """A directory for TensorBoard's embedding projector: `vectors.tsv`, `metadata.tsv` with the ids, and its config."""
 
-    traits: ClassVar = FormatTraits("projector", is_directory=True, takes_limit=True, is_lossless=False)
+    traits: ClassVar = FormatTraits(
+        "projector", is_directory=True, takes_limit=True, is_lossless=False, lacked_dtypes=frozenset({"bool"})
+    )
 
     def write(self, content: ExportContent, path: str) -> None:
         """Write the only table; UsageError when there are several, or none."""
