@@ -118,11 +118,14 @@ def _without_parameters() -> None:
 
 def main(argv: list[str] | None = None) -> NoReturn:
     """Run the program with `argv`, by default the arguments of the process, and exit with the code of the command."""
+    from edl_ckpt.cli.secrets import hide_arguments
+
     arguments = sys.argv[1:] if argv is None else argv
     if arguments == ["--version"]:
         print(f"edl-ckpt {__version__}")
         raise SystemExit(0)
     _open_streams()
+    hide_arguments(arguments)
     # Our own threads do the work. Threads of BLAS would only wait, and starting them costs 0.1 s.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     signal.signal(signal.SIGTERM, _terminate)
@@ -146,22 +149,25 @@ def _open_streams() -> None:
 
 def run(arguments: list[str]) -> NoReturn:
     """Run one command, and raise SystemExit with its exit code."""
-    from edl_ckpt.cli.config import config_files, known_options, read_config, usage_exit, wants_json
+    from edl_ckpt.cli.config import config_files, known_options, named_config, read_config, usage_exit, wants_json
     from edl_ckpt.cli.output import AlreadyReported, Output
+    from edl_ckpt.cli.secrets import check_arguments
     from edl_ckpt.core.errors import UsageError
 
     defaults: dict[str, dict[str, Any]] = {}
-    configured = any(path.is_file() for path in config_files())
-    known = {command.partition(" ")[0] for command in COMMANDS}
-    only = arguments[0] if arguments and arguments[0] in known and not configured else None
-    app = build(only, parameters=configured or arguments not in [["--help"], ["-h"]])
-    if configured:
-        try:
-            defaults = read_config(known_options(app))
-        except UsageError as error:
-            raise SystemExit(usage_exit(error, arguments)) from None
+    warnings: tuple[str, ...] = ()
     try:
-        app(arguments, prog_name="edl-ckpt", default_map=defaults)
+        check_arguments(arguments)
+        files = config_files(named_config(arguments))
+        known = {command.partition(" ")[0] for command in COMMANDS}
+        only = arguments[0] if arguments and arguments[0] in known and not files else None
+        app = build(only, parameters=bool(files) or arguments not in [["--help"], ["-h"]])
+        if files:
+            defaults, warnings = read_config(files, known_options(app))
+    except UsageError as error:
+        raise SystemExit(usage_exit(error, arguments)) from None
+    try:
+        app(arguments, prog_name="edl-ckpt", default_map=defaults, obj=warnings)
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError) and not isinstance(end, AlreadyReported):
             # The reader of the help went away; typer would end with 1.

@@ -1,27 +1,95 @@
 """Configuration files: defaults for the options of commands, from `edl-ckpt.toml`.
 
-The file in the current directory wins over the one in the user's configuration directory.
+The user's own file, or the one that `--config` names, may set every option but the destructive ones. A file in the
+current directory may be somebody else's. It may only set how output looks and what a command may use, it never stops a
+command, and whatever else it says is ignored with a warning.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.output import Output
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.errors import EdlCkptError, UsageError
 
 if TYPE_CHECKING:
     import typer
 
+Defaults = dict[str, dict[str, Any]]
+"""The values of options by command and parameter."""
 
-def config_files() -> list[Path]:
-    """Return the paths of configuration files; the first one wins."""
-    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return [Path("edl-ckpt.toml"), Path(home) / "edl-ckpt" / "edl-ckpt.toml"]
+_NAME: Final = "edl-ckpt.toml"
+_MOST_BYTES: Final = 1 << 20
+"""What stands behind it is not read: nobody writes so much by hand."""
+_HARMLESS: Final = ("max-memory", "no-color", "workers")
+"""The options that a file in the current directory may set."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """A configuration file that is there."""
+
+    path: str
+    trusted: bool = True
+    """False for a file in the current directory."""
+
+
+def config_files(named: str | None) -> list[ConfigFile]:
+    """Return the configuration files that are there, the one that wins last.
+
+    A file that was named (`--config`) stands for all others. Raises UsageError when it, or the user's, cannot be read.
+    """
+    if named is not None:
+        if not _is_there(named):
+            raise UsageError("no such configuration file", path=named)
+        return [ConfigFile(named)]
+    own = _own_file()
+    files = [ConfigFile(own)] if own and _is_there(own) else []
+    try:
+        here = _is_there(_NAME)
+    except UsageError:  # whatever it says, the command goes on without it
+        here = True
+    if here and not (files and os.path.realpath(own) == os.path.realpath(_NAME)):
+        files.append(ConfigFile(_NAME, trusted=False))
+    return files
+
+
+def _own_file() -> str:
+    """Return the path of the user's configuration file, '' for a user without a home."""
+    folder = os.environ.get("XDG_CONFIG_HOME", "")
+    if not os.path.isabs(folder):  # the specification says so; and "~" stays where nobody knows the home
+        folder = os.path.expanduser(os.path.join("~", ".config"))
+    return os.path.join(folder, "edl-ckpt", _NAME) if os.path.isabs(folder) else ""
+
+
+def _is_there(path: str) -> bool:
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}", path=path) from None
+    return True
+
+
+def named_config(arguments: list[str]) -> str | None:
+    """Return the file that --config or EDL_CKPT_CONFIG names, None without either.
+
+    >>> named_config(["list", "--config", "night.toml"]), named_config(["list", "--config=a.toml"])
+    ('night.toml', 'a.toml')
+    """
+    for i, word in enumerate(arguments):
+        if word == "--":
+            break
+        if word == "--config" and i + 1 < len(arguments):
+            return arguments[i + 1]
+        if word.startswith("--config="):
+            return word.partition("=")[2]
+    return os.environ.get("EDL_CKPT_CONFIG") or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,34 +146,94 @@ def _option_of(parameter: Any) -> ConfigOption:
     )
 
 
-def read_config(known: dict[str, dict[str, ConfigOption]]) -> dict[str, dict[str, Any]]:
-    """Return the defaults of each command from the configuration files.
+def read_config(
+    files: Iterable[ConfigFile], known: dict[str, dict[str, ConfigOption]]
+) -> tuple[Defaults, tuple[str, ...]]:
+    """Return the defaults of each command from configuration files, and warnings about what is ignored.
 
     Top-level keys apply to every command with such an option. Keys in a table apply to the command that the table names
     ([metrics.set] for `metrics set`). Raises UsageError with the file's name for invalid TOML, for keys that no command
-    has, and for values of a wrong type.
+    has, and for values of a wrong type; in a file that is not trusted they are ignored.
     """
-    defaults: dict[str, dict[str, Any]] = {name: {} for name in known}
-    for path in reversed(config_files()):
-        if not path.is_file():
-            continue
-        for key, value in _parse_toml(path).items():
-            if isinstance(value, dict):
-                inner = {k: v for k, v in value.items() if isinstance(v, dict) and f"{key} {k}" in known}
-                for name, options in inner.items():
-                    _merge(defaults, path, [f"{key} {name}"], options, known)
-                _merge(defaults, path, [key], {k: v for k, v in value.items() if k not in inner}, known)
-            else:
-                commands = [name for name, names in known.items() if key.replace("-", "_") in names]
-                if not commands:
-                    raise UsageError(f"no command has an option {key!r}", path=str(path))
-                _merge(defaults, path, commands, {key: value}, known)
-    return _nested(defaults)
+    defaults: Defaults = {name: {} for name in known}
+    warnings: list[str] = []
+    for file in files:
+        if file.trusted:
+            for commands, key, value in _settings(_parse_toml(file.path), file.path, known):
+                _set(defaults, commands, key, value, file.path, known)
+        else:
+            warnings += _take_harmless(defaults, file.path, known)
+    return _nested(defaults), tuple(warnings)
 
 
-def _nested(defaults: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _take_harmless(defaults: Defaults, path: str, known: dict[str, dict[str, ConfigOption]]) -> list[str]:
+    """Take the harmless options of a file that is not trusted; return warnings about the others."""
+    refused: dict[str, None] = {}
+    faults: list[str] = []
+    try:
+        for commands, key, value in _settings(_parse_toml(path), path, known):
+            try:
+                if key.replace("_", "-") in _HARMLESS:
+                    _set(defaults, commands, key, value, path, known)
+                else:
+                    refused[key] = None
+            except UsageError as error:
+                faults.append(f"{error}; ignored")
+    except UsageError as error:
+        faults.append(f"{error}; the file is ignored")
+    if refused:
+        names = ", ".join(repr(name) for name in list(refused)[:5]) + (", ..." if len(refused) > 5 else "")
+        faults.append(
+            f"{path}: {names} ignored: a file in the current directory can only set {', '.join(_HARMLESS)}; "
+            f"to use all of it, give --config {path}"
+        )
+    return faults
+
+
+def _settings(
+    document: dict[str, Any], path: str, known: dict[str, dict[str, ConfigOption]]
+) -> list[tuple[list[str], str, Any]]:
+    """Return the settings of a file: the commands, the key and the value of each.
+
+    Raises UsageError when no command has a top-level key.
+    """
+    settings: list[tuple[list[str], str, Any]] = []
+    for key, value in document.items():
+        if isinstance(value, dict):
+            for name, item in value.items():
+                if isinstance(item, dict) and f"{key} {name}" in known:
+                    settings += [([f"{key} {name}"], k, v) for k, v in item.items()]
+                else:
+                    settings.append(([key], name, item))
+        else:
+            commands = [name for name, names in known.items() if key.replace("-", "_") in names]
+            if not commands:
+                raise UsageError(f"no command has an option {key!r}", path=path)
+            settings.append((commands, key, value))
+    return settings
+
+
+def _set(
+    defaults: Defaults,
+    commands: list[str],
+    key: str,
+    value: Any,
+    path: str,
+    known: dict[str, dict[str, ConfigOption]],
+) -> None:
+    for command in commands:
+        option = known.get(command, {}).get(key.replace("-", "_"))
+        if option is None:
+            raise UsageError(f"the command {command!r} has no option {key!r}", path=path)
+        fault = option.fault(value)
+        if fault:
+            raise UsageError(f"{key} {fault}", path=path)
+        defaults[command][option.parameter] = value
+
+
+def _nested(defaults: Defaults) -> Defaults:
     """Return the defaults with those of `tag add` nested in `tag`, as typer expects them."""
-    nested: dict[str, dict[str, Any]] = {}
+    nested: Defaults = {}
     for command, values in defaults.items():
         group, _, name = command.rpartition(" ")
         if group:
@@ -115,33 +243,19 @@ def _nested(defaults: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return nested
 
 
-def _parse_toml(path: Path) -> dict[str, Any]:
+def _parse_toml(path: str) -> dict[str, Any]:
     import tomllib
 
+    from edl_ckpt.core.storage.regular import open_input
+
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"not a TOML file: {error}", path=str(path)) from None
-    except OSError as error:
-        raise UsageError(f"cannot be read: {error.strerror}", path=str(path)) from None
-
-
-def _merge(
-    defaults: dict[str, dict[str, Any]],
-    path: Path,
-    commands: list[str],
-    values: dict[str, Any],
-    known: dict[str, dict[str, ConfigOption]],
-) -> None:
-    for command in commands:
-        for key, value in values.items():
-            option = known.get(command, {}).get(key.replace("-", "_"))
-            if option is None:
-                raise UsageError(f"the command {command!r} has no option {key!r}", path=str(path))
-            fault = option.fault(value)
-            if fault:
-                raise UsageError(f"{key} {fault}", path=str(path))
-            defaults[command][option.parameter] = value
+        with open_input(path, "rb") as file:
+            data = file.read(_MOST_BYTES)
+        return tomllib.loads(data.decode())
+    except EdlCkptError as error:
+        raise UsageError(f"cannot be read: {error.message}", path=path) from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"not a TOML file: {error}", path=path) from None
 
 
 def wants_json(arguments: list[str]) -> bool:

@@ -17,6 +17,7 @@ import typer
 
 from edl_ckpt.cli.help import COMMON_OPTIONS
 from edl_ckpt.cli.output import Output, default_location, reported_errors
+from edl_ckpt.cli.secrets import exposed, hide_options
 from edl_ckpt.cli.text import parse_duration, parse_size
 from edl_ckpt.core.errors import UsageError
 
@@ -69,6 +70,10 @@ _COMMON: dict[str, Any] = {
     "quiet": Annotated[bool, _shared_option("--quiet", "-q", help="Print no warnings and no progress.")],
     "verbose": Annotated[bool, _shared_option("--verbose", "-v", help="Print more details on stderr.")],
     "no_color": Annotated[bool, _shared_option("--no-color", help="Print no colours; NO_COLOR does the same.")],
+    "config": Annotated[
+        str | None,
+        _shared_option(metavar="FILE", help="Take defaults of options from this file, and from no other."),
+    ],
     "storage_option": Annotated[
         list[str] | None,
         _shared_option(metavar="KEY=VALUE", help="An option for S3 or fsspec; may be repeated."),
@@ -223,8 +228,11 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
     def command(**values: Any) -> None:
         out = Output()
         with reported_errors(out):
-            out.defaulted = _defaulted(values.pop(_CONTEXT), values)
+            context = values.pop(_CONTEXT)
+            out.defaulted = _defaulted(context, values)
             _configure(out, values)
+            for warning in context.obj or ():  # of the configuration files
+                out.warn(warning)
             for name, bundle in bundles.items():
                 values[name] = bundle(**{field.name: values.pop(field.name) for field in fields(bundle)})
             function(out, **values)
@@ -233,7 +241,7 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
     for p in own:
         parameters += _spread(hints[p.name]) if p.name in bundles else [p.replace(annotation=hints[p.name])]
     for name, annotation in _COMMON.items():
-        default = None if name == "storage_option" else False
+        default = None if name in {"config", "storage_option"} else False
         parameters.append(inspect.Parameter(name, _KEYWORD_ONLY, default=default, annotation=annotation))
     parameters.append(inspect.Parameter(_CONTEXT, _KEYWORD_ONLY, annotation=typer.Context))
     parameters = [p.replace(kind=_KEYWORD_ONLY) for p in parameters]
@@ -256,6 +264,10 @@ def _configure(out: Output, values: dict[str, Any]) -> None:
     out.json, out.quiet, out.verbose = common["json"], common["quiet"], common["verbose"]
     out.no_color, out.csv = common["no_color"], values.pop("csv", False)
     out.storage_options = parse_pairs(common["storage_option"] or [])
+    hide_options(out.storage_options)
+    warning = None if "storage_option" in out.defaulted else exposed(out.storage_options)
+    if warning:
+        out.warn(warning)
     out.start_log()
 
 

@@ -57,7 +57,9 @@ def prune_command(
         str,
         typer.Option(metavar="DURATION", help="With --purge: only versions that have been in the trash for longer."),
     ] = "0s",
-    plan_out: Annotated[str | None, typer.Option(metavar="FILE", help="Write the plan to FILE, for --apply.")] = None,
+    plan_out: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the plan to FILE, for --apply. Deletes only with --yes.")
+    ] = None,
     apply: Annotated[str | None, typer.Option(metavar="FILE", help="Execute a plan."), o.CommandLineOnly()] = None,
     grace: o.Grace = "10m",
     lock_wait: o.LockWait = "10s",
@@ -66,7 +68,8 @@ def prune_command(
 
     The plan gives the reason for each version. Even without a rule, prune keeps the newest complete version, newer
     ones, tagged ones, and ones that are still being written; --all and --drop-tag change that. Several locations are
-    the trials of one experiment. On a terminal the command asks before it deletes; in a script it does not.
+    the trials of one experiment. On a terminal the command asks before it deletes; in a script it does not. With
+    --plan-out it deletes only if --yes is on the command line too.
 
     Destructive options (--all, --delete, --purge, --drop-tag, --apply) can only be given on the command line.
     """
@@ -83,12 +86,13 @@ def prune_command(
         raise UsageError("--apply takes locations and rules from its plan; do not give others")
     places = [out.location(text) for text in locations or [""]]
     age = parse_duration(older_than)
-    asks = not (yes or dry_run) and sys.stdin.isatty() and sys.stderr.isatty()
+    planned = dry_run or bool(plan_out and not (apply or (yes and "yes" not in out.defaulted)))
+    asks = not (yes or planned) and sys.stdin.isatty() and sys.stderr.isatty()
     review = partial(_review, out, max_delete=max_delete, plan_out=plan_out)
     confirm = partial(_confirm, out, trash=trash) if asks else None
     planning: dict[str, Any] = {"guards": guards, "purge_older_than_seconds": age if purge else None}
     acting: dict[str, Any] = {"trash": trash, "confirm": confirm, **o.locking(out, lock_wait)}
-    if not (apply or dry_run):
+    if not (apply or planned):
         _show(out, prune(places, policy, review=review, **planning, **acting), brief=asks)
         return
     if apply:
@@ -96,7 +100,9 @@ def prune_command(
     else:
         plan = plan_prune(places, policy, **planning)
     review(plan)
-    _show(out, plan if dry_run else execute_prune(plan, **acting), brief=asks)
+    _show(out, plan if planned else execute_prune(plan, **acting), brief=asks)
+    if planned and plan_out:
+        out.say(f"to carry out the plan: edl-ckpt prune --apply {plan_out}")
 
 
 def _review(out: Output, plan: PrunePlan, *, max_delete: int | None, plan_out: str | None) -> None:

@@ -9,16 +9,36 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-_LOCAL_SCHEMES = frozenset({"", "file", "local"})
+from edl_ckpt.core.errors import UsageError
+
+_LOCAL_SCHEMES: Final = frozenset({"", "file", "local"})
+
+
+def check_no_password(url: str) -> None:
+    """Raise UsageError, which does not repeat the URL, when it contains a password or a secret key.
+
+    A URL is printed, and written into plans and journals. `s3://arn:...` and a port are no passwords.
+
+    >>> check_no_password("s3://bucket/run@100"), check_no_password("ftp://host:21/run")
+    (None, None)
+    """
+    for rest in url.split("://")[1:]:  # `zip://a::s3://...` has two
+        host, colon, word = rest.partition("/")[0].rpartition("]")[2].partition(":")
+        if colon and host != "arn" and not word.isdigit() and not rest.startswith(":"):
+            raise UsageError(
+                "a URL must not contain a password or a secret key",
+                hint="give it in the environment (AWS_SECRET_ACCESS_KEY), in a profile, or in the storage options of "
+                "your own edl-ckpt.toml",
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
     """A checkpoint_dir, or another place on storage: `url` is a path or any fsspec URL.
 
-    `options` go to S3 or fsspec and mean nothing on a local path.
+    `options` go to S3 or fsspec and mean nothing on a local path. Raises UsageError for a URL with a password in it.
 
     >>> Location("s3://bucket/run", {"secret": "hidden"})
     Location(url='s3://bucket/run')
@@ -26,6 +46,9 @@ class Location:
 
     url: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+
+    def __post_init__(self) -> None:
+        check_no_password(self.url)
 
     @staticmethod
     def of(place: Location | str | os.PathLike[str]) -> Location:

@@ -116,7 +116,8 @@ def test_inspect_bad(case: str, code: int) -> None:
 def test_verify_document() -> None:
     """`verify --json` has the promised keys; findings end with 3, and warnings do only with --strict."""
     result = document("verify", GOLDEN / "bad/swapped-shards", code=3)
-    assert list(result) == ["schema", "ref", "ok", "level", "findings", "fingerprint", "bytes_read", "sealed"]
+    promised = ["schema", "ref", "ok", "level", "findings", "fingerprint", "bytes_read", "sealed"]
+    assert list(result) == [*promised, "shards", "shards_read", "ids_read"]
     assert result["ok"] is False
     keys = ["severity", "code", "shard", "path", "subject", "offset", "message", "hint"]
     assert list(result["findings"][0]) == keys
@@ -257,22 +258,27 @@ def test_hostile_names(tmp_path: Path) -> None:
 
 
 def test_environment_and_config(tmp_path: Path) -> None:
-    """The command line wins over the environment, that over edl-ckpt.toml; unknown keys are code 2, naming the file."""
-    (tmp_path / "edl-ckpt.toml").write_text("json = true\n[reshard]\nps = 3\n")
-    done = edl("list", GOLDEN / "multi", cwd=tmp_path)
+    """The command line wins over the environment, that over the file; unknown keys are code 2, naming the file."""
+    config = tmp_path / "night.toml"
+    config.write_text("json = true\n[reshard]\nps = 3\n")
+    done = edl("list", GOLDEN / "multi", "--config", config)
     assert json.loads(done.stdout)["schema"] == "edl-ckpt/list/1"
-    planned = edl("reshard", GOLDEN / "multi", "--dry-run", cwd=tmp_path)
-    assert json.loads(planned.stdout)["to_ps"] == 3
-    planned = edl("reshard", GOLDEN / "multi", "--dry-run", cwd=tmp_path, EDL_CKPT_PS="5")
-    assert json.loads(planned.stdout)["to_ps"] == 5
-    planned = edl("reshard", GOLDEN / "multi", "--dry-run", "--ps", "7", cwd=tmp_path, EDL_CKPT_PS="5")
-    assert json.loads(planned.stdout)["to_ps"] == 7
-    assert json.loads(edl("list", cwd=tmp_path, EDL_CKPT_DIR=str(GOLDEN / "multi")).stdout)["locations"][0]["versions"]
+
+    def planned(*arguments: str, **env: str) -> int:
+        done = edl("reshard", GOLDEN / "multi", "--dry-run", *arguments, cwd=None, EDL_CKPT_CONFIG=str(config), **env)
+        ps: int = json.loads(done.stdout)["to_ps"]
+        return ps
+
+    assert planned() == 3
+    assert planned(EDL_CKPT_PS="5") == 5
+    assert planned("--ps", "7", EDL_CKPT_PS="5") == 7
+    listed = edl("list", "--config", config, EDL_CKPT_DIR=str(GOLDEN / "multi"))
+    assert json.loads(listed.stdout)["locations"][0]["versions"]
     for text in ("jsn = true\n", "not toml", "[nothing]\nx = 1\n"):
-        (tmp_path / "edl-ckpt.toml").write_text(text)
-        done = edl("list", GOLDEN / "multi", cwd=tmp_path)
+        config.write_text(text)
+        done = edl("list", GOLDEN / "multi", f"--config={config}")
         assert done.returncode == 2
-        assert "edl-ckpt.toml" in done.stderr
+        assert "night.toml" in done.stderr
 
 
 def test_closed_pipe() -> None:

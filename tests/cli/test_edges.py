@@ -140,8 +140,10 @@ def test_bar_is_taken_away() -> None:
 )
 def test_wrong_configuration(line: str, what: str, tmp_path: Path) -> None:
     """A wrong type or an unknown key is code 2, naming the file and the key, though the command line overrules it."""
-    (tmp_path / "edl-ckpt.toml").write_text(line + "\n")
-    done = edl("reshard", GOLDEN / "multi", "--ps", "2", "--workers", "1", "--dry-run", cwd=tmp_path)
+    (tmp_path / "edl-ckpt").mkdir()
+    (tmp_path / "edl-ckpt" / "edl-ckpt.toml").write_text(line + "\n")
+    arguments = ("reshard", GOLDEN / "multi", "--ps", "2", "--workers", "1", "--dry-run")
+    done = edl(*arguments, XDG_CONFIG_HOME=str(tmp_path))
     assert done.returncode == 2
     assert f"edl-ckpt.toml: {what}" in done.stderr
     assert done.stdout == ""
@@ -151,8 +153,8 @@ def test_options_have_their_command_line_name_everywhere(tmp_path: Path) -> None
     """`--all` is EDL_CKPT_ALL in the environment and `all` in the file."""
     by_environment = edl("verify", GOLDEN / "multi", "--quick", "--json", EDL_CKPT_ALL="1")
     assert json.loads(by_environment.stdout)["schema"] == "edl-ckpt/verify-all/1"
-    (tmp_path / "edl-ckpt.toml").write_text('storage-option = ["a=b"]\n[verify]\nall = true\nquick = true\n')
-    by_file = edl("verify", GOLDEN / "multi", "--json", cwd=tmp_path)
+    (tmp_path / "a.toml").write_text('storage-option = ["a=b"]\n[verify]\nall = true\nquick = true\n')
+    by_file = edl("verify", GOLDEN / "multi", "--json", "--config", "a.toml", cwd=tmp_path)
     assert by_file.stdout == by_environment.stdout
 
 

@@ -88,19 +88,19 @@ def test_prune_failures(run: Path, arguments: list[str], code: int) -> None:
 
 
 def test_settings(run: Path) -> None:
-    """keep_checkpoint_max comes from the command line, the environment, edl-ckpt.toml, the location, in this order."""
+    """keep_checkpoint_max comes from the command line, the environment, a file, the location, in this order."""
     assert document("policy", "set", run, "--keep", "3")["words"] == ["the latest 3"]
 
     def deletes(*arguments: str, **env: str) -> int:
-        done = edl("prune", run, "--dry-run", "--json", *arguments, cwd=run.parent, **env)
+        done = edl("prune", run, "--dry-run", "--json", *arguments, cwd=None, **env)
         return sum(e["action"] == "delete" for e in json.loads(done.stdout)["plan"])
 
     assert deletes() == 0
-    (run.parent / "edl-ckpt.toml").write_text("[prune]\nkeep = 2\n")
-    assert deletes() == 1
-    assert deletes(EDL_CKPT_KEEP="1") == 2
-    assert deletes("--keep", "0", EDL_CKPT_KEEP="1") == 0
-    (run.parent / "edl-ckpt.toml").unlink()
+    config = run.parent / "edl-ckpt.toml"
+    config.write_text("[prune]\nkeep = 2\n")
+    assert deletes(EDL_CKPT_CONFIG=str(config)) == 1
+    assert deletes(EDL_CKPT_CONFIG=str(config), EDL_CKPT_KEEP="1") == 2
+    assert deletes("--keep", "0", EDL_CKPT_CONFIG=str(config), EDL_CKPT_KEEP="1") == 0
     assert document("policy", "show", run)["policy"]["rules"] == [{"rule": "latest", "count": 3}]
     assert document("policy", "clear", run)["policy"] is None
     assert edl("prune", run).returncode == 2
@@ -113,7 +113,7 @@ def test_dangerous_options_are_asked_for(run: Path) -> None:
     done = edl("prune", run, "--keep-best", "0", "--metric", "auc", "--json", "--dry-run", **env)  # type: ignore[arg-type]
     assert [e["version"] for e in json.loads(done.stdout)["plan"] if e["action"] == "keep"] == [20, 100]
     (run.parent / "edl-ckpt.toml").write_text("[prune]\nall = true\n")
-    done = edl("prune", run, "--keep", "1", cwd=run.parent)
+    done = edl("prune", run, "--keep", "1", "--config", run.parent / "edl-ckpt.toml")
     assert (done.returncode, "edl-ckpt.toml" in done.stderr) == (2, True)
 
 
@@ -153,6 +153,19 @@ def test_plan_file(run: Path) -> None:
     for text in ("{", "[]", '{"schema": "edl-ckpt/prune-plan/1"}'):
         plan.write_text(text)
         assert edl("prune", "--apply", plan).returncode == 2
+
+
+def test_a_plan_that_is_written_is_not_carried_out(run: Path) -> None:
+    """13.14: --plan-out deletes nothing, in a script either, unless --yes is on the same command line."""
+    plan = run.parent / "plan.json"
+    done = edl("prune", run, "--keep", "1", "--plan-out", plan, EDL_CKPT_YES="1")
+    assert (done.returncode, done.stderr) == (0, f"to carry out the plan: edl-ckpt prune --apply {plan}\n")
+    assert "Nothing was deleted." in done.stdout
+    assert document("prune", run, "--keep", "1", "--plan-out", str(plan))["applied"] is False
+    assert numbers(run) == [9, 15, 20, 100]
+    assert document("prune", run, "--keep", "1", "--plan-out", str(plan), "--yes")["deleted"] == 2
+    assert numbers(run) == [20, 100]
+    assert json.loads(plan.read_text())["schema"] == "edl-ckpt/prune-plan/1"
 
 
 def answer_prompt(run: Path, answer: str) -> int:
