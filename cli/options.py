@@ -161,6 +161,19 @@ class RuleOptions:
             yield retention.ExperimentBest(self.keep_experiment_best, metric, self.mode)
 
 
+ForceSeal = Annotated[
+    bool,
+    typer.Option("--force", help="Go on although the version does not match its seal; the new seal records it."),
+    CommandLineOnly(),
+]
+
+
+def warn_of_seal(out: Output, version: Version) -> None:
+    """Warn of a version that does not match its seal, in commands that only look at it."""
+    if version.seal_fault:
+        out.warn(f"{version.ref}: does not match its seal: {version.seal_fault}")
+
+
 def resolve_ref(ref: str | None, out: Output, *, to_change: bool = False) -> Version:
     """Return the version that a reference on the command line names, by default the newest complete one.
 

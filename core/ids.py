@@ -31,3 +31,13 @@ def new_id() -> str:
 def host_name() -> str:
     """Return this host and its `kernel_id` in letters, digits and underscores, as names contain it."""
     return re.sub(r"[^A-Za-z0-9]", "_", os.uname().nodename)[:64] + "_" + kernel_id()
+
+
+def user_name() -> str:
+    """Return the user whose rights this process has, by name where the system knows one, and this host."""
+    import pwd
+
+    user = str(os.geteuid())
+    with suppress(KeyError):
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    return f"{user}@{os.uname().nodename}"

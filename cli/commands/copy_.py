@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.options import DryRun, LockWait, Workers, parsed_ref, resolve_ref
+from edl_ckpt.cli.options import DryRun, ForceSeal, LockWait, Workers, parsed_ref, resolve_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration
 from edl_ckpt.core.errors import UsageError
@@ -33,6 +33,7 @@ def copy_command(
     ] = None,
     dry_run: DryRun = False,
     workers: Workers = None,
+    force: ForceSeal = False,
     lock_wait: LockWait = "10s",
 ) -> None:
     """Copy versions to another location, with proof.
@@ -49,7 +50,7 @@ def copy_command(
         raise UsageError("expected [REF] LOCATION; the copy has the same version number")
     source = words[0] if len(words) == 2 else None
     versions = _versions(source, out, since=since, every=every)
-    plan = plan_copy(versions, out.location(words[-1]))
+    plan = plan_copy(versions, out.location(words[-1]), force=force)
     for warning in plan.warnings:
         out.warn(warning)
     if dry_run:

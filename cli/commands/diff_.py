@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.options import Csv, Workers, resolve_ref
+from edl_ckpt.cli.options import Csv, Workers, resolve_ref, warn_of_seal
 from edl_ckpt.cli.output import Output
 from edl_ckpt.core.errors import UsageError
 
@@ -39,9 +39,11 @@ def diff_command(
         raise UsageError(f"tolerance must be 0 or more, got {tolerance}")
     if rows and not (out.json or out.csv):
         raise UsageError("--rows can only be used with --json or --csv")
+    versions = resolve_ref(a, out), resolve_ref(b, out)
+    for version in versions:
+        warn_of_seal(out, version)
     result = diff_versions(
-        resolve_ref(a, out),
-        resolve_ref(b, out),
+        *versions,
         tolerance=tolerance,
         top=top,
         rows=rows,

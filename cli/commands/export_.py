@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.options import looks_like_ref, resolve_ref
+from edl_ckpt.cli.options import CommandLineOnly, looks_like_ref, resolve_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_size
 from edl_ckpt.core.errors import UsageError
@@ -57,6 +57,11 @@ def export_command(
         str | None, typer.Option(metavar="SIZE", help="safetensors: split into files of at most SIZE, with an index.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing OUTPUT.")] = False,
+    ignore_seal: Annotated[
+        bool,
+        typer.Option("--ignore-seal", help="Go on although the version does not match its seal."),
+        CommandLineOnly(),
+    ] = False,
 ) -> None:
     """Write a version in a format other tools read.
 
@@ -79,6 +84,7 @@ def export_command(
         limit=limit,
         max_shard_bytes=parse_size(max_shard_size) if max_shard_size else None,
         force=force,
+        ignore_seal=ignore_seal,
         reporter=out.reporter(),
     )
     out.show(lambda: render_export.document(result), lambda: render_export.human(result))

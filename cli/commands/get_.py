@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.options import Csv, Ref, resolve_ref
+from edl_ckpt.cli.options import Csv, Ref, resolve_ref, warn_of_seal
 from edl_ckpt.cli.output import Output
 from edl_ckpt.core.errors import UsageError
 
@@ -52,6 +52,7 @@ def get_command(
     if (table is None) == (variable is None) or (variable and (ids or ids_file or nearest)):
         raise UsageError("expected --table NAME with --id or --ids-file, or --variable NAME alone")
     version = resolve_ref(ref, out)
+    warn_of_seal(out, version)
     if variable is not None:
         _show_variable(out, version, variable, npy)
         return

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.options import Layout, LockWait, asked_layout, parsed_ref
+from edl_ckpt.cli.options import ForceSeal, Layout, LockWait, asked_layout, parsed_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration
 from edl_ckpt.core.errors import UsageError
@@ -32,6 +32,7 @@ def import_command(
         typer.Option("--map", metavar="FILE", help="A TOML file: [rename] old = 'new'; [tables.NAME] ids, vectors."),
     ] = None,
     layout: Layout = None,
+    force: ForceSeal = False,
     lock_wait: LockWait = "10s",
 ) -> None:
     """Make a version from arrays of other tools.
@@ -56,6 +57,6 @@ def import_command(
         raise UsageError("--map cannot be used with a checkpoint, which has names of its own")
     else:
         result = import_checkpoint(
-            checkpoint, ref.location, ref.version, ps, layout=layout, wait_seconds=wait, reporter=reporter
+            checkpoint, ref.location, ref.version, ps, layout=layout, force=force, wait_seconds=wait, reporter=reporter
         )
     out.show(lambda: render_import.document(result), lambda: render_import.human(result))

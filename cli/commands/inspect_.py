@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.options import Ref, resolve_ref
+from edl_ckpt.cli.options import Ref, resolve_ref, warn_of_seal
 from edl_ckpt.cli.output import Output
 
 
@@ -37,6 +37,7 @@ def inspect_command(
     from edl_ckpt.core.words import missing_shards
 
     version = resolve_ref(ref, out)
+    warn_of_seal(out, version)
     with open_checkpoint(version, partial=True) as checkpoint:
         whole = summarize(version, checkpoint.shards)
         summary = select(whole, shard=shard, table=table, variable=variable)

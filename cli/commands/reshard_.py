@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.options import DryRun, LockWait, Ref, Workers, asked_layout, resolve_ref
+from edl_ckpt.cli.options import DryRun, ForceSeal, LockWait, Ref, Workers, asked_layout, resolve_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration, parse_size
 
@@ -37,6 +37,7 @@ def reshard_command(
         ),
     ] = None,
     keep_old: Annotated[bool, typer.Option("--keep-old", help="Keep the old shards in the trash.")] = False,
+    force: ForceSeal = False,
     lock_wait: LockWait = "10s",
 ) -> None:
     """Change a version's number of parameter servers.
@@ -57,6 +58,7 @@ def reshard_command(
         layout=asked_layout(out, layout, where),
         workers=workers,
         max_memory_bytes=parse_size(max_memory) if max_memory else None,
+        force=force,
         reporter=out.reporter(),
     )
     for warning in (*plan.warnings, *settings.warnings):
@@ -67,5 +69,5 @@ def reshard_command(
         )
         return
     wait = parse_duration(lock_wait)
-    result = execute_reshard(plan, settings, keep_old=keep_old, wait_seconds=wait, reporter=out.reporter())
+    result = execute_reshard(plan, settings, keep_old=keep_old, force=force, wait_seconds=wait, reporter=out.reporter())
     out.show(lambda: render_reshard.document(result), lambda: render_reshard.human(result))

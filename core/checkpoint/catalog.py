@@ -14,22 +14,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from edl_ckpt.core.errors import EdlCkptError, IncompleteError, NotFoundError, UsageError
+from edl_ckpt.core.errors import EdlCkptError, IncompleteError, NotFoundError, UnavailableError, UsageError
 from edl_ckpt.core.format import names
 from edl_ckpt.core.format.model import CheckpointRef, ForeignEntry, Listing, ShardFile, State, Version
 from edl_ckpt.core.format.names import SINGLE_FILE, Layout
+from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.metadata import (
     LocationMetadata,
     mode_of,
     rank,
     read_document,
-    read_documents,
     read_metadata,
 )
 from edl_ckpt.core.state.owner import is_abandoned, is_presumed_dead
-from edl_ckpt.core.state.paths import JOURNAL, LOCK_FILE, META_DIR, STAGE_DIR, STATE_DIR, is_resumable, seal_file
-from edl_ckpt.core.state.seal import differing_sizes, parse_seal
+from edl_ckpt.core.state.paths import JOURNAL, LOCK_FILE, META_DIR, STAGE_DIR, STATE_DIR, is_resumable
+from edl_ckpt.core.state.seal import differing_sizes, read_seal
 from edl_ckpt.core.storage import Location, LocationLike, open_store
 from edl_ckpt.core.storage.faults import Fault, storage_errors
 from edl_ckpt.core.storage.interface import Entry, Store
@@ -123,21 +123,21 @@ def _annotated(version: Version, metadata: LocationMetadata, unknown: Fault | No
 
 def _sealed(store: Store, versions: Sequence[Version]) -> dict[str, Version]:
     """Return versions that have seals, by path, with their fingerprints or the faults of their seals."""
-    names = [seal_file(v.version).rpartition("/")[2] for v in versions]
-    found: dict[str, Version] = {}
-    for version, read in zip(versions, read_documents(store, names), strict=True):
+
+    def read(version: Version) -> Version:
         try:
-            document = read()
-            if document is None:
-                continue
-            seal = parse_seal(document)
-            faults = differing_sizes(seal, version)
+            seal = read_seal(store, version.version)
+        except UnavailableError:
+            raise  # a fault of the storage, not of the seal
         except EdlCkptError as error:
-            found[version.path] = replace(version, seal_fault=error.message)
-        else:
-            fault = faults[0] if faults else ""
-            found[version.path] = replace(version, fingerprint="" if fault else seal.fingerprint, seal_fault=fault)
-    return found
+            return replace(version, seal_fault=error.message)
+        if seal is None:  # removed since the listing
+            return version
+        fault = next(iter(differing_sizes(seal, version)), "")
+        return replace(version, fingerprint="" if fault else seal.fingerprint, seal_fault=fault)
+
+    workers = REMOTE_WORKERS if store.properties.round_trips else 1
+    return {version.path: version for version in run_parallel(read, versions, workers)}
 
 
 def _half_done(location: Location, state: Iterable[Entry]) -> Iterator[str]:

@@ -19,6 +19,7 @@ WARNINGS: Final = frozenset(
         "old-generation",
         "unknown-field",
         "scan-crash",
+        "old-seal",
     }
 )
 """Finding codes that leave a version restorable; all others are errors."""

@@ -3,26 +3,31 @@
 `.edl-ckpt-0/meta-0/{version}.seal.json` contains the version's fingerprint and, for each shard, its size and the
 XXH3-128 of every chunk. Chunks begin where variables and tables begin, and are at most 4 MiB long. So a mismatch names
 the damaged variable or table, even when the shard can no longer be parsed. edl-ckpt seals everything that it writes;
-`verify --seal` seals the versions of other programs. A seal detects damage, not malice: a person who can change a shard
-can change its seal too.
+`verify --seal` seals the versions of other programs. The digest at the end covers the whole document: every field, its
+place and its value, but not white space. `history` names the times when a person said `--force` over an older seal. A
+seal detects damage, not malice: a person who can change a shard can change its seal too.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.errors import CorruptError, UnsupportedError, UsageError
 from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.state.metadata import read_document
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.storage.interface import Store
 
-SEAL_SCHEMA: Final = "edl-ckpt/seal/1"
+SEAL_SCHEMA: Final = "edl-ckpt/seal/2"
+_WITHOUT_DIGEST: Final = "edl-ckpt/seal/1"
 _SUM: Final = "xxh3-128"
+_SCHEMA = re.compile(r"edl-ckpt/seal/([1-9][0-9]{0,8})", re.ASCII)
+_FIRST_FIELDS: Final = frozenset({"schema", "version", "fingerprint", "sealed", "origin", "checksum", "shards"})
 
 
 class Chunk(NamedTuple):
@@ -48,6 +53,16 @@ class SealedShard:
 
 
 @dataclass(frozen=True, slots=True)
+class Override:
+    """A decision to go on with `--force` although a version did not match its seal: when, who, which command, why."""
+
+    when: str
+    who: str
+    command: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Seal:
     """The checksums of a version, and the time when they were made (ISO 8601)."""
 
@@ -57,6 +72,10 @@ class Seal:
     sealed: str
     origin: str = ""
     """Of a copy: the digest of the files that it was copied from (`Version.files_digest`)."""
+    history: tuple[Override, ...] = ()
+    """The decisions, the oldest first, that replaced seals of this content which did not match."""
+    has_digest: bool = field(default=True, compare=False)
+    """False for a seal of the first schema, which does not cover itself."""
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -74,6 +93,17 @@ def base_name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
+def describe_change(seal: Seal, version: Version) -> str:
+    """Return how a version's files differ from its seal, in one sentence; '' when names and sizes match."""
+    faults = differing_sizes(seal, version)
+    if not faults:
+        return ""
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    newest = max((shard.modified for shard in version.shards), default=0.0)
+    changed = datetime.fromtimestamp(newest, UTC).isoformat(timespec="seconds")
+    return f"{faults[0]}{more}; it was sealed at {seal.sealed}, and its shards were last changed at {changed}"
+
+
 def differing_sizes(seal: Seal, version: Version) -> list[str]:
     """Return how the names and sizes of a version's shards differ from its seal; nothing when they match."""
     present = {base_name(shard.path): shard.size_bytes for shard in version.shards}
@@ -89,9 +119,28 @@ def differing_sizes(seal: Seal, version: Version) -> list[str]:
 
 
 def read_seal(store: Store, version: int) -> Seal | None:
-    """Return a version's seal, None when it has none; UsageError when it is damaged."""
-    document = read_document(store, seal_file(version))
-    return None if document is None else parse_seal(document)
+    """Return a version's seal, None only when there is no such file.
+
+    Raises CorruptError for a seal that is damaged or that is of another version, UnsupportedError for a schema that is
+    newer than this program, and the errors of storage.
+    """
+    path = f"{store.location}/{seal_file(version)}"
+    try:
+        data = store.read_small(seal_file(version))
+        if data is None and store.properties.rename and os.path.lexists(store.path(seal_file(version))):
+            _damaged("not a regular file")
+        seal = None if data is None else parse_seal(_document(data))
+    except CorruptError as error:
+        raise CorruptError(error.message, code=error.code, path=path) from None
+    except UnsupportedError as error:
+        raise UnsupportedError(error.message, path=path, hint=error.hint) from None
+    except UsageError as error:  # a pipe, say
+        raise CorruptError(f"damaged seal: {error.message}", code="checksum-mismatch", path=path) from None
+    if seal is not None and seal.version != version:
+        raise CorruptError(
+            f"damaged seal: it is the seal of version {seal.version}", code="checksum-mismatch", path=path
+        )
+    return seal
 
 
 def seal_bytes(seal: Seal) -> bytes:
@@ -104,30 +153,97 @@ def seal_bytes(seal: Seal) -> bytes:
         }
         for shard in seal.shards
     ]
-    head = {"schema": SEAL_SCHEMA, "version": seal.version, "fingerprint": seal.fingerprint, "sealed": seal.sealed}
+    document: dict[str, Any] = {
+        "schema": SEAL_SCHEMA,
+        "version": seal.version,
+        "fingerprint": seal.fingerprint,
+        "sealed": seal.sealed,
+    }
     if seal.origin:
-        head["origin"] = seal.origin
-    document = {**head, "checksum": _SUM, "shards": shards}
+        document["origin"] = seal.origin
+    if seal.history:
+        document["history"] = [asdict(override) for override in seal.history]
+    document |= {"checksum": _SUM, "shards": shards}
+    document["digest"] = _digest(document)
     return (json.dumps(document, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
 
 
+def _document(data: bytes) -> dict[str, Any]:
+    """Return the JSON object in a seal's file; CorruptError for anything else, and for a key that is there twice."""
+    try:
+        document = json.loads(data, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        _damaged(f"not a JSON document ({str(error).partition(':')[0]})")
+    if not isinstance(document, dict):
+        _damaged("not a JSON object")
+    return document
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is there twice")
+    return found
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    """Return the XXH3-128 of a seal's document without its digest: JSON in ASCII, without blanks, in its own order."""
+    import xxhash
+
+    rest = {key: value for key, value in document.items() if key != "digest"}
+    return xxhash.xxh3_128_hexdigest(json.dumps(rest, separators=(",", ":")).encode("ascii"))
+
+
+def _damaged(why: str) -> NoReturn:
+    raise CorruptError(f"damaged seal: {why}", code="checksum-mismatch")
+
+
 def parse_seal(document: Mapping[str, Any]) -> Seal:
-    """Return a seal from its document; UsageError when it is damaged or has an unknown schema."""
-    if document.get("schema") != SEAL_SCHEMA or document.get("checksum") != _SUM:
-        raise UsageError(f"damaged seal: not {SEAL_SCHEMA} with {_SUM}")
+    """Return a seal from its document.
+
+    Raises CorruptError when it is damaged, UnsupportedError when its schema is newer than this program.
+    """
+    has_digest = _check_whole(document)
+    if document.get("checksum") != _SUM:
+        _damaged(f"the checksums are not {_SUM}")
     try:
         shards = tuple(
             SealedShard(str(s["name"]), int(s["size_bytes"]), tuple(_numbered(s["chunks"]))) for s in document["shards"]
         )
-        number, origin = int(document["version"]), str(document.get("origin", ""))
-        seal = Seal(number, str(document["fingerprint"]), shards, str(document["sealed"]), origin)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"damaged seal: {type(error).__name__} {error}") from None
+        seal = Seal(
+            int(document["version"]),
+            str(document["fingerprint"]),
+            shards,
+            str(document["sealed"]),
+            str(document.get("origin", "")),
+            tuple(Override(**entry) for entry in document.get("history", ())),
+            has_digest,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        _damaged(f"{type(error).__name__} {error}")
     for shard in shards:
         edges = [0, *(c.end for c in shard.chunks)]
         if [c.start for c in shard.chunks] != edges[:-1] or edges[-1] != shard.size_bytes:
-            raise UsageError(f"damaged seal: the chunks of {shard.name} do not cover it")
+            _damaged(f"the chunks of {shard.name} do not cover it")
     return seal
+
+
+def _check_whole(document: Mapping[str, Any]) -> bool:
+    """Compare a document with its digest; return False for the first schema, which has none."""
+    schema = document.get("schema")
+    known = _SCHEMA.fullmatch(schema) if isinstance(schema, str) else None
+    if schema == _WITHOUT_DIGEST and document.keys() <= _FIRST_FIELDS:
+        return False
+    fits = list(document)[-1:] == ["digest"] and document["digest"] == _digest({**document, "schema": SEAL_SCHEMA})
+    if known and int(known[1]) > int(SEAL_SCHEMA.rpartition("/")[2]) and not fits:
+        raise UnsupportedError(
+            f"the seal has the schema {schema}, which is newer than this edl-ckpt", hint="use a newer edl-ckpt"
+        )
+    if schema != SEAL_SCHEMA:  # a newer number with the digest of ours is a damaged number
+        _damaged(f"not {SEAL_SCHEMA}")
+    if not fits:
+        _damaged("its content does not have its digest")
+    return True
 
 
 def _numbered(rows: Iterable[Sequence[Any]]) -> Iterator[Chunk]:

@@ -20,6 +20,7 @@ from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint
 from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.checkpoint.sealing import batches, checksum, cut, make_seal, rereads_correctly, sums_of
 from edl_ckpt.core.checkpoint.target import check_beside
+from edl_ckpt.core.checkpoint.trust import check_trust, hint
 from edl_ckpt.core.commit import open_output
 from edl_ckpt.core.commit.interface import LockedLocation, Resume, VersionOutput, Written
 from edl_ckpt.core.commit.recovery import location_lock
@@ -37,7 +38,6 @@ from edl_ckpt.core.state.seal import (
     Seal,
     SealedShard,
     base_name,
-    differing_sizes,
     now_text,
     read_seal,
     seal_bytes,
@@ -57,6 +57,8 @@ class CopiedVersion:
     skipped: bool
     resumed_bytes: int = 0
     """The bytes of the shards that an interrupted copy had finished."""
+    forced: str | None = None
+    """Why a version did not match its seal, where `force` went on; None in every other case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ def execute_copy(
         with location_lock(plan.target, "copy", wait_seconds=wait_seconds, reporter=reporter, create=True) as place:
             for entry in (entry for entry, error in obstacles if error is None):
                 try:
-                    done.append(_bring(entry, place, workers, reporter))
+                    done.append(_bring(entry, place, workers, reporter, force=plan.force))
                     copy_metadata(entry.version, plan.target, reporter=reporter)
                 except EdlCkptError as error:
                     if len(plan.entries) == 1:
@@ -105,6 +107,11 @@ def _obstacle(entry: CopyEntry) -> EdlCkptError | None:
     """Return why a version cannot be copied, None where nothing is known against it; nothing is written or locked."""
     if entry.version.fault:
         return entry.version.fault.error()
+    if entry.doubtful is not None:
+        try:
+            check_trust(entry.doubtful)
+        except EdlCkptError as error:
+            return error
     if entry.refused:
         return RefusedError(entry.why, path=entry.to, hint=entry.hint)
     if entry.version.state is not State.COMPLETE:
@@ -115,7 +122,9 @@ def _obstacle(entry: CopyEntry) -> EdlCkptError | None:
     return None
 
 
-def _bring(entry: CopyEntry, place: LockedLocation, workers: int | None, reporter: Reporter) -> CopiedVersion:
+def _bring(
+    entry: CopyEntry, place: LockedLocation, workers: int | None, reporter: Reporter, *, force: bool
+) -> CopiedVersion:
     """Make sure that a version is at the target: it is there, is there unsealed, or is copied."""
     if entry.skipped:
         text = entry.version.fingerprint
@@ -124,26 +133,32 @@ def _bring(entry: CopyEntry, place: LockedLocation, workers: int | None, reporte
             text = seal.fingerprint if seal is not None else ""
         return CopiedVersion(entry.version.ref, entry.to, entry.version.size_bytes, text, skipped=True)
     if entry.there is not None:
-        return _seal_twin(entry, entry.there, workers, reporter)
+        return _seal_twin(entry, entry.there, workers, reporter, force=force)
     for layout in layouts_among([base_name(entry.version.path)]):
         check_beside(place.location, layout, entry.beside)
-    return _Copy(entry.version, place, workers, reporter).run(entry.to)
+    return _Copy(entry.version, place, workers, reporter, force=force).run(entry.to)
 
 
-def _seal_twin(entry: CopyEntry, there: Version, workers: int | None, reporter: Reporter) -> CopiedVersion:
+def _seal_twin(
+    entry: CopyEntry, there: Version, workers: int | None, reporter: Reporter, *, force: bool
+) -> CopiedVersion:
     """Seal an unsealed version at the target, as a copy killed at its end leaves it, if its bytes are equal."""
     workers = default_workers(remote=True) if workers is None else workers
+    trust, old = (check_trust(v, force=force, reporter=reporter) for v in (entry.version, there))
     with open_checkpoint(entry.version) as source, open_checkpoint(there) as target:
         one, two = (make_seal(c, "", workers=workers, reporter=reporter) for c in (source, target))
         if one.shards != two.shards:
             raise RefusedError("exists there already with other content", path=entry.to, hint="nothing was changed")
         reporter.start("proving", there.size_bytes)
         text = fingerprint_checkpoint(target, workers=workers, reporter=reporter).text
+        trust.confirm(text)
+        old.confirm(text)
         source.check_unchanged()
         target.check_unchanged()
-    seal = replace(two, fingerprint=text, origin=entry.version.files_digest)
+    trust.why = trust.why or old.why
+    seal = trust.sign(replace(two, fingerprint=text, origin=entry.version.files_digest), "copy")
     open_store(there.location).write_small(seal_file(there.version), seal_bytes(seal))
-    return CopiedVersion(entry.version.ref, entry.to, there.size_bytes, text, skipped=True)
+    return CopiedVersion(entry.version.ref, entry.to, there.size_bytes, text, skipped=True, forced=trust.forced)
 
 
 @dataclass(slots=True)
@@ -168,16 +183,17 @@ class _Shard:
 class _Copy:
     """The copy of one version."""
 
-    def __init__(self, version: Version, place: LockedLocation, workers: int | None, reporter: Reporter) -> None:
+    def __init__(
+        self, version: Version, place: LockedLocation, workers: int | None, reporter: Reporter, *, force: bool
+    ) -> None:
         self.version = version
         self.place = place
         self.reporter = reporter
         self.workers = default_workers(remote=_is_far(version.location) or _is_far(place.location))
         if workers is not None:
             self.workers = workers
-        store = open_store(version.location)
-        seal = read_seal(store, version.version) if version.fingerprint else None
-        self.seal = seal if seal is not None and not differing_sizes(seal, version) else None
+        self.trust = check_trust(version, force=force, reporter=reporter)
+        self.seal = self.trust.seal
 
     def run(self, to: str) -> CopiedVersion:
         """Read, write, prove, publish."""
@@ -197,7 +213,8 @@ class _Copy:
 
                 output.publish(prove)
         resumed = sum(shards[index].size_bytes for index in output.resumed)
-        return CopiedVersion(self.version.ref, to, self.version.size_bytes, made[0].fingerprint, False, resumed)
+        size, text = self.version.size_bytes, made[0].fingerprint
+        return CopiedVersion(self.version.ref, to, size, text, False, resumed, self.trust.forced)
 
     def _shards(self, source: Checkpoint) -> list[_Shard]:
         sealed = {} if self.seal is None else {shard.name: shard for shard in self.seal.shards}
@@ -249,12 +266,14 @@ class _Copy:
                 total = checksum(inside.data)
             if self.seal is not None and total != chunk.sum:
                 what = f"{chunk.kind} {chunk.name!r}" if chunk.kind else "the header"
-                raise CorruptError(
-                    f"chunk {chunk.number} of {what} does not match its seal",
-                    code="checksum-mismatch",
-                    path=shard.reader.path,
-                    offset=chunk.start,
-                    hint=f"try: edl-ckpt verify {self.version.ref} --deep",
+                self.trust.overrule(
+                    CorruptError(
+                        f"chunk {chunk.number} of {what} does not match its seal",
+                        code="checksum-mismatch",
+                        path=shard.reader.path,
+                        offset=chunk.start,
+                        hint=hint(self.version),
+                    )
                 )
             shard.sums[first + number] = total
         sink.write(start, data.data)
@@ -269,19 +288,15 @@ class _Copy:
         with self._open_written(written) as target:
             if not written.verified:
                 self._compare(sealed, target)
-            text = self.seal.fingerprint if self.seal is not None and written.verified else ""
+            text = self.seal.fingerprint if self.seal is not None and written.verified and not self.trust.why else ""
             if not text:  # of the nearer one: they are equal by now
                 both_far = _is_far(target.version.location) and _is_far(source.version.location)
                 nearer = source if _is_far(target.version.location) and not both_far else target
                 self.reporter.start("proving", self.version.size_bytes)
                 text = fingerprint_checkpoint(nearer, workers=self.workers, reporter=self.reporter).text
-        if self.seal is not None and text != self.seal.fingerprint:
-            raise EdlCkptError(
-                "the copy does not have the fingerprint of its seal; nothing was published",
-                path=self.version.path,
-                hint=f"try: edl-ckpt verify {self.version.ref} --deep",
-            )
-        return Seal(self.version.version, text, sealed, now_text(), self.version.files_digest)
+        self.trust.confirm(text)
+        seal = Seal(self.version.version, text, sealed, now_text(), self.version.files_digest)
+        return self.trust.sign(seal, "copy")
 
     @staticmethod
     def _open_written(written: Written) -> Checkpoint:

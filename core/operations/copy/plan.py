@@ -34,6 +34,8 @@ class CopyEntry:
     """The layouts of the versions at the target, and of those that are copied before."""
     there: Version | None = None
     """An unsealed version at the target with the same names and sizes: sealed if its bytes are equal, else refused."""
+    doubtful: Version | None = None
+    """A refused version whose seal is damaged or does not match: the source, or the version at the target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class CopyPlan:
     target: Location
     entries: tuple[CopyEntry, ...]
     warnings: tuple[str, ...] = ()
+    force: bool = False
+    """True to copy versions that do not match their seals; the seal of the copy records it."""
 
     @property
     def size_bytes(self) -> int:
@@ -50,10 +54,11 @@ class CopyPlan:
         return sum(e.version.size_bytes for e in self.entries if not (e.skipped or e.refused))
 
 
-def plan_copy(versions: Sequence[Version], target: LocationLike) -> CopyPlan:
+def plan_copy(versions: Sequence[Version], target: LocationLike, *, force: bool = False) -> CopyPlan:
     """Return what copying versions to a location does; of several versions only the complete ones are copied.
 
-    An unreadable version is in the plan, and fails when the plan is executed.
+    An unreadable version is in the plan, and fails when the plan is executed. So does a version with a seal that is
+    damaged or does not match, at the source or at the target, unless `force` is set.
 
     Raises UsageError when the target is the location of a version, NotFoundError when it is no directory.
     """
@@ -69,11 +74,12 @@ def plan_copy(versions: Sequence[Version], target: LocationLike) -> CopyPlan:
     entries: list[CopyEntry] = []
     beside = layouts_among([base_name(v.path) for v in existing])
     for version in wanted:
-        entry = _entry(version, where, [e for e in existing if e.version == version.version], store, beside)
+        there = [e for e in existing if e.version == version.version]
+        entry = _doubtful(version, where, there, force=force) or _entry(version, where, there, store, beside)
         entries.append(entry)
         if not entry.refused:
             beside |= layouts_among([base_name(version.path)])
-    return CopyPlan(where, tuple(entries), tuple(warnings))
+    return CopyPlan(where, tuple(entries), tuple(warnings), force)
 
 
 def _list_target(where: Location) -> Listing:
@@ -83,6 +89,16 @@ def _list_target(where: Location) -> Listing:
         if where.local_path is not None and os.path.lexists(where.local_path):
             raise NotFoundError("not a directory", path=where.url) from None
         return Listing(where, ())
+
+
+def _doubtful(version: Version, target: Location, existing: Sequence[Version], *, force: bool) -> CopyEntry | None:
+    """Return the refusal of a version whose seal, or whose twin's seal at the target, does not match its files."""
+    wrong = next((v for v in (version, *existing[:1]) if v.seal_fault and not v.fault), None)
+    if wrong is None or force:
+        return None
+    where = "" if wrong is version else "is there, and "
+    why = f"{where}does not match its seal: {wrong.seal_fault}"
+    return CopyEntry(version, f"{target}@{version.version}", refused=True, why=why, doubtful=wrong)
 
 
 def _entry(
@@ -123,7 +139,7 @@ def _unsealed_entry(version: Version, to: str, there: Version, store: Store) -> 
         return CopyEntry(version, to)
     if there.state is not State.COMPLETE:
         return CopyEntry(version, to, refused=True, why=f"exists there already, and is {there.state} there")
-    if _sizes(there) == _sizes(version) and not there.seal_fault:
+    if _sizes(there) == _sizes(version):
         return CopyEntry(version, to, why="is there, not sealed: will be compared", there=there)
     return CopyEntry(version, to, refused=True, why="exists there already, and is not sealed there")
 

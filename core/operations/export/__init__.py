@@ -36,6 +36,8 @@ class ExportResult:
     seconds: float
     overflowed: int
     proved: bool
+    forced: str | None = None
+    """Why the version did not match its seal, where `ignore_seal` went on; None in every other case."""
 
 
 def export_version(
@@ -47,10 +49,13 @@ def export_version(
     limit: int | None = None,
     max_shard_bytes: int | None = None,
     force: bool = False,
+    ignore_seal: bool = False,
     part_bytes: int = PART_BYTES,
     reporter: Reporter = SILENT,
 ) -> ExportResult:
     """Write a version in another format to a path or URL, where nothing may be unless `force` is given.
+
+    A version that does not match its seal is CorruptError; `ignore_seal` goes on, and the result says why it mattered.
 
     Memory is a few times `part_bytes`; an output at a URL is written to the local disk first. Raises RefusedError for a
     target that exists, or that lies among checkpoints, where ElasticDL's scan would meet it; NoSpaceError before
@@ -59,7 +64,8 @@ def export_version(
     begin = time.perf_counter()
     goal = Location.of(output)
     name = format_name or guess_format(goal.url)
-    request = ExportRequest(version, selection or Selection(), limit, max_shard_bytes, part_bytes, reporter)
+    chosen = selection or Selection()
+    request = ExportRequest(version, chosen, limit, max_shard_bytes, part_bytes, reporter, ignore_seal)
     outcome = new_format(name, request).export(goal, force=force)
     return ExportResult(
         ref=version.ref,
@@ -73,4 +79,5 @@ def export_version(
         seconds=time.perf_counter() - begin,
         overflowed=outcome.overflowed,
         proved=outcome.proved,
+        forced=outcome.forced,
     )

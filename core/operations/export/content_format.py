@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint, fingerprint_of
 from edl_ckpt.core.checkpoint.reader import open_checkpoint
+from edl_ckpt.core.checkpoint.trust import Trust, check_trust
 from edl_ckpt.core.errors import EdlCkptError, UnsupportedError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.operations.export.content import ContentReader, estimated_bytes
@@ -47,9 +48,10 @@ class ContentFormat(ABC):
 
     def export(self, goal: Location, *, force: bool) -> ExportOutcome:
         """Write the selected content to a path or URL; nothing becomes visible unless all of it is written."""
+        trust = check_trust(self.request.version, force=self.request.ignore_seal, reporter=self.request.reporter)
         self._check_dtypes()
         with open_target(goal, is_directory=self.is_directory, force=force) as target:
-            return self._export(goal, target)
+            return self._export(goal, target, trust)
 
     def lacked_dtypes(self, *, in_table: bool) -> frozenset[str]:
         """Return the names of the dtypes that tables, or dense variables, cannot have in this format."""
@@ -72,7 +74,7 @@ class ContentFormat(ABC):
                     hint="nothing was written; choose other names, another format, or for floats --dtype float32",
                 )
 
-    def _export(self, goal: Location, target: ExportTarget) -> ExportOutcome:
+    def _export(self, goal: Location, target: ExportTarget, trust: Trust) -> ExportOutcome:
         request = self.request
         remote = open_store(request.version.location).properties.round_trips
         folder = os.path.dirname(target.path) or "."
@@ -81,6 +83,7 @@ class ContentFormat(ABC):
             source = fingerprint_checkpoint(
                 checkpoint, workers=default_workers(remote=remote), reporter=request.reporter
             )
+            trust.confirm(source.text)
             metadata = _metadata(request.version, source.text)
             with ContentReader(
                 checkpoint, request.selection, metadata, folder, request.part_bytes, request.reporter
@@ -97,7 +100,7 @@ class ContentFormat(ABC):
                     hint="check the memory and the disk of this machine",
                 )
             files = target.publish()
-        return ExportOutcome(files, self._counts(content), source.text, proved, reader.overflowed)
+        return ExportOutcome(files, self._counts(content), source.text, proved, reader.overflowed, trust.forced)
 
     def _counts(self, content: ExportContent) -> ContentCounts:
         """Return the counts of the output: fewer rows than the content when rows are limited."""

@@ -101,6 +101,8 @@ class ExportRequest:
     max_shard_bytes: int | None = None
     part_bytes: int = PART_BYTES
     reporter: Reporter = SILENT
+    ignore_seal: bool = False
+    """True to go on when the version does not match its seal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,8 @@ class ExportOutcome:
     fingerprint: str
     proved: bool
     overflowed: int = 0
+    forced: str | None = None
+    """Why the version did not match its seal, where the export went on all the same."""
 
 
 class ExportFormat(Protocol):

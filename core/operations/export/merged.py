@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import ClassVar
 
 from edl_ckpt.core.errors import UsageError
@@ -47,17 +48,21 @@ class MergedCheckpoint:
                 os.rename(outcome.files[0].path, target.path)
             finally:
                 remove_tree(beside)
-            return ExportOutcome(target.publish(), outcome.counts, outcome.fingerprint, outcome.proved)
+            return replace(outcome, files=target.publish())
 
     def _merge(self, location: Location) -> ExportOutcome:
         """Write the version for one server to a checkpoint_dir; the reshard proves it."""
         reporter = self.request.reporter
-        plan, settings = prepare_reshard(self.request.version, 1, output=location, empty=ELASTICDL, reporter=reporter)
-        result = execute_reshard(plan, settings, reporter=reporter)
+        force = self.request.ignore_seal
+        plan, settings = prepare_reshard(
+            self.request.version, 1, output=location, empty=ELASTICDL, force=force, reporter=reporter
+        )
+        result = execute_reshard(plan, settings, force=force, reporter=reporter)
         variables = sum(shard.variables for shard in result.shards)
         return ExportOutcome(
             files=tuple(ExportedFile(shard.path, shard.size_bytes) for shard in result.shards),
             counts=ContentCounts(variables, len(plan.survey.tables), result.rows),
             fingerprint=result.fingerprint,
             proved=True,
+            forced=result.forced,
         )

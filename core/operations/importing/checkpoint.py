@@ -47,16 +47,17 @@ def import_checkpoint(
     ps_num: int,
     *,
     layout: str | None = None,
+    force: bool = False,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
 ) -> ImportResult:
-    """Write a version as version `number` of a location, for `ps_num` servers; errors as those of a reshard."""
+    """Write a version as version `number` of a location, for `ps_num` servers; `force` and errors as for a reshard."""
     where = Location.of(location)
     plan, settings = prepare_reshard(
-        version, ps_num, output=where, layout=layout, empty=DESIGN, number=number, reporter=reporter
+        version, ps_num, output=where, layout=layout, empty=DESIGN, number=number, force=force, reporter=reporter
     )
     for warning in (*plan.warnings, *settings.warnings):
         reporter.warn(warning)
-    done = execute_reshard(plan, settings, wait_seconds=wait_seconds, reporter=reporter)
+    done = execute_reshard(plan, settings, force=force, wait_seconds=wait_seconds, reporter=reporter)
     values = {field.name: getattr(done, field.name) for field in fields(done)}
     return ImportResult(**values | {"ref": f"{where}@{number}"})

@@ -50,6 +50,8 @@ class ImportResult:
     peak_memory_bytes: int
     fingerprint: str
     shards: tuple[TargetShard, ...]
+    forced: str | None = None
+    """Why a source that is a checkpoint did not match its seal, where `force` went on."""
 
 
 def execute_import(

@@ -26,10 +26,11 @@ from edl_ckpt.core.checkpoint.scan import (
     row_batches,
 )
 from edl_ckpt.core.checkpoint.target import TargetShard, check_beside
+from edl_ckpt.core.checkpoint.trust import check_trust
 from edl_ckpt.core.commit import open_output
 from edl_ckpt.core.commit.interface import LockedLocation, Written
 from edl_ckpt.core.commit.recovery import location_lock
-from edl_ckpt.core.errors import CorruptError, LockedError, UnsupportedError
+from edl_ckpt.core.errors import LockedError, UnsupportedError
 from edl_ckpt.core.format import bulk, placement
 from edl_ckpt.core.format.shard_layout import write_groups
 from edl_ckpt.core.memory import peak_memory_bytes
@@ -62,6 +63,8 @@ class ReshardResult:
     peak_memory_bytes: int
     fingerprint: str
     shards: tuple[TargetShard, ...]
+    forced: str | None = None
+    """Why the source did not match its seal, where `force` went on; None in every other case."""
 
 
 def execute_reshard(
@@ -69,6 +72,7 @@ def execute_reshard(
     settings: ReshardSettings | None = None,
     *,
     keep_old: bool = False,
+    force: bool = False,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
 ) -> ReshardResult:
@@ -77,7 +81,8 @@ def execute_reshard(
     `settings` are those of `settings_for(plan)` by default. `keep_old` leaves the old shards of an in-place reshard in
     the trash. Elsewhere the version's metadata (metrics, tags, note) is copied with it. Raises LockedError when another
     command holds the lock for longer than `wait_seconds`, or when the source changed since it was surveyed;
-    NoSpaceError, before anything is written, when there is no room; EdlCkptError when the proof fails.
+    NoSpaceError, before anything is written, when there is no room; EdlCkptError when the proof fails; CorruptError
+    when the source has a seal that it does not match. `force` goes on then, and the new seal records it.
     """
     if keep_old and not open_store(plan.target.location).properties.trash:
         raise UnsupportedError(
@@ -85,7 +90,8 @@ def execute_reshard(
         )
     lock = location_lock(plan.target.location, "reshard", create=True, wait_seconds=wait_seconds, reporter=reporter)
     with lock as place:
-        return write_reshard(plan, place, settings or settings_for(plan), keep_old=keep_old, reporter=reporter)
+        chosen = settings or settings_for(plan)
+        return write_reshard(plan, place, chosen, keep_old=keep_old, force=force, reporter=reporter)
 
 
 def write_reshard(
@@ -94,11 +100,14 @@ def write_reshard(
     settings: ReshardSettings,
     *,
     keep_old: bool = False,
+    force: bool = False,
     reporter: Reporter = SILENT,
 ) -> ReshardResult:
     """Do the work of `execute_reshard` for a caller that holds the lock of the target."""
     begin = time.perf_counter()
     target, source = plan.target, plan.survey.source
+    trust = check_trust(source, force=force)
+    trust.reporter = reporter
     if not target.in_place:
         check_beside(target.location, target.layout, target.beside)
     output = open_output(
@@ -115,13 +124,7 @@ def write_reshard(
         _check_unchanged(checkpoint)
         files = output.create([layout.size_bytes for layout in plan.layouts])
         read = _Move(plan, settings, checkpoint, files, reporter).run()
-        if source.fingerprint not in {"", read.text}:
-            raise CorruptError(
-                "the values do not have the fingerprint in the version's seal; nothing was published",
-                code="fingerprint-mismatch",
-                path=source.path,
-                hint=f"try: edl-ckpt verify {plan.ref} --deep",
-            )
+        trust.confirm(read.text)
 
         def prove(written: Written) -> Seal:
             seal = prove_version(
@@ -134,7 +137,7 @@ def write_reshard(
                 reporter=reporter,
             )
             _check_unchanged(checkpoint)
-            return seal
+            return trust.sign(seal, "reshard")
 
         output.publish(prove)
         bytes_written = sum(file.bytes_written for file in files)
@@ -155,6 +158,7 @@ def write_reshard(
         peak_memory_bytes=peak_memory_bytes(),
         fingerprint=read.text,
         shards=plan.shards,
+        forced=trust.forced,
     )
 
 

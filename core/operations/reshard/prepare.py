@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from edl_ckpt.core.checkpoint.reader import open_checkpoint
 from edl_ckpt.core.checkpoint.target import Target, free_target
+from edl_ckpt.core.checkpoint.trust import check_trust
 from edl_ckpt.core.errors import RefusedError, UsageError
 from edl_ckpt.core.format import placement
 from edl_ckpt.core.format.model import Version
@@ -30,6 +31,7 @@ def reshard_version(
     workers: int | None = None,
     max_memory_bytes: int | None = None,
     keep_old: bool = False,
+    force: bool = False,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
 ) -> ReshardResult:
@@ -43,9 +45,10 @@ def reshard_version(
         number=number,
         workers=workers,
         max_memory_bytes=max_memory_bytes,
+        force=force,
         reporter=reporter,
     )
-    return execute_reshard(plan, settings, keep_old=keep_old, wait_seconds=wait_seconds, reporter=reporter)
+    return execute_reshard(plan, settings, keep_old=keep_old, force=force, wait_seconds=wait_seconds, reporter=reporter)
 
 
 def prepare_reshard(
@@ -58,6 +61,7 @@ def prepare_reshard(
     number: int | None = None,
     workers: int | None = None,
     max_memory_bytes: int | None = None,
+    force: bool = False,
     reporter: Reporter = SILENT,
 ) -> tuple[ReshardPlan, ReshardSettings]:
     """Read the headers and ids of a version; return the plan to write it for `ps_num` servers, and its settings.
@@ -66,11 +70,12 @@ def prepare_reshard(
     'elasticdl', by default the one at the output, and at an empty output `empty`, by default the version's own.
     `number` is the version it becomes, by default the number it has. `max_memory_bytes` bounds the batches of all
     workers together. Raises what `open_checkpoint` raises, UsageError for bounds that cannot be met, RefusedError for
-    a target that exists, or an output with several layouts.
+    a target that exists, or an output with several layouts, and what `check_trust` raises unless `force` is set.
     """
     placement.check_ps_num(ps_num)
     where = None if output is None else Location.of(output)
     target = reshard_target(version, output=where, layout=layout, empty=empty, number=number)
+    check_trust(version, force=force, reporter=reporter)
     with open_checkpoint(version) as checkpoint:
         first = choose_settings(
             total_id_bytes(checkpoint),

@@ -71,6 +71,7 @@ HINTS: Final = {
     " another initializer, or without the table",
     "unsupported-dtype": "ElasticDL cannot restore this version; `edl-ckpt export --dtype float32` and `import` convert"
     " floats that edl-ckpt can read",
+    "old-seal": "`edl-ckpt verify --seal` renews it",
     "truncated": "the save was interrupted; restore another version",
     "checksum-mismatch": "restore another version; if a job has rewritten this one: verify --seal --force",
     "fingerprint-mismatch": "restore another version; if a job has rewritten this one: verify --seal --force",

@@ -7,10 +7,18 @@ from collections.abc import Mapping
 from edl_ckpt.core.checkpoint.catalog import list_versions
 from edl_ckpt.core.checkpoint.reader import open_checkpoint
 from edl_ckpt.core.checkpoint.sealing import check_chunks, make_seal
+from edl_ckpt.core.checkpoint.trust import check_trust
 from edl_ckpt.core.commit.recovery import location_lock
-from edl_ckpt.core.errors import LockedError, UsageError
+from edl_ckpt.core.errors import (
+    AuthError,
+    CorruptError,
+    EdlCkptError,
+    LockedError,
+    UnavailableError,
+    UnsupportedError,
+)
 from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.operations.verify.findings import Report
+from edl_ckpt.core.operations.verify.findings import HINTS, Report
 from edl_ckpt.core.parallel import default_workers
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
@@ -24,6 +32,7 @@ def seal_version(
     version: Version,
     fingerprint: str,
     *,
+    force: bool = False,
     workers: int | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
@@ -31,7 +40,8 @@ def seal_version(
     """Record checksums of all bytes of a version that verify found whole; they replace an older seal.
 
     `fingerprint` is that of the verification. Takes the location's lock itself. Raises LockedError when a shard has
-    changed since the version was listed, or when the lock is not free in time.
+    changed since the version was listed, or when the lock is not free in time; CorruptError when the version has a seal
+    that is damaged or does not match. `force` replaces that too, and the new seal records it.
     """
     store = open_store(version.location)
     count = default_workers(remote=store.properties.round_trips) if workers is None else workers
@@ -39,23 +49,53 @@ def seal_version(
         location_lock(version.location, "verify --seal", wait_seconds=wait_seconds, reporter=reporter),
         open_checkpoint(version) as checkpoint,
     ):
+        trust = check_trust(version, force=force, reporter=reporter)
+        trust.confirm(fingerprint)
         seal = make_seal(checkpoint, fingerprint, workers=count, reporter=reporter)
         checkpoint.check_unchanged()
         present = list_versions(version.location).versions
         if all(v.path != version.path or v.shards != version.shards for v in present):
             raise LockedError("the version changed before it was sealed; a job may be writing it", path=version.path)
-        store.write_small(seal_file(version.version), seal_bytes(seal))
+        if trust.seal is not None and _contradict(trust.seal, seal):
+            trust.overrule(_other_bytes(version))
+        store.write_small(seal_file(version.version), seal_bytes(trust.sign(seal, "verify --seal")))
+
+
+def _contradict(one: Seal, other: Seal) -> bool:
+    """Say whether two seals have different checksums of the same bytes; they may be cut into other chunks."""
+    sums, found = ({(s.name, c.start, c.end): c.sum for s in seal.shards for c in s.chunks} for seal in (one, other))
+    return any(sums[extent] != found[extent] for extent in sums.keys() & found.keys())
+
+
+def _other_bytes(version: Version) -> CorruptError:
+    """Return the error for files of the same content that are not the bytes that were sealed."""
+    return CorruptError(
+        "the shards are not the bytes that were sealed; the seal stays",
+        code="checksum-mismatch",
+        path=version.path,
+        hint=HINTS["checksum-mismatch"],
+    )
 
 
 def find_seal(version: Version, report: Report) -> Seal | None:
-    """Return the version's seal; report each shard whose size differs from it."""
+    """Return the version's seal; report a seal that cannot be read, and each shard whose size differs from it.
+
+    Raises UnsupportedError for a seal that is newer than this program, and UnavailableError and AuthError.
+    """
     try:
         seal = read_seal(open_store(version.location), version.version)
-    except UsageError as error:
-        report.add("checksum-mismatch", f"the seal cannot be read: {error.message}", path=version.path)
+    except (UnsupportedError, UnavailableError, AuthError):
+        raise
+    except EdlCkptError as error:
+        where = error.path or version.path
+        report.add("checksum-mismatch", f"the seal cannot be read: {error.message}", path=where)
         return None
-    for fault in differing_sizes(seal, version) if seal is not None else ():
+    if seal is None:
+        return None
+    for fault in differing_sizes(seal, version):
         report.add("checksum-mismatch", fault, path=version.path, subject=fault.partition(" ")[0])
+    if not seal.has_digest:
+        report.add("old-seal", "the seal has no digest, so damage of the seal itself may not show", path=version.path)
     return seal
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.model import Version
@@ -13,6 +14,8 @@ from edl_ckpt.core.operations.verify.seals import seal_version
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage.location import Location
+
+_NOT_MATCHING: Final = frozenset({"checksum-mismatch", "fingerprint-mismatch"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +81,21 @@ def verify_and_seal(
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
 ) -> VerifyResult:
-    """Verify a version at the level `deep`, and seal it when it is whole and has no seal.
+    """Verify a version at the level `deep`, and seal it when it is whole and has no seal, or a matching old one.
 
-    `use_seal=False` ignores an existing seal and replaces it. A version that is not whole stays as it is, with a
-    warning. Takes the location's lock itself, for the sealing only. Raises the errors of both.
+    `use_seal=False` ignores an existing seal and replaces it, which the new seal records. A version that is not whole
+    stays as it is, with a warning; so does one whose seal is damaged. Takes the location's lock itself, for the sealing
+    only. Raises the errors of both.
     """
     result = verify_version(version, level="deep", workers=workers, reporter=reporter, use_seal=use_seal, beside=beside)
     if result.fingerprint is None:
         reporter.warn(f"{result.ref}: not sealed, because shards are missing or damaged")
         return result
-    if not result.sealed:
-        seal_version(version, result.fingerprint, workers=workers, wait_seconds=wait_seconds, reporter=reporter)
-    return replace(result, sealed=True)
+    codes = {finding.code for finding in result.findings}
+    if _NOT_MATCHING & codes:
+        reporter.warn(f"{result.ref}: not sealed, because its seal is damaged or does not match; see --force")
+        return result
+    if not result.sealed or "old-seal" in codes:
+        force, wait = not use_seal, wait_seconds
+        seal_version(version, result.fingerprint, force=force, workers=workers, wait_seconds=wait, reporter=reporter)
+    return replace(result, sealed=True, findings=tuple(f for f in result.findings if f.code != "old-seal"))

@@ -15,7 +15,7 @@ import elasticdl_rules
 from checkpoints import only
 from edl_ckpt.core import open_checkpoint, parse_ref, reshard_version, resolve, save_checkpoint, verify_version
 from edl_ckpt.core.checkpoint import sealing as module
-from edl_ckpt.core.errors import LockedError, UsageError
+from edl_ckpt.core.errors import CorruptError, LockedError
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.operations.verify.seals import seal_version
 from edl_ckpt.core.state.paths import seal_file
@@ -99,7 +99,17 @@ def test_round_trip(run: Path) -> None:
     "change",
     [
         lambda d: d.pop("shards"),
-        lambda d: d.update(schema="edl-ckpt/seal/2"),
+        lambda d: d.update(schema="edl-ckpt/seal/1"),
+        lambda d: d.update(schema="edl-ckpt/seal/3"),
+        lambda d: d.update(schema=["edl-ckpt/seal/2"]),
+        lambda d: d.update(fingerprint=d["fingerprint"][:-1] + "x"),
+        lambda d: d.update(sealed="2020-01-01T00:00:00+00:00"),
+        lambda d: d.update(origin="0" * 32),
+        lambda d: d.update(history=[]),
+        lambda d: d.update(version=7.0),
+        lambda d: d.update(version=d.pop("version")),
+        lambda d: d.update(shards=d["shards"][::-1]),
+        lambda d: d.pop("digest"),
         lambda d: d.update(checksum="crc32"),
         lambda d: d["shards"][0].update(size_bytes=1),
         lambda d: d["shards"][0]["chunks"].pop(),
@@ -110,7 +120,7 @@ def test_round_trip(run: Path) -> None:
     ],
 )
 def test_damaged_seal(run: Path, change: Any) -> None:
-    """A damaged seal is reported by list and verify; it proves nothing, and the version can still be read."""
+    """13.6, 13.7: a damaged seal is reported by list and verify; only `force` replaces it, which is recorded."""
     path = run / seal_file(7)
     seal = json.loads(path.read_bytes())
     change(seal)
@@ -119,9 +129,16 @@ def test_damaged_seal(run: Path, change: Any) -> None:
     assert not only(run).fingerprint
     found = verify_version(only(run), level="deep")
     assert [f.code for f in found.findings] == ["checksum-mismatch"]
-    with pytest.raises(UsageError):
+    with pytest.raises(CorruptError):
         read_seal(open_store(str(run)), 7)
-    reshard_version(only(run), 2, output=str(run) + "2")
+    for output in (None, str(run) + "2"):
+        with pytest.raises(CorruptError, match="damaged seal"):
+            reshard_version(only(run), 2, output=output)
+    done = reshard_version(only(run), 2, output=str(run) + "2", force=True)
+    assert str(done.forced).startswith("damaged seal")
+    made = read_seal(open_store(str(run) + "2"), 7)
+    assert made is not None
+    assert [(o.command, o.why) for o in made.history] == [("reshard", done.forced)]
 
 
 def test_other_files_under_the_number(run: Path, tmp_path: Path) -> None:

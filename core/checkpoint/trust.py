@@ -1,0 +1,107 @@
+"""Whether a version can be relied on: its seal is absent, or it can be read and matches the files.
+
+Every operation that makes something from a version, or replaces its seal, asks here first. Otherwise damage would get a
+new seal, and would look right from then on. `force` goes on all the same. The new seal then records who decided that,
+when and why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from edl_ckpt.core.errors import CorruptError, EdlCkptError, UnavailableError
+from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.format.names import parse_single_file, parse_version_dir
+from edl_ckpt.core.ids import user_name
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state.seal import Override, Seal, base_name, describe_change, now_text, read_seal
+from edl_ckpt.core.storage import open_store
+
+
+@dataclass(slots=True)
+class Trust:
+    """What is known of a version's seal; `why` says what `force` had to overrule, '' for nothing so far."""
+
+    version: Version
+    seal: Seal | None
+    """The seal that matches the names and sizes of the files; None without one, and when it was overruled."""
+    force: bool
+    why: str = ""
+    history: tuple[Override, ...] = ()
+    reporter: Reporter = SILENT
+
+    @property
+    def forced(self) -> str | None:
+        """Return why `force` was needed, None when it was not."""
+        return self.why or None
+
+    def overrule(self, error: EdlCkptError) -> None:
+        """Note why the version does not match its seal, or raise the error without `force`."""
+        if not self.force:
+            raise error
+        if not self.why:
+            self.why = error.message
+            self.reporter.warn(f"{self.version.ref}: going on because of the option: {error.message}")
+
+    def confirm(self, fingerprint: str) -> None:
+        """Compare the fingerprint of the values that were read with the seal; CorruptError when it is another one."""
+        if self.seal is None or self.seal.fingerprint == fingerprint:
+            return
+        self.overrule(
+            CorruptError(
+                "the values do not have the fingerprint in the version's seal",
+                code="fingerprint-mismatch",
+                path=self.version.path,
+                hint=hint(self.version),
+            )
+        )
+
+    def sign(self, seal: Seal, command: str) -> Seal:
+        """Return a new seal of the version's content, with the decisions that led to it."""
+        if not self.why:
+            return replace(seal, history=self.history)
+        return replace(seal, history=(*self.history, Override(now_text(), user_name(), command, self.why)))
+
+
+def check_trust(version: Version, *, force: bool = False, reporter: Reporter = SILENT) -> Trust:
+    """Return what is known of a version's seal.
+
+    Raises CorruptError for a seal that is damaged or does not match names and sizes, UnsupportedError for one that is
+    newer than this program, and the error of reading it. `force` goes on, except when the storage does not answer.
+    """
+    name = base_name(version.path)
+    trust = Trust(version, None, force, reporter=reporter)
+    if parse_version_dir(name) is None and parse_single_file(name) is None:
+        return trust  # a file by itself: the seals beside it are of others
+    try:
+        seal = read_seal(open_store(version.location), version.version)
+    except UnavailableError:
+        raise
+    except EdlCkptError as error:
+        error.hint = error.hint or hint(version)
+        trust.overrule(error)
+        return trust
+    if seal is None:
+        return trust
+    trust.history = seal.history
+    change = describe_change(seal, version)
+    if not change:
+        trust.seal = seal
+        return trust
+    trust.overrule(
+        CorruptError(
+            f"does not match its seal: {change}",
+            code="checksum-mismatch",
+            path=version.path,
+            hint=hint(version),
+        )
+    )
+    return trust
+
+
+def hint(version: Version) -> str:
+    """Return what a person can do about a version that does not match its seal."""
+    return (
+        f"see edl-ckpt verify {version.ref} --deep; if a job has rewritten the version, or you know that its files are"
+        " right: --force (export: --ignore-seal)"
+    )
