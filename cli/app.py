@@ -135,6 +135,18 @@ def main(argv: list[str] | None = None) -> NoReturn:
         run(arguments)
     except KeyboardInterrupt:  # no command has begun; in a command, `reported_errors` catches it
         raise SystemExit(130) from None
+    except (OSError, MemoryError, RecursionError) as error:  # as above
+        raise SystemExit(_failed_before(error, arguments)) from None
+
+
+def _failed_before(error: OSError | MemoryError | RecursionError, arguments: list[str]) -> int:
+    """Report an error of the system before a command began, and return its exit code."""
+    from edl_ckpt.cli.config import error_exit
+    from edl_ckpt.core.storage.faults import error_of_system
+
+    if isinstance(error, BrokenPipeError):
+        return 141
+    return error_exit(error_of_system(error), arguments)
 
 
 def _open_streams() -> None:
@@ -149,7 +161,7 @@ def _open_streams() -> None:
 
 def run(arguments: list[str]) -> NoReturn:
     """Run one command, and raise SystemExit with its exit code."""
-    from edl_ckpt.cli.config import config_files, known_options, named_config, read_config, usage_exit, wants_json
+    from edl_ckpt.cli.config import config_files, error_exit, known_options, named_config, read_config, wants_json
     from edl_ckpt.cli.output import AlreadyReported, Output
     from edl_ckpt.cli.secrets import check_arguments
     from edl_ckpt.core.errors import UsageError
@@ -165,7 +177,7 @@ def run(arguments: list[str]) -> NoReturn:
         if files:
             defaults, warnings = read_config(files, known_options(app))
     except UsageError as error:
-        raise SystemExit(usage_exit(error, arguments)) from None
+        raise SystemExit(error_exit(error, arguments)) from None
     try:
         app(arguments, prog_name="edl-ckpt", default_map=defaults, obj=warnings)
     except SystemExit as end:

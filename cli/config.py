@@ -263,8 +263,8 @@ def wants_json(arguments: list[str]) -> bool:
     return "--json" in arguments or os.environ.get("EDL_CKPT_JSON", "").lower() in {"1", "true", "t", "yes", "y", "on"}
 
 
-def usage_exit(error: UsageError, argv: list[str]) -> int:
-    """Report a fault in the configuration as a command would, and return the exit code."""
+def error_exit(error: EdlCkptError, argv: list[str]) -> int:
+    """Report an error before a command began as the command would, and return the exit code."""
     out = Output(json=wants_json(argv))
     try:
         out.fail(error)

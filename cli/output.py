@@ -269,6 +269,12 @@ def reported_errors(out: Output) -> Iterator[None]:
         raise SystemExit(130) from None
     except BrokenPipeError:  # the reader of stderr has gone; for stdout, see Output.write
         raise SystemExit(141) from None
+    except (OSError, MemoryError, RecursionError) as error:
+        # The code near a call names its path and knows best what its error means; this is for a call without any.
+        from edl_ckpt.core.storage.faults import error_of_system
+
+        out.detail(traceback.format_exc())
+        out.fail(error_of_system(error))
     except Exception:  # noqa: BLE001 - a bug of ours, which must not end with the code of an error
         out.bug()
     finally:

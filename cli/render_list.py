@@ -66,6 +66,7 @@ def _version(version: Version) -> dict[str, Any]:
         "ps_num": version.ps_num,
         "shards": len(version.shards),
         "missing": list(version.missing),
+        "missing_count": version.missing_count,
         "size_bytes": version.size_bytes,
         "modified": timestamp(version.modified),
         "metrics": dict(version.metrics),
@@ -158,9 +159,11 @@ def remarks(version: Version, newest: int | None) -> str:
     if version.fault:
         parts.append(text.escaped(version.why_unreadable))
     if version.missing:
-        parts.append(words.missing_shards(version.missing, version.ps_num))
+        parts.append(words.missing_shards(version.missing_ranges, version.ps_num))
     if version.state is State.MIXED:
-        parts.append("has shards of ps_num " + " and ".join(map(str, sorted({s.ps_num for s in version.shards}))))
+        counts = sorted({s.ps_num for s in version.shards})
+        listed = " and ".join(map(str, counts)) if len(counts) <= _SOME else words.abridged(counts, _SOME)
+        parts.append(f"has shards of ps_num {listed}")
     if version.extra:
         parts.append("has extra files: " + words.abridged(map(text.escaped, version.extra), _SOME))
     if version.note:

@@ -41,6 +41,10 @@ def document(plan: PrunePlan, result: PruneResult | None = None) -> dict[str, An
         "trashed": bool(result and result.trashed),
         "policy": list(plan.policy),
         "warnings": list(plan.warnings),
+        "failed": [
+            {"ref": ref, "code": error.exit_code, "id": error.id, "message": str(error), "path": error.path}
+            for ref, error in (result.failed if result else ())
+        ],
     }
 
 

@@ -5,8 +5,10 @@ Messages of the engine and tables of the command line take them from here, so th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
+from typing import Final
 
+_GAPS: Final = 8
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -66,12 +68,25 @@ def abridged(items: Iterable[object], limit: int) -> str:
     return ", ".join(texts[:limit]) + more
 
 
-def missing_shards(ps_ids: Sequence[int], ps_num: int | None = None) -> str:
-    """Return which shards are missing, the first eight of them.
+def missing_shards(gaps: Iterable[range], ps_num: int | None = None) -> str:
+    """Return which shards are missing, from the gaps between those that are not; the first eight gaps.
 
-    >>> missing_shards([0, 2]), missing_shards([3], 4)
-    ('shards 0, 2 are missing', 'shard 3 of 4 (numbered 0 to 3) is missing')
+    >>> missing_shards([range(0, 1), range(2, 4)]), missing_shards([range(3, 4)], 4)
+    ('shards 0, 2, 3 are missing', 'shard 3 of 4 (numbered 0 to 3) is missing')
+    >>> missing_shards([range(1, 10**9)], 10**9)
+    'shards 1 to 999999999 of 1000000000 (numbered 0 to 999999999) are missing'
     """
+    listed = list(gaps)
+    count = sum(gap.stop - gap.start for gap in listed)
     of = f" of {ps_num} (numbered 0 to {ps_num - 1})" if ps_num else ""
-    verb = "is" if len(ps_ids) == 1 else "are"
-    return f"{plural(len(ps_ids), 'shard')} {abridged(ps_ids, 8)}{of} {verb} missing"
+    verb = "is" if count == 1 else "are"
+    return f"{plural(count, 'shard')} {abridged(_shown(listed), _GAPS)}{of} {verb} missing"
+
+
+def _shown(gaps: Iterable[range]) -> Iterator[str]:
+    """Yield the numbers of small gaps one by one, of others the first and the last."""
+    for gap in gaps:
+        if gap.stop - gap.start > _GAPS:
+            yield f"{gap.start} to {gap.stop - 1}"
+        else:
+            yield from map(str, gap)

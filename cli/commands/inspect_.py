@@ -48,5 +48,5 @@ def inspect_command(
     for shard_index, problem in ((s, p) for s in checkpoint.shards for p in s.problems):
         out.warn(f"shard {shard_index.file.ps_id}, {problem.subject}: {problem.message} ({problem.code})")
     if version.missing:
-        missing = missing_shards(version.missing, version.ps_num)
+        missing = missing_shards(version.missing_ranges, version.ps_num)
         raise IncompleteError(f"{missing}; the others are shown", path=version.path)

@@ -36,7 +36,8 @@ def list_command(
 ) -> None:
     """List versions, with their metrics and tags.
 
-    The versions are sorted by number. The command opens no shard.
+    The versions are sorted by number. The command opens no shard. It ends with exit code 3 when a version is there and
+    cannot be read now.
     """
     import time
 
@@ -55,6 +56,8 @@ def list_command(
             out.warn(warning)
     if failed:
         raise max(failed, key=lambda error: error.exit_code)
+    if any(version.fault for listing in whole for version in listing.versions):
+        raise SystemExit(3)
 
 
 def _listings(out: Output, locations: list[str], grace_seconds: float) -> tuple[list[Listing], list[EdlCkptError]]:

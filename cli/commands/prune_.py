@@ -12,12 +12,15 @@ from edl_ckpt.cli import options as o
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration
-from edl_ckpt.core.errors import EdlCkptError, UsageError
+from edl_ckpt.core.errors import AuthError, EdlCkptError, UnavailableError, UnsupportedError, UsageError
 from edl_ckpt.core.words import counted, size
 
 if TYPE_CHECKING:
     from edl_ckpt.core.operations.prune.execute import PruneResult
     from edl_ckpt.core.operations.prune.plan import PrunePlan
+
+_SAME_CODE = (AuthError, UnavailableError, UnsupportedError)
+"""Errors that a script can do something about: when all failures are of one such kind, its exit code is the prune's."""
 
 
 @examples(
@@ -139,8 +142,15 @@ def _show(out: Output, done: PrunePlan | PruneResult, *, brief: bool) -> None:
 
     plan, result = (done, None) if isinstance(done, PrunePlan) else (done.plan, done)
     out.show(lambda: render_prune.document(plan, result), lambda: render_prune.human(plan, result, brief=brief))
-    problems = [*result.problems, *(result.purge.problems if result.purge else ())] if result else []
-    for problem in problems:
-        out.warn(problem)
-    if problems:
-        raise EdlCkptError(f"{counted(len(problems), 'item')} could not be deleted")
+    errors = result.errors if result else ()
+    for error in errors:
+        out.warn(f"{error} ({error.hint})" if error.hint else str(error))
+    if errors:
+        kinds = {type(error) for error in errors}
+        kind = kinds.pop() if len(kinds) == 1 else EdlCkptError
+        message = f"{counted(len(errors), 'item')} could not be deleted"
+        if kind in _SAME_CODE:
+            raise kind(message)
+        out.warn(message)
+    if errors or plan.unreadable:
+        raise SystemExit(3)

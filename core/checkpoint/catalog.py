@@ -178,10 +178,19 @@ def _journals(state: Iterable[Entry]) -> list[Entry]:
 
 
 def _single(location: Location, version: int, entry: Entry) -> Version:
-    shard = ShardFile(0, 1, entry.path, entry.size_bytes, entry.modified)
+    shard = ShardFile(0, 1, entry.path, entry.size_bytes, entry.modified, entry.linked)
     state = State.UNREADABLE if entry.fault else State.COMPLETE
     return Version(
-        location, version, entry.path, SINGLE_FILE, state, 1, (shard,), modified=entry.modified, fault=entry.fault
+        location,
+        version,
+        entry.path,
+        SINGLE_FILE,
+        state,
+        1,
+        (shard,),
+        modified=entry.modified,
+        fault=entry.fault,
+        linked=entry.linked,
     )
 
 
@@ -212,7 +221,7 @@ def _sharded(
             continue
         fault = fault or entry.fault
         suffixes.add(parts[2])
-        shards.append(ShardFile(parts[0], parts[1], entry.path, entry.size_bytes, entry.modified))
+        shards.append(ShardFile(parts[0], parts[1], entry.path, entry.size_bytes, entry.modified, entry.linked))
     shards.sort(key=lambda s: (s.ps_num, s.ps_id, s.path))
     counts = {shard.ps_num for shard in shards}
     ps_num = counts.pop() if len(counts) == 1 and len(suffixes) == 1 else None
@@ -235,6 +244,7 @@ def _sharded(
         tuple(sorted(extra)),
         modified,
         fault=fault,
+        linked=directory.linked,
     )
 
 

@@ -36,7 +36,7 @@ from edl_ckpt.core.format.wire import Cursor
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.local import MappedReader
-from edl_ckpt.core.words import missing_shards
+from edl_ckpt.core.words import abridged, missing_shards
 
 ID_BLOCK_BYTES: Final = 512 << 10
 """Id bytes read at a time: with what they decode to, about the L2 cache of a core."""
@@ -242,13 +242,14 @@ def _check_state(version: Version, *, partial: bool) -> None:
     if version.state is State.MIXED:
         counts = sorted({s.ps_num for s in version.shards})
         raise CorruptError(
-            f"the directory has files of several ps_num: {', '.join(map(str, counts))}",
+            f"the directory has files of several ps_num: {abridged(counts, 20)}",
             code="mixed-ps-num",
             path=version.path,
             hint=f"try: edl-ckpt verify {version.ref}",
         )
     if version.state in {State.INCOMPLETE, State.WRITING} and not partial:
-        problem = missing_shards(version.missing, version.ps_num) if version.ps_num else "the version has no shard"
+        gaps = version.missing_ranges
+        problem = missing_shards(gaps, version.ps_num) if gaps else "the version has no shard"
         writing = "; a job may still be writing it" if version.state is State.WRITING else ""
         raise IncompleteError(f"{problem}{writing}", path=version.path)
 

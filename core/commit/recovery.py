@@ -153,7 +153,7 @@ def _settle(store: LocalStore | ObjectStore, *, exclusive: bool, drop_copies: bo
     with suppress(OSError):  # not empty, or not there: a killed command may have removed all that was in it
         os.rmdir(store.path(STAGE_DIR))
     sweep_replacements(store.root)
-    settled.done += sweep(store)
+    settled.done += map(str, sweep(store))
     return settled
 
 

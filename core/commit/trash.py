@@ -20,13 +20,15 @@ from typing import Any, Final
 
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UnsupportedError
 from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.format.names import SINGLE_FILE, version_names
 from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.progress import Reporter
-from edl_ckpt.core.state.paths import META_DIR, STATE_DIR, TRASH_DIR, seal_file, version_file
+from edl_ckpt.core.state.paths import META_DIR, STATE_DIR, TRASH_DIR, metadata_owner, seal_file, version_file
 from edl_ckpt.core.storage import LocalStore, LocationLike, open_store
-from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.faults import Fault, storage_errors
 from edl_ckpt.core.storage.files import flush_directory, make_inside, rename_new, write_new
 from edl_ckpt.core.storage.interface import ObjectStore
+from edl_ckpt.core.storage.local import is_gone
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.regular import open_input
 from edl_ckpt.core.storage.trees import remove_tree
@@ -39,10 +41,13 @@ _DROP: Final = "drop-"
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The result of a deletion: the versions that are gone, and why files could not be removed."""
+    """The result of a deletion: the versions that are gone, those that could not be deleted, and what they left."""
 
     deleted: tuple[Version, ...]
-    problems: tuple[str, ...] = ()
+    failed: tuple[tuple[Version, EdlCkptError], ...] = ()
+    problems: tuple[EdlCkptError, ...] = ()
+    """Why files of deleted versions could not be removed."""
+    freed_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +79,87 @@ def delete_versions(
         raise UnsupportedError("this storage has no rename, and so no trash", path=location.url)
     if not isinstance(store, LocalStore):
         return _remove_in_order(store, versions)
-    root = store.root
-    state = os.path.join(root, STATE_DIR)
+    state = os.path.join(store.root, STATE_DIR)
     trash = os.path.join(state, "trash-0", new_id())
     make_inside(trash)
     record = {"schema": RECORD_SCHEMA, "time": time.time(), "keep": keep, "versions": [v.version for v in versions]}
     write_new(os.path.join(trash, _RECORD), json.dumps(record).encode())
     flush_directory(trash)
     if keep:  # first: once a version is gone, the next prune removes its metadata
-        metadata = [file for v in versions for file in (version_file(v.version), seal_file(v.version))]
-        _copy_metadata(root, metadata, os.path.join(trash, _META))
-    deleted = tuple(v for v in versions if _move(v.path, os.path.join(trash, os.path.basename(v.path))))
-    _flush_moves(root, trash)
-    for version in deleted:
-        for file in (version_file(version.version), seal_file(version.version)):
-            with storage_errors(root), suppress(FileNotFoundError):
-                os.unlink(os.path.join(root, file))
-    problems = () if keep and deleted else _drop(trash)
+        _copy_metadata(store.root, [file for v in versions for file in _metadata_of(v)], os.path.join(trash, _META))
+    moved, failed = _move_all(versions, trash)
+    _flush_moves(store.root, trash)
+    if keep:  # the metadata of a version that stays is not in the trash
+        _forget(os.path.join(trash, _META), [os.path.basename(f) for v, _ in failed for f in _metadata_of(v)])
+    in_place = [] if keep else [version for version, error in failed if isinstance(error, UnsupportedError)]
+    removal = _remove_in_place(store, in_place)
+    failed = [(v, e) for v, e in failed if v not in in_place] + list(removal.failed)
+    deleted = (*moved, *removal.deleted)
+    # Another version may have the same number, spelled otherwise; they share their metadata.
+    _forget(store.root, [f for v in deleted if _is_absent(store, v.version) for f in _metadata_of(v)])
+    problems = [] if keep and moved else _drop(trash)
+    left = {name for top in (trash, _doomed(trash)) for name in _names(top)}
+    freed = 0 if keep else sum(v.own_bytes for v in moved if os.path.basename(v.path) not in left)
     _tidy(state)
-    return Removal(deleted, tuple(problems))
+    return Removal(deleted, tuple(failed), tuple(problems), freed + removal.freed_bytes)
+
+
+def _metadata_of(version: Version) -> tuple[str, str]:
+    return version_file(version.version), seal_file(version.version)
+
+
+def _forget(directory: str, files: Iterable[str]) -> None:
+    for file in files:
+        with storage_errors(directory), suppress(FileNotFoundError, NotADirectoryError):
+            os.unlink(os.path.join(directory, file))
+
+
+def _is_absent(store: LocalStore, version: int) -> bool:
+    """Say whether there is no version of a number: each of its names is looked up, and only a missing one is absent."""
+    return all(is_gone(store.path(name)) for name in version_names(version))
+
+
+def _move_all(versions: Iterable[Version], trash: str) -> tuple[list[Version], list[tuple[Version, EdlCkptError]]]:
+    """Move versions into the trash; return those that moved, and why others could not. One does not stop the next."""
+    moved: list[Version] = []
+    failed: list[tuple[Version, EdlCkptError]] = []
+    for version in versions:
+        try:
+            if _move(version.path, os.path.join(trash, os.path.basename(version.path))):
+                moved.append(version)
+        except UnsupportedError as error:
+            hint = "delete it without --trash"
+            failed.append((version, UnsupportedError(error.message, path=version.path, hint=hint)))
+        except EdlCkptError as error:
+            failed.append((version, error))
+    return moved, failed
+
+
+def _remove_in_place(store: LocalStore, versions: Iterable[Version]) -> Removal:
+    """Delete versions that cannot be renamed, as on a lower layer of overlayfs: file by file, in the safe order.
+
+    As on storage without rename, the first removal makes the version invalid for ElasticDL. A killed deletion leaves an
+    incomplete version, which `prune --incomplete` removes.
+    """
+    deleted: list[Version] = []
+    failed: list[tuple[Version, EdlCkptError]] = []
+    for version in versions:
+        first, rest = _safe_order(version)
+        try:
+            with storage_errors(version.path):
+                for path in (*first, *rest):
+                    with suppress(FileNotFoundError):
+                        os.unlink(path)
+                if version.layout is not SINGLE_FILE:
+                    with suppress(FileNotFoundError):
+                        os.rmdir(version.path)
+        except EdlCkptError as error:
+            failed.append((version, error))
+        else:
+            deleted.append(version)
+    if deleted:
+        flush_directory(store.root)
+    return Removal(tuple(deleted), tuple(failed), (), sum(v.own_bytes for v in deleted))
 
 
 def list_trash(location: LocationLike) -> list[TrashEntry]:
@@ -155,7 +222,7 @@ def put_back(store: LocalStore, reporter: Reporter) -> tuple[str, ...]:
     problems = _drop(entry.path)
     _tidy(os.path.join(root, STATE_DIR))
     for problem in problems:
-        reporter.warn(problem)
+        reporter.warn(str(problem))
     return entry.names
 
 
@@ -164,7 +231,7 @@ class Purge:
     """The result of emptying the trash: the bytes that this freed, and the files that could not be removed."""
 
     freed_bytes: int
-    problems: tuple[str, ...] = ()
+    problems: tuple[EdlCkptError, ...] = ()
 
 
 def empty_trash(locations: Iterable[Location], *, now: float, older_than_seconds: float = 0.0) -> Purge:
@@ -173,7 +240,7 @@ def empty_trash(locations: Iterable[Location], *, now: float, older_than_seconds
     This includes the old shards of `reshard --keep-old`. Locations on storage without rename have no trash.
     """
     freed = 0
-    problems: list[str] = []
+    problems: list[EdlCkptError] = []
     for location in locations:
         for entry in list_trash(location):
             if now - entry.time >= older_than_seconds:
@@ -183,13 +250,13 @@ def empty_trash(locations: Iterable[Location], *, now: float, older_than_seconds
     return Purge(freed, tuple(problems))
 
 
-def sweep(store: LocalStore | ObjectStore) -> tuple[str, ...]:
+def sweep(store: LocalStore | ObjectStore) -> tuple[EdlCkptError, ...]:
     """Finish deletions that were killed, except those that stay in the trash. The caller holds the lock."""
     if not isinstance(store, LocalStore) or not os.path.isdir(store.path(TRASH_DIR)):
         return ()
     state = store.path(STATE_DIR)
     top = os.path.join(state, "trash-0")
-    problems: list[str] = []
+    problems: list[EdlCkptError] = []
     for name in _names(top):
         path = os.path.join(top, name)
         if name.startswith(_DROP) or not _read_record(path).get("keep", True) or not _has_content(path):
@@ -199,12 +266,20 @@ def sweep(store: LocalStore | ObjectStore) -> tuple[str, ...]:
 
 
 def forget_gone(location: Location, present: Iterable[int]) -> None:
-    """Remove the metadata of gone versions: a restarted job may use their numbers. The caller holds the lock."""
+    """Remove the metadata of gone versions: a restarted job may use their numbers. The caller holds the lock.
+
+    `present` are the numbers in a listing. On a local disk each name of another number is looked up as well, and only
+    what has no name is gone. Storage whose listings may lack something keeps all metadata.
+    """
     store = open_store(location)
-    kept = {f"{version}{ending}" for version in present for ending in (".json", ".seal.json")} | {"location.json"}
+    if not (isinstance(store, LocalStore) or store.properties.conditional_write):
+        return
+    listed = set(present)
     for name in store.names(META_DIR):
-        number, _, ending = name.partition(".")
-        if name not in kept and ending in {"json", "seal.json"} and number.isascii() and number.isdigit():
+        number = metadata_owner(name)
+        if number is None or number in listed:
+            continue
+        if not isinstance(store, LocalStore) or _is_absent(store, number):
             store.remove(f"{META_DIR}/{name}")
 
 
@@ -226,9 +301,12 @@ def _move(source: str, target: str) -> bool:
         try:
             os.rename(source, target)
         except FileNotFoundError:
-            if os.path.lexists(source):
+            if not is_gone(source):
                 raise
             return False
+        except OSError:  # a file server may report an error for what it did
+            if not is_gone(source) or is_gone(target):
+                raise
     return True
 
 
@@ -237,19 +315,27 @@ def _flush_moves(root: str, trash: str) -> None:
     flush_directory(root)
 
 
-def _drop(path: str) -> list[str]:
+def _doomed(path: str) -> str:
+    """Return the name of a directory of the trash while it is being removed."""
+    name = os.path.basename(path)
+    return path if name.startswith(_DROP) else os.path.join(os.path.dirname(path), _DROP + name)
+
+
+def _drop(path: str) -> list[EdlCkptError]:
     """Remove a directory of the trash; return why files could not be removed."""
-    doomed = path
-    if not os.path.basename(path).startswith(_DROP):
-        doomed = os.path.join(os.path.dirname(path), _DROP + os.path.basename(path))
-        with storage_errors(path):
-            os.rename(path, doomed)
-    problems: list[str] = []
+    doomed = _doomed(path)
+    problems: list[EdlCkptError] = []
 
     def note(_function: object, failed: str, error: BaseException) -> None:
-        if not isinstance(error, FileNotFoundError):
-            problems.append(f"{failed}: cannot be removed ({getattr(error, 'strerror', None) or error})")
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            reason = getattr(error, "strerror", None) or error
+            problems.append(Fault.of(error, failed).kind(f"cannot be removed ({reason})", path=failed))
 
+    if doomed != path:
+        try:
+            _move(path, doomed)
+        except EdlCkptError as error:
+            return [error]
     _remove_tree(doomed, note)
     return problems
 
@@ -306,23 +392,28 @@ def _files(path: str) -> Iterator[str]:
         yield from (os.path.join(top, name) for name in names)
 
 
+def _safe_order(version: Version) -> tuple[list[str], list[str]]:
+    """Return the files of a version as (first, rest): after the first no remainder passes for a whole version."""
+    firsts = {shard.ps_num: shard for shard in reversed(version.shards)}
+    first = [shard.path for shard in firsts.values()]
+    rest = [shard.path for shard in version.shards if shard.path not in first]
+    return first, rest + [f"{version.path}/{name}" for name in version.extra]
+
+
 def _remove_in_order(store: ObjectStore, versions: Sequence[Version]) -> Removal:
-    """Delete files one by one; a shard of each ps_num goes first, so that no remainder passes for a whole version."""
+    """Delete files one by one; a shard of each ps_num goes first."""
     deleted: list[Version] = []
-    problems: list[str] = []
+    failed: list[tuple[Version, EdlCkptError]] = []
     for version in versions:
-        firsts = {shard.ps_num: shard for shard in reversed(version.shards)}
-        first = [shard.path for shard in firsts.values()]
-        rest = [shard.path for shard in version.shards if shard.path not in first]
-        extra = [f"{version.path}/{name}" for name in version.extra]
+        first, rest = _safe_order(version)
         try:
             for path in first:
                 store.remove(path.removeprefix(store.path("")))
-            store.remove_many([path.removeprefix(store.path("")) for path in (*rest, *extra)])
-            store.remove_many([version_file(version.version), seal_file(version.version)])
+            store.remove_many([path.removeprefix(store.path("")) for path in rest])
+            store.remove_many(list(_metadata_of(version)))
             store.remove_directory(version.path.removeprefix(store.path("")))
         except EdlCkptError as error:
-            problems.append(str(error))
+            failed.append((version, error))
         else:
             deleted.append(version)
-    return Removal(tuple(deleted), tuple(problems))
+    return Removal(tuple(deleted), tuple(failed), (), sum(v.size_bytes for v in deleted))

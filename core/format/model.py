@@ -10,10 +10,15 @@ import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain, islice, pairwise
+from typing import Final
 
 from edl_ckpt.core.format.names import Layout, scan_crashes
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.location import Location
+
+MISSING_LISTED: Final = 1000
+"""So many missing shards are listed one by one. A file's name may claim any number of shards; it is not a size."""
 
 
 class State(enum.StrEnum):
@@ -40,6 +45,8 @@ class ShardFile:
     path: str
     size_bytes: int
     modified: float
+    linked: bool = False
+    """True for a symbolic link, whose bytes lie elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,8 @@ class Version:
     """The fingerprint in its seal; '' without a seal that matches these files."""
     fault: Fault | None = None
     """Why the version is unreadable, if that is known; None in every other state."""
+    linked: bool = False
+    """True when its path is a symbolic link: deleting the version removes the link, and frees nothing."""
     seal_fault: str = ""
     """Why its seal does not match these files; '' when it does, or when there is no seal."""
 
@@ -88,6 +97,11 @@ class Version:
         return sum(shard.size_bytes for shard in self.shards)
 
     @property
+    def own_bytes(self) -> int:
+        """Return the bytes that lie at the location itself: deleting a link frees nothing."""
+        return 0 if self.linked else sum(shard.size_bytes for shard in self.shards if not shard.linked)
+
+    @property
     def files_digest(self) -> str:
         """Return a digest of the names, sizes and times of the shards: another one means that a file has changed."""
         import hashlib  # a listing does without it
@@ -97,9 +111,22 @@ class Version:
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Return the ps_ids without a file; empty when ps_num is unknown."""
-        present = {shard.ps_id for shard in self.shards}
-        return tuple(i for i in range(self.ps_num or 0) if i not in present)
+        """Return the first ps_ids without a file, at most MISSING_LISTED; empty when ps_num is unknown."""
+        return tuple(islice(chain.from_iterable(self.missing_ranges), MISSING_LISTED))
+
+    @property
+    def missing_count(self) -> int:
+        """Return how many ps_ids have no file."""
+        return sum(gap.stop - gap.start for gap in self.missing_ranges)  # `len` of a range fails beyond 64 bits
+
+    @property
+    def missing_ranges(self) -> tuple[range, ...]:
+        """Return the ps_ids without a file as gaps between those that have one: at most one gap more than files."""
+        if self.ps_num is None:
+            return ()
+        present = sorted({shard.ps_id for shard in self.shards})
+        gaps = pairwise([-1, *present, self.ps_num])
+        return tuple(range(before + 1, after) for before, after in gaps if after - before > 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,16 @@ def directory_layout(prefix: str) -> Layout:
     return next(layout for layout in (DESIGN, ELASTICDL, MODEL_V) if layout.prefix == prefix)
 
 
+def version_names(version: int) -> list[str]:
+    """Return every name that a version has in one layout or another.
+
+    >>> version_names(3)
+    ['version_3', 'version-3', 'model_v3', 'model_v3.chkpt']
+    """
+    directories = [layout.version_dir(version) for layout in (DESIGN, ELASTICDL, MODEL_V)]
+    return [*directories, f"{MODEL_V.prefix}{version}{SINGLE_FILE.suffix}"]
+
+
 def elasticdl_version(name: str) -> int | None:
     """Return the number that ElasticDL's scan reads from a name in checkpoint_dir, or None where the scan crashes.
 

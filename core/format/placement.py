@@ -7,6 +7,7 @@ number of servers re-partitions by them, so a reshard that follows them changes 
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,15 +43,15 @@ def variable_owner(name: str, ps_num: int) -> int:
     return int(digest, base=32) % ps_num
 
 
-def row_owners(ids: npt.NDArray[np.int64], ps_num: int) -> npt.NDArray[np.uint16]:
+def row_owners(ids: npt.NDArray[np.int64], ps_num: int) -> npt.NDArray[Any]:
     """Return the `ps_id` of each id, `id % ps_num` with Python's sign: never negative.
 
-    `ids` is int64 [n]; the result is uint16 [n].
+    `ids` is int64 [n]; the result is uint16 [n], or int64 for a number of servers that only a file's name claims.
 
     >>> row_owners(np.array([5, -1, -9223372036854775808]), 3).tolist()
     [2, 2, 1]
     """
-    return bulk.owners(ids, ps_num)
+    return bulk.owners(ids, ps_num) if ps_num <= bulk.MAX_OWNERS else np.mod(ids, ps_num)
 
 
 def crowded_shards(ps_num: int) -> int:

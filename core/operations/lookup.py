@@ -77,7 +77,7 @@ def look_up(
     """
     wanted = _unique(ids)
     owner = placement.row_owners(wanted, version.ps_num or 1)
-    shards = set(range(version.ps_num or 1)) if everywhere else set(owner.tolist()) or {0}
+    shards = None if everywhere else set(owner.tolist()) or {0}
     with _open_some(version, shards) as checkpoint:
         entries = checkpoint.entries(table)
         dtype = checkpoint.table_dtype(table)
@@ -114,12 +114,16 @@ def _unique(ids: Sequence[int] | I64) -> I64:
     return asked[np.sort(first)]
 
 
-def _open_some(version: Version, owners: set[int]) -> Checkpoint:
-    """Open only some shards of a version."""
-    missing = sorted(owners & set(version.missing))
+def _open_some(version: Version, owners: set[int] | None) -> Checkpoint:
+    """Open only some shards of a version, None for all; IncompleteError when one of them is missing."""
+    missing = list(version.missing_ranges)
+    if owners is not None:
+        present = {shard.ps_id for shard in version.shards}
+        absent = sorted(owners - present) if version.ps_num else []
+        missing = [range(ps_id, ps_id + 1) for ps_id in absent]
     if missing:
         raise IncompleteError(missing_shards(missing, version.ps_num), path=version.path)
-    some = tuple(shard for shard in version.shards if shard.ps_id in owners)
+    some = tuple(shard for shard in version.shards if owners is None or shard.ps_id in owners)
     checkpoint = open_checkpoint(replace(version, shards=some), partial=True)
     try:
         raise_problems(version, checkpoint.shards)
@@ -178,7 +182,8 @@ def read_variable(version: Version, name: str) -> tuple[npt.NDArray[np.generic],
     """
     ps_num = version.ps_num or 0
     owner = {placement.variable_owner(name, ps_num)} if ps_num else set()
-    for owners in (owner - set(version.missing), set(range(ps_num)) - set(version.missing)):
+    present = {shard.ps_id for shard in version.shards}
+    for owners in (owner & present, present):
         with _open_some(version, owners) as checkpoint:
             entries = [v for shard in checkpoint.shards for v in shard.variables if v.name == name]
             if entries:

@@ -19,6 +19,7 @@ LOCK_FILE: Final = f"{STATE_DIR}/lock-0"
 JOURNAL: Final = "journal.json"
 """In a staging directory: how the next process that takes the lock finishes a commit, rolls it back, or resumes it."""
 _RESUMABLE: Final = "copy-"
+_DIGITS: Final = 18
 LOCATION_FILE: Final = "location.json"
 
 
@@ -38,6 +39,17 @@ def seal_file(version: int) -> str:
     '.edl-ckpt-0/meta-0/100.seal.json'
     """
     return f"{META_DIR}/{version}.seal.json"
+
+
+def metadata_owner(name: str) -> int | None:
+    """Return the version whose metadata or seal a file of META_DIR has, None for any other file.
+
+    >>> metadata_owner("100.seal.json"), metadata_owner("location.json")
+    (100, None)
+    """
+    number, _, ending = name.partition(".")
+    known = ending in {"json", "seal.json"} and number.isascii() and number.isdigit() and len(number) <= _DIGITS
+    return int(number) if known and str(int(number)) == number else None
 
 
 def resumable_stage(version: int) -> str:

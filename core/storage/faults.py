@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -32,6 +32,14 @@ _CLIENTS: Final = frozenset({
 _UNREACHABLE: Final = frozenset({
     errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.ENETUNREACH, errno.ENOTCONN,
 })  # fmt: skip
+_MEANINGS: Final[Mapping[int, tuple[type[EdlCkptError], str]]] = {
+    errno.ENOTDIR: (NotFoundError, "not a directory"),
+    errno.EISDIR: (NotFoundError, "expected a file, but this is a directory"),
+    errno.ELOOP: (NotFoundError, "the symbolic links form a circle"),
+    errno.EROFS: (AuthError, "read-only filesystem"),
+    errno.EXDEV: (UnsupportedError, "the file system cannot rename this: it lies on another device or layer"),
+    errno.ESTALE: (LockedError, "the file was replaced on the file server while it was being read"),
+}
 _THROTTLED: Final = frozenset({408, 425, 429})
 _MAX_CAUSES: Final = 8
 
@@ -71,6 +79,23 @@ def storage_errors(path: str) -> Iterator[None]:
         raise meaning from error
 
 
+def error_of_system(error: OSError | MemoryError | RecursionError) -> EdlCkptError:
+    """Return the meaning of an error of the system that no code near its call has translated.
+
+    Its path is the one that the system names, none otherwise.
+    """
+    if isinstance(error, EdlCkptError):
+        return error
+    if isinstance(error, MemoryError):
+        return EdlCkptError("there is not enough memory", hint="give the command more memory, or use fewer --workers")
+    if isinstance(error, RecursionError):
+        return EdlCkptError("an input is nested too deeply")
+    name = error.filename2 or error.filename
+    meaning = _of_system(error, os.fsdecode(name) if isinstance(name, str | bytes) else "")
+    meaning.path = meaning.path or None
+    return meaning
+
+
 def _of_system(error: OSError, path: str) -> EdlCkptError:
     """Return the meaning of an error of the operating system, or of a client whose errors look like that."""
     number = error.errno
@@ -78,20 +103,15 @@ def _of_system(error: OSError, path: str) -> EdlCkptError:
         # HTTP's file system says so of a server that does not answer, too; its cause tells them apart.
         reason = _of_client(error, path) if number is None else None
         return reason or NotFoundError("no such file or directory", path=path)
-    if isinstance(error, NotADirectoryError):
-        return NotFoundError("not a directory", path=path)
-    if isinstance(error, IsADirectoryError):
-        return NotFoundError("expected a file, but this is a directory", path=path)
     if isinstance(error, PermissionError):
         return AuthError("permission denied", path=path)
     if isinstance(error, ConnectionError | TimeoutError) or number in _UNREACHABLE:
         return _silent(error, path)
     if number in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
         return NoSpaceError(os.strerror(number or 0), path=path)
-    if number == errno.ELOOP:
-        return NotFoundError("the symbolic links form a circle", path=path)
-    if number == errno.ESTALE:
-        return LockedError("the file was replaced on the file server while it was being read", path=path)
+    kind, message = _MEANINGS.get(number or 0, (None, ""))
+    if kind is not None:
+        return kind(message, path=path)
     reason = _of_client(error, path)
     return reason or EdlCkptError(f"input/output error: {error.strerror or error}", path=path)
 

@@ -52,6 +52,8 @@ class Entry:
     size_bytes: int
     modified: float
     fault: Fault | None = None
+    linked: bool = False
+    """True for a symbolic link: the other facts are those of what it leads to."""
 
     @property
     def name(self) -> str:

@@ -107,7 +107,7 @@ class MappedReader(LocalReader):
         return memoryview(held)[offset - start :]
 
 
-def _is_gone(path: str) -> bool:
+def is_gone(path: str) -> bool:
     """Say whether nothing has a name: only that is absent, whatever other error there is."""
     try:
         os.lstat(path)
@@ -157,7 +157,7 @@ class LocalStore:
             try:
                 return [entry, *self._list(entry.relative, inside)]
             except EdlCkptError as error:
-                if _is_gone(entry.path):  # another process deleted it between the two listings
+                if is_gone(entry.path):  # another process deleted it between the two listings
                     return []
                 # Another process may just be exchanging it for another one.
                 if not isinstance(error, NotFoundError | LockedError) or attempt == _ATTEMPTS - 1:
@@ -170,18 +170,20 @@ class LocalStore:
         entries: list[Entry] = []
         with storage_errors(path), os.scandir(path) as found:
             for item in found:
+                linked = False
                 try:
+                    linked = item.is_symlink()
                     info = item.stat()
                 except OSError as error:
-                    if not (isinstance(error, FileNotFoundError) and _is_gone(item.path)):
+                    if not (isinstance(error, FileNotFoundError) and is_gone(item.path)):
                         fault = Fault.of(error, item.path)
                         if fault.kind is NotFoundError and isinstance(error, FileNotFoundError):
                             fault = replace(fault, message="the symbolic link leads nowhere")
-                        entries.append(Entry(prefix + item.name, item.path, False, 0, 0.0, fault))
+                        entries.append(Entry(prefix + item.name, item.path, False, 0, 0.0, fault, linked))
                     continue
                 is_dir = stat_module.S_ISDIR(info.st_mode)
                 size = 0 if is_dir else info.st_size
-                entries.append(Entry(prefix + item.name, item.path, is_dir, size, info.st_mtime))
+                entries.append(Entry(prefix + item.name, item.path, is_dir, size, info.st_mtime, linked=linked))
         return entries
 
     def open(self, path: str, *, mapped: bool = False) -> RangeReader:

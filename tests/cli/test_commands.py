@@ -19,7 +19,7 @@ from places import GOLDEN
 from program import document, edl, without_reader
 
 VERSION_KEYS = {
-    *("version", "ref", "path", "state", "ps_num", "shards", "missing"),
+    *("version", "ref", "path", "state", "ps_num", "shards", "missing", "missing_count"),
     *("size_bytes", "modified", "metrics", "tags", "fingerprint", "note", "sealed", "fault"),
 }
 

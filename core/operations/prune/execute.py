@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from edl_ckpt.core.checkpoint.catalog import list_versions
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.commit.trash import Purge, delete_versions, empty_trash, forget_gone, sweep
-from edl_ckpt.core.errors import RefusedError
+from edl_ckpt.core.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.operations.prune.guards import NO_EXCEPTIONS, Guards, find_unreadable, guard_reasons
 from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan, identify, plan_prune
@@ -32,9 +32,18 @@ class PruneResult:
     deleted: tuple[str, ...]
     freed_bytes: int
     trashed: bool
-    problems: tuple[str, ...] = ()
+    failed: tuple[tuple[str, EdlCkptError], ...] = ()
+    """The versions that could not be deleted, by reference; the others were."""
+    problems: tuple[EdlCkptError, ...] = ()
+    """Why files of deleted versions could not be removed."""
     purge: Purge | None = None
     """The result of emptying the trash, None when the plan does not ask for it."""
+
+    @property
+    def errors(self) -> tuple[EdlCkptError, ...]:
+        """Return all that could not be deleted."""
+        purged = self.purge.problems if self.purge else ()
+        return (*(error for _, error in self.failed), *self.problems, *purged)
 
 
 def prune(
@@ -119,21 +128,26 @@ def _execute(plan: PrunePlan, now: float, *, trash: bool, reporter: Reporter) ->
     _check_fresh(plan, by_path, guarded)
     reporter.start("deleting", plan.deleted_bytes)
     deleted: list[Version] = []
-    problems: list[str] = []
+    failed: list[tuple[str, EdlCkptError]] = []
+    problems: list[EdlCkptError] = []
+    freed = 0
     for location, versions in present.items():
         doomed = [by_path[e.path] for e in plan.deletions if e.location == location and e.path in by_path]
         problems += sweep(open_store(location))
         removal = delete_versions(location, doomed, keep=trash)
         forget_gone(location, {v.version for v in versions} - {v.version for v in removal.deleted})
         deleted += removal.deleted
+        failed += ((version.ref, error) for version, error in removal.failed)
         problems += removal.problems
+        freed += removal.freed_bytes
         reporter.advance(sum(v.size_bytes for v in removal.deleted))
     age = plan.purge_older_than_seconds
     return PruneResult(
         plan=plan,
         deleted=tuple(v.ref for v in deleted),
-        freed_bytes=0 if trash else sum(v.size_bytes for v in deleted),
+        freed_bytes=freed,
         trashed=trash,
+        failed=tuple(failed),
         problems=tuple(problems),
         purge=None if age is None else empty_trash(plan.locations, now=now, older_than_seconds=age),
     )

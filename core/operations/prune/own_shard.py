@@ -29,7 +29,7 @@ def remove_own_shard(location: LocationLike, ps_id: int, ps_num: int, keep: int)
         (v, s.path)
         for v in versions
         for s in v.shards
-        if (s.ps_id, s.ps_num) == (ps_id, ps_num) and v.state not in {State.MIXED, State.UNREADABLE}
+        if (s.ps_id, s.ps_num) == (ps_id, ps_num) and v.state not in {State.MIXED, State.UNREADABLE} and not v.linked
     ]
     removed: list[str] = []
     unreadable = find_unreadable(versions) if len(own) > keep else {}

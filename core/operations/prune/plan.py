@@ -74,6 +74,11 @@ class PrunePlan:
         return tuple(e for e in self.entries if e.action is Action.DELETE)
 
     @property
+    def unreadable(self) -> tuple[PruneEntry, ...]:
+        """Return the versions that cannot be looked at now; none of them is deleted."""
+        return tuple(e for e in self.entries if e.state == State.UNREADABLE)
+
+    @property
     def deleted_bytes(self) -> int:
         """Return the bytes of the versions to delete."""
         return sum(e.size_bytes for e in self.deletions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from typing import Final
 
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.errors import CorruptError, NotFoundError
@@ -11,7 +12,16 @@ from edl_ckpt.core.format import placement
 from edl_ckpt.core.format.consistency import cross_check
 from edl_ckpt.core.format.generations import Draft, draft_shard
 from edl_ckpt.core.format.indexing import index_shards
-from edl_ckpt.core.format.model import DenseEntry, DType, ShardFile, ShardIndex, State, TableEntry, Version
+from edl_ckpt.core.format.model import (
+    MISSING_LISTED,
+    DenseEntry,
+    DType,
+    ShardFile,
+    ShardIndex,
+    State,
+    TableEntry,
+    Version,
+)
 from edl_ckpt.core.format.names import parse_single_file, parse_version_dir, scan_crashes
 from edl_ckpt.core.format.shard_layout import LARGE_SHARD_BYTES
 from edl_ckpt.core.format.wire import Cursor
@@ -19,7 +29,9 @@ from edl_ckpt.core.operations.verify.findings import Report
 from edl_ckpt.core.state.seal import base_name
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader
-from edl_ckpt.core.words import missing_shards
+from edl_ckpt.core.words import abridged, missing_shards
+
+_COUNTS: Final = 20
 
 
 def check_listing(version: Version, report: Report) -> None:
@@ -33,16 +45,25 @@ def check_listing(version: Version, report: Report) -> None:
         parts = [f"{len(ids)} of {n}" for n, ids in sorted(counts.items())]
         whole = [n for n, ids in counts.items() if len(ids) == n]
         extra = f"; the set of {whole[0]} is complete" if len(whole) == 1 else ""
-        report.add("mixed-ps-num", f"the shards have different ps_num: {', '.join(parts)}{extra}", path=version.path)
+        message = f"the shards have different ps_num: {abridged(parts, _COUNTS)}{extra}"
+        report.add("mixed-ps-num", message, path=version.path)
         return
     if version.ps_num is None:
         report.add("missing-shard", "the version has no shard", path=version.path)
     writing = " (the version changed a moment ago: a job may be writing it)" if version.state is State.WRITING else ""
-    for ps_id in version.missing:
+    for gap in _missing(version):
+        first, last = (version.layout.shard_file(i, version.ps_num or 0) for i in (gap.start, gap.stop - 1))
         report.add(
-            "missing-shard", missing_shards([ps_id], version.ps_num) + writing, path=version.path,
-            subject=version.layout.shard_file(ps_id, version.ps_num or 0),
+            "missing-shard", missing_shards([gap], version.ps_num) + writing, path=version.path,
+            subject=first if first == last else f"{first} to {last}",
         )  # fmt: skip
+
+
+def _missing(version: Version) -> Iterable[range]:
+    """Return the missing shards one by one; those of a version that lacks very many, by the gaps between its files."""
+    if version.missing_count > MISSING_LISTED:
+        return version.missing_ranges
+    return [range(ps_id, ps_id + 1) for ps_id in version.missing]
 
 
 def check_location(version: Version, report: Report) -> None:

@@ -24,7 +24,7 @@ from edl_ckpt.core.checkpoint.scan import (
     row_batches,
 )
 from edl_ckpt.core.errors import CorruptError, EdlCkptError
-from edl_ckpt.core.format import bulk
+from edl_ckpt.core.format import bulk, placement
 from edl_ckpt.core.format.model import DenseEntry, ShardIndex, TableEntry, Version
 from edl_ckpt.core.operations.verify.findings import Report
 from edl_ckpt.core.operations.verify.values import HUGE_EXPONENT, odd_values
@@ -117,7 +117,7 @@ class ContentCheck:
         return [IdPiece(shard, entry, p.run, p.start, p.end, p.first_row, p.rows) for p in numbered]
 
     def _count(self, shard: ShardIndex, counts: _IdCounts, ids: bulk.I64) -> None:
-        wrong = np.flatnonzero(bulk.owners(ids, shard.file.ps_num) != shard.file.ps_id)
+        wrong = np.flatnonzero(placement.row_owners(ids, shard.file.ps_num) != shard.file.ps_id)
         negative = np.flatnonzero(ids < 0)
         if len(wrong) or len(negative):
             with self.report.lock:

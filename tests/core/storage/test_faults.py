@@ -18,6 +18,7 @@ from edl_ckpt.core.errors import (
     NoSpaceError,
     NotFoundError,
     UnavailableError,
+    UnsupportedError,
 )
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import RangeReader
@@ -30,7 +31,8 @@ from places import GOLDEN
         (errno.ESTALE, LockedError, 11),
         (errno.EIO, EdlCkptError, 1),
         (errno.EACCES, AuthError, 12),
-        (errno.EROFS, EdlCkptError, 1),
+        (errno.EROFS, AuthError, 12),
+        (errno.EXDEV, UnsupportedError, 15),
         (errno.ENOSPC, NoSpaceError, 14),
         (errno.EDQUOT, NoSpaceError, 14),
         (errno.EFBIG, NoSpaceError, 14),
