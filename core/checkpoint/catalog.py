@@ -154,8 +154,7 @@ def _half_done(location: Location, state: Iterable[Entry]) -> Iterator[str]:
 
 def _interrupted_copies(store: Store, state: Sequence[Entry]) -> Iterator[int]:
     """Yield the versions of which a copy was interrupted; not of one that is at work, as far as can be seen."""
-    has_locks = store.properties.rename or store.properties.conditional_write
-    at_work = not has_locks or any(entry.relative == LOCK_FILE for entry in state)  # every writer holds the lock
+    at_work = any(entry.relative == LOCK_FILE for entry in state)  # every writer holds the lock
     for entry in _journals(state):
         number = entry.parent.rpartition("-")[2] if is_resumable(entry.parent) else ""
         if number.isascii() and number.isdigit() and not (at_work and not _is_left(store, entry)):

@@ -1,32 +1,29 @@
 """One lock for each location: edl-ckpt commands that change a location take turns.
 
 `.edl-ckpt-0/lock-0` is a small JSON file that names the lock holder (process, host, since when, for what), under the
-kernel's file lock (`owner.py`); on S3 it is an object that is written only if it does not exist. ElasticDL's savers do
-not take it: the lock keeps our commands apart, and the guards of `prune` keep out of the savers' way. A stale lock is
-taken over, perhaps from a process that was stopped for long and goes on now. So a commit checks that it still holds the
-lock before each step that cannot be undone.
+kernel's file lock (`owner.py`). On storage without rename it is a directory of claims (`remote_lock.py`). ElasticDL's
+savers do not take it: the lock keeps our commands apart, and the guards of `prune` keep out of the savers' way. A stale
+lock is taken over, perhaps from a process that was stopped for long and goes on now. So every command checks that it
+still holds the lock before each step that cannot be undone.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
 
-from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError, UnsupportedError
-from edl_ckpt.core.ids import new_id
+from edl_ckpt.core.errors import LockedError, NotFoundError
 from edl_ckpt.core.progress import Reporter
+from edl_ckpt.core.state.holder import Holder, lost_lock
 from edl_ckpt.core.state.owner import (
     NO_LOCKS,
     STALE_SECONDS,
     Signature,
-    describe,
     format_owner,
     is_dead,
     is_here,
@@ -34,15 +31,13 @@ from edl_ckpt.core.state.owner import (
     read_owner,
 )
 from edl_ckpt.core.state.paths import LOCK_FILE, STATE_DIR
+from edl_ckpt.core.state.remote_lock import ADVICE, MISSED_SECONDS, RemoteLock
 from edl_ckpt.core.storage import LocalStore, Location, ObjectStore
 from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.storage.interface import ConditionalStore
 from edl_ckpt.core.storage.regular import check_target
 
 LOCK_WAIT_SECONDS: Final = 10.0
 """How long a command waits for another one before it fails (`--lock-wait`)."""
-_TOUCH_SECONDS: Final = 60.0
-_ADVICE: Final = "do not run another edl-ckpt command that changes this location"
 
 
 class Lock(Protocol):
@@ -69,6 +64,14 @@ class Lock(Protocol):
 
     def release(self) -> None:
         """Give the lock back; nothing happens when it was not taken."""
+        ...
+
+    def holders(self) -> list[Holder]:
+        """Return the processes that hold the lock now, or held it when they died; not this lock's own."""
+        ...
+
+    def remove(self, holder: Holder) -> bool:
+        """Remove the lock of a dead holder; False when it showed a sign of life meanwhile."""
         ...
 
 
@@ -98,15 +101,6 @@ def holding(lock: Lock, location: Location, *, wait_seconds: float = LOCK_WAIT_S
         yield
     finally:  # a signal may end us between taking the lock and the block
         lock.release()
-
-
-def _taken_over(place: str, owner: dict[str, Any]) -> LockedError:
-    holder = format_owner(owner) if owner else "no process"
-    return LockedError(
-        f"this command lost the lock while it was stopped; the lock is held by {holder} now",
-        path=place,
-        hint="nothing was published; try again",
-    )
 
 
 class LocalLock:
@@ -172,7 +166,8 @@ class LocalLock:
                     return False
                 if error.errno not in NO_LOCKS:
                     raise
-                self._warn(f"{self._root}: this file system has no locks; {_ADVICE}")
+                self._warn(f"{self._root}: this file system has no locks; {ADVICE}")
+                return self._is_ours(fd) and self._may_take_over(is_locked=False)
             return self._is_ours(fd) and self._may_take_over()
 
     def _is_ours(self, fd: int) -> bool:
@@ -184,12 +179,12 @@ class LocalLock:
         opened = os.fstat(fd)
         return (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
 
-    def _may_take_over(self) -> bool:
-        """Say whether the file names no lock holder, or one whose lock is stale."""
+    def _may_take_over(self, *, is_locked: bool = True) -> bool:
+        """Say whether the file names no lock holder, or one whose lock is stale; `is_locked` by the kernel, by us."""
         owner = self.read()
         if not owner:
             return True
-        if not is_here(owner) and time.time() - os.stat(self.path).st_mtime < STALE_SECONDS:
+        if _is_alive(owner, time.time() - os.stat(self.path).st_mtime, is_locked=is_locked, limit=STALE_SECONDS):
             return False
         self._warn(f"{self._root}: took over the stale lock of {format_owner(owner)}")
         return True
@@ -202,7 +197,7 @@ class LocalLock:
         """Raise LockedError when another process has taken the lock over, or the file was removed by hand."""
         owner = self.read()
         if self._fd >= 0 and (not self._is_ours(self._fd) or (owner and not is_me(owner))):
-            raise _taken_over(self._root, owner)
+            raise lost_lock(self._root, owner)
 
     def release(self) -> None:
         """Give the lock back; nothing happens when it was not taken."""
@@ -217,95 +212,54 @@ class LocalLock:
         with suppress(OSError):  # not empty
             os.rmdir(self._state)
 
+    def holders(self) -> list[Holder]:
+        """Return the process that the lock's file names, dead or alive; [] without a file."""
+        check_target(self.path)
+        with storage_errors(self.path):
+            try:
+                fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except FileNotFoundError:
+                return []
+            try:
+                silent = time.time() - os.fstat(fd).st_mtime
+                return [Holder(self.read(), self._is_at_work(fd, silent), silent)]
+            finally:
+                os.close(fd)
 
-class RemoteLock:
-    """The lock object of a location on storage that writes an object only if it is not there yet (S3).
-
-    The lock holder writes it again every minute. A lock is stale when it is ten minutes old, or when its holder was a
-    process of this host and is dead. It is taken over by a write on the condition that it is still the same. Storage
-    that ignores such conditions, or has none, is detected each time: then there is a warning, and no lock.
-    """
-
-    poll_seconds = 0.5
-
-    @property
-    def is_exclusive(self) -> bool:
-        """Return True when this process holds the lock; False where there was a warning instead."""
-        return bool(self._etag)
-
-    def __init__(self, store: ObjectStore, purpose: str, warn: Callable[[str], None]) -> None:
-        self._store = store
-        self._location = store.location
-        self._purpose = purpose
-        self._warn = warn
-        self._etag = ""
-        self._data = b""
-        self._done = threading.Event()
-
-    def take(self) -> bool:
-        """Take the lock if it is free; False when another process holds it."""
-        if not isinstance(self._store, ConditionalStore):
-            self._warn(f"{self._location}: this storage has no locks; {_ADVICE}")
-            return True
-        self._data = json.dumps(describe(self._purpose) | {"id": new_id()}).encode()
+    def _is_at_work(self, fd: int, silent_seconds: float) -> bool:
+        """Say whether the holder of the lock is alive, as far as that is known here; else the file is locked by us."""
         try:
-            etag = self._etag = self._write()
-            if not etag:
-                return False
-            ignored = bool(self._store.write_if(LOCK_FILE, self._data, etag=""))  # a second write must be refused
-        except UnsupportedError:
-            ignored, etag = True, ""
-        if ignored:
-            self._etag = ""
-            if etag:
-                self._store.remove(LOCK_FILE)
-            self._warn(f"{self._location}: this storage ignores conditional writes, so it has no locks; {_ADVICE}")
-            return True
-        threading.Thread(target=self._touch, name="edl-ckpt-lock", daemon=True).start()
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_locked = True
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                return True
+            is_locked = False
+        return _is_alive(self.read(), silent_seconds, is_locked=is_locked, limit=MISSED_SECONDS)
+
+    def remove(self, holder: Holder) -> bool:
+        """Remove the file of a dead holder; False when another process holds the lock now."""
+        with storage_errors(self.path):
+            try:
+                fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except FileNotFoundError:
+                return True
+            try:
+                silent = time.time() - os.fstat(fd).st_mtime
+                if self._is_at_work(fd, silent) or not self._is_ours(fd) or self.read() != holder.owner:
+                    return False
+                os.unlink(self.path)  # while it is locked, as in `release`
+            finally:
+                os.close(fd)
+        with suppress(OSError):  # not empty
+            os.rmdir(self._state)
         return True
 
-    def _write(self) -> str:
-        """Write our object if there is none, or a stale one; return its ETag, '' while the lock is held."""
-        assert isinstance(self._store, ConditionalStore)  # noqa: S101 - checked by `take`
-        etag = self._store.write_if(LOCK_FILE, self._data, etag="")
-        if etag:
-            return etag
-        existing = self._store.stat(LOCK_FILE)
-        if existing is None:
-            return ""
-        owner = self.read()
-        if existing.age_seconds < STALE_SECONDS and not (is_here(owner) and is_dead(owner, existing.age_seconds)):
-            return ""
-        etag = self._store.write_if(LOCK_FILE, self._data, etag=existing.etag)
-        if etag:
-            self._warn(f"{self._location}: took over the stale lock of {format_owner(owner)}")
-        return etag
 
-    def _touch(self) -> None:
-        """Write the lock again every minute: other hosts see that this process is alive."""
-        while not self._done.wait(_TOUCH_SECONDS):
-            with suppress(EdlCkptError):
-                if isinstance(self._store, ConditionalStore):
-                    self._etag = self._store.write_if(LOCK_FILE, self._data, etag=self._etag) or self._etag
-
-    def read(self) -> dict[str, Any]:
-        """Return the description of the lock holder."""
-        try:
-            owner = json.loads(self._store.read_small(LOCK_FILE) or b"{}")
-        except ValueError:
-            return {}
-        return owner if isinstance(owner, dict) else {}
-
-    def check(self) -> None:
-        """Raise LockedError when another process has taken the lock over, or the object was removed by hand."""
-        if self._etag and self._store.read_small(LOCK_FILE) != self._data:
-            raise _taken_over(self._location.url, self.read())
-
-    def release(self) -> None:
-        """Give the lock back; nothing happens when this process does not hold it, or no longer."""
-        self._done.set()
-        etag, self._etag = self._etag, ""
-        if etag:
-            with suppress(EdlCkptError):
-                if self._store.read_small(LOCK_FILE) == self._data:
-                    self._store.remove(LOCK_FILE)
+def _is_alive(owner: Mapping[str, Any], silent_seconds: float, *, is_locked: bool, limit: float) -> bool:
+    """Say whether the owner of a lock's file is alive; `is_locked` when this process has the kernel's lock on it."""
+    if not owner:
+        return False
+    if is_here(owner):  # the kernel's lock ends with its process
+        return not is_locked and not is_dead(owner, silent_seconds)
+    return silent_seconds < limit

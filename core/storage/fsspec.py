@@ -97,7 +97,6 @@ class FsspecStore:
         rename=False,
         exchange=False,
         trash=False,
-        conditional_write=False,
         positional_write=False,
         round_trips=True,
     )
@@ -205,6 +204,19 @@ class FsspecStore:
             if _FAULT in info:
                 raise info[_FAULT].error()
         return [name for name, info in found if not _is_dir(info)]
+
+    def ages(self, relative: str) -> dict[str, float]:
+        """Return the seconds since each file of a directory was written, by its name and by the clock of this host."""
+        self._fs.invalidate_cache()  # else some file systems show what they listed before
+        top = self._inner(relative)
+        try:
+            with client_errors(self.path(relative)):
+                found = self._fs.ls(top, detail=True)
+        except NotFoundError:
+            return {}
+        now = time.time()
+        stamps = {info["name"].rstrip("/").removeprefix(top).removeprefix("/"): _modified(info) for info in found}
+        return {name: now - stamp if stamp else 0.0 for name, stamp in stamps.items()}
 
     def open(self, path: str, *, mapped: bool = False) -> RangeReader:  # noqa: ARG002 - nothing can be mapped
         """Open a file for ranged reads."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, runtime_checkable
+from typing import Any, Final, Protocol, Self
 
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.location import Location
@@ -28,8 +28,6 @@ class Properties:
     """Two directories can change places in one step, if the kernel supports it."""
     trash: bool
     """Deleted versions can wait in a trash, and be put back."""
-    conditional_write: bool
-    """An object can be written on the condition that it is missing, or unchanged. Locks need this."""
     positional_write: bool
     """A file can be written in place, at any offset, without memory for open parts."""
     round_trips: bool
@@ -222,6 +220,14 @@ class ObjectStore(Store, Protocol):
         """Return the paths, below the location, of all files in a directory and its subdirectories."""
         ...
 
+    def ages(self, relative: str) -> dict[str, float]:
+        """Return the seconds since each file of a directory was written, by its name; '' is a file of that path itself.
+
+        The listing shows everything that was written before, and the ages are by the clock of the storage. 0.0 stands
+        for an unknown age.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class OpenUpload:
@@ -240,23 +246,6 @@ class ObjectStat:
     etag: str
     age_seconds: float
     write_id: str | None = None
-
-
-@runtime_checkable
-class ConditionalStore(Protocol):
-    """A store with conditional writes."""
-
-    def write_if(self, relative: str, data: bytes, *, etag: str) -> str:
-        """Write an object if it has this ETag ('': is missing); return the new ETag, '' if it was not written."""
-        ...
-
-    def stat(self, relative: str) -> ObjectStat | None:
-        """Return the state of a file; None when there is no such file."""
-        ...
-
-    def remove(self, relative: str) -> None:
-        """Remove a file; a missing one is no error."""
-        ...
 
 
 def flat_listing(store: Store, found: Iterable[tuple[str, int, float, bool]], inside: Inside) -> list[Entry]:

@@ -125,7 +125,6 @@ class LocalStore:
         rename=True,
         exchange=True,
         trash=True,
-        conditional_write=False,
         positional_write=True,
         round_trips=False,
     )

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from edl_ckpt.core.errors import AuthError, EdlCkptError, LockedError, NotFoundError, UsageError
-from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.storage.interface import (
     SMALL_BYTES,
     Entry,
@@ -105,7 +104,6 @@ class S3Store:
         rename=False,
         exchange=False,
         trash=False,
-        conditional_write=True,
         positional_write=False,
         round_trips=True,
         part_bytes=MIN_PART_BYTES,
@@ -169,6 +167,18 @@ class S3Store:
         """Return the paths, below the location, of all objects in a directory and its subdirectories."""
         return [item["Key"].removeprefix(self._prefix) for item in self._objects(self._key(relative) + "/")]
 
+    def ages(self, relative: str) -> dict[str, float]:
+        """Return the seconds since each object of a directory was written, by its name and by the clock of S3."""
+        found: dict[str, float] = {}
+        prefix = self._key(relative)
+        for answer in self._pages(Prefix=prefix):
+            now = _served_at(answer)
+            for item in answer.get("Contents", ()):
+                name = item["Key"].removeprefix(prefix)
+                if not name or name.startswith("/"):
+                    found[name.removeprefix("/")] = (now - item["LastModified"]).total_seconds()
+        return found
+
     def open(self, path: str, *, mapped: bool = False) -> RangeReader:  # noqa: ARG002 - nothing can be mapped
         """Open an object for ranged reads."""
         return S3Reader(self._connection, self._bucket, self._key(self._relative(path)), path)
@@ -226,30 +236,6 @@ class S3Store:
             return None
         age = (_served_at(answer) - answer["LastModified"]).total_seconds()
         return ObjectStat(int(answer["ContentLength"]), answer["ETag"], age, answer.get("Metadata", {}).get(WRITE_ID))
-
-    def write_if(self, relative: str, data: bytes, *, etag: str) -> str:
-        """Write an object if it has this ETag ('': is missing); return the new ETag, '' if it was not written.
-
-        Raises UnsupportedError where the service has no such condition. When a reply is lost, the object's write id
-        shows whether this write succeeded.
-        """
-        mine = new_id()
-        condition = {"IfMatch": etag} if etag else {"IfNoneMatch": "*"}
-        try:
-            answer = self._connection.upload(
-                "put_object",
-                self.path(relative),
-                data,
-                Bucket=self._bucket,
-                Key=self._key(relative),
-                Metadata={WRITE_ID: mine},
-                **condition,
-            )
-        except (LockedError, NotFoundError):
-            found = self.stat(relative)
-            return found.etag if found is not None and found.write_id == mine else ""
-        written: str = answer["ETag"]
-        return written
 
     def new_object(self, relative: str, size_bytes: int) -> Upload:
         """Begin an object of a known size; nothing is visible until it is completed."""

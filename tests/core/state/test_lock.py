@@ -29,7 +29,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def _locked(s3: Bucket) -> bool:
-    return "run/.edl-ckpt-0/lock-0" in s3.objects()
+    return any(key.startswith("run/.edl-ckpt-0/lock-0") for key in s3.objects())
 
 
 def test_lock_on_s3(multi: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +43,7 @@ def test_lock_on_s3(multi: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     multi.put("run/.edl-ckpt-0/lock-0", json.dumps({"pid": 7, "host": "elsewhere", "since": "then"}).encode())
     with pytest.raises(LockedError, match="elsewhere"), location_lock(multi.url, "c", wait_seconds=0):
         pass
-    monkeypatch.setattr("edl_ckpt.core.state.lock.STALE_SECONDS", -10.0)
+    monkeypatch.setattr("edl_ckpt.core.state.owner.STALE_SECONDS", -10.0)
     with location_lock(multi.url, "d", reporter=recorder):
         pass
     assert "took over" in told[0]
