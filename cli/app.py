@@ -20,7 +20,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Change": ("reshard", "copy", "export", "import"),
     "Keep": ("prune", "undo", "policy"),
     "Record": ("metrics", "tag", "note"),
-    "Mend": ("recover",),
+    "Mend": ("recover", "unlock"),
     "Learn": ("demo",),
 }
 """The commands by the headings of the help, in its order."""

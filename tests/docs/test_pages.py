@@ -96,6 +96,7 @@ JSON_COMMANDS = (
     "prune edl-ckpt-demo --keep 1 --trash",
     "undo edl-ckpt-demo",
     "recover edl-ckpt-demo",
+    "unlock edl-ckpt-demo",
 )
 
 

@@ -1,4 +1,4 @@
-"""A location on S3: listings, reads pinned to one generation of an object, conditional writes."""
+"""A location on S3: listings, reads pinned to one generation of an object, uploads that never replace another."""
 
 from __future__ import annotations
 

@@ -32,10 +32,8 @@ from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.commit.remote import RemoteOutput
 from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError
 from edl_ckpt.core.operations.save import Table
-from edl_ckpt.core.progress import SilentReporter
 from edl_ckpt.core.storage.s3.upload import Upload
 from forked import run_forked
-from reporters import Recorder
 from s3_fixtures import Bucket
 
 KILLED = 9
@@ -268,23 +266,23 @@ class TestEveryOperation:
         place.recover()
         assert place.leftovers() == []
 
-    def test_one_warning_without_locks(self, tmp_path: Path, operation: str) -> None:
-        """On storage without locks each operation warns once that other commands must not run."""
+    def test_locks_on_any_file_system(self, tmp_path: Path, operation: str) -> None:
+        """Issue 13.4: on a file system of fsspec, without rename or conditions, each operation has the lock too."""
         import fsspec
 
         save_small(tmp_path / "run", 7)
         export_version(only(tmp_path / "run"), str(tmp_path / "m.npz"))
         act, before, after = OPERATIONS[operation]
         place = Place(tmp_path, f"memory://protocol-{os.getpid()}/run")
-        recorder = Recorder()
         try:
             if before:
                 save_small(place.url, 7, ps_num=before)
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(SilentReporter, "warn", lambda _, text: recorder.warn(text))
+            with (
+                location_lock(place.url, "holder", create=True),
+                pytest.raises(LockedError, match=f"locked by process {os.getpid()} .*holder"),
+            ):
                 act(place, 0)
-            warning = "this storage has no locks; do not run another edl-ckpt command that changes this location"
-            assert [text for text in recorder.warnings if "no locks" in text] == [f"{place.url}: {warning}"]
+            act(place, 0)
             assert place.shards() == after
             assert recover(place.url).kept == ()
         finally:

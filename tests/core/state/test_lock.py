@@ -18,7 +18,7 @@ from edl_ckpt.core.state import lock as lock_module
 from edl_ckpt.core.state.owner import describe
 from reporters import Recorder
 from s3_fixtures import Bucket
-from s3_proxy import Fault, ignore_conditions, lose_reply, status
+from s3_proxy import Fault, lose_reply
 
 
 @pytest.fixture
@@ -57,18 +57,6 @@ def test_lock_with_a_lost_reply(multi: Bucket, operation: Any) -> None:
     with location_lock(multi.url, "mine", wait_seconds=0):
         pass
     assert armed.hits == 1
-    assert not _locked(multi)
-
-
-@pytest.mark.parametrize("kind", [ignore_conditions, status(501, "NotImplemented")])
-def test_storage_without_conditions(multi: Bucket, kind: Any) -> None:
-    """Storage that ignores conditional writes, or has none, is found out: there is a warning instead of a lock."""
-    recorder = Recorder()
-    told = recorder.warnings
-    multi.proxy.fail(Fault(kind, operation="put", key="lock-0", times=None))
-    with location_lock(multi.url, "mine", reporter=recorder):
-        pass
-    assert "ignores conditional writes" in told[0]
     assert not _locked(multi)
 
 

@@ -1,0 +1,51 @@
+"""`edl-ckpt unlock`: removes the lock of a dead command."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edl_ckpt.cli import options as o
+from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.output import Output
+from edl_ckpt.cli.text import escaped
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.state.holder import Holder
+
+
+@examples(
+    "unlock run",
+    "unlock s3://models/run --yes",
+)
+def unlock_command(
+    out: Output,
+    location: o.Place = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation."), o.CommandLineOnly()] = False,
+) -> None:
+    """Remove the lock of a dead command, after showing its holder.
+
+    Other commands take a stale lock over by themselves: at once when its process died on this host, else after ten
+    minutes. This command does it earlier. It refuses while the holder is alive.
+    """
+    from edl_ckpt.cli import render_unlock
+    from edl_ckpt.core.operations.unlock import unlock
+
+    where = out.location(location)
+    holders = unlock(where, confirm=lambda found: yes or _confirm(found), reporter=out.reporter())
+    out.show(lambda: render_unlock.document(where, holders), lambda: render_unlock.human(where, holders))
+
+
+def _confirm(holders: Sequence[Holder]) -> bool:
+    """Show the holders and ask on a terminal; False in a script."""
+    from edl_ckpt.core.operations.unlock import format_holder
+
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    for holder in holders:
+        print(f"locked by {escaped(format_holder(holder))}", file=sys.stderr)
+    print("Remove this lock? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
