@@ -272,7 +272,7 @@ def forget_gone(location: Location, present: Iterable[int]) -> None:
     what has no name is gone. Storage whose listings may lack something keeps all metadata.
     """
     store = open_store(location)
-    if not (isinstance(store, LocalStore) or store.properties.conditional_write):
+    if not store.properties.whole_listings:
         return
     listed = set(present)
     for name in store.names(META_DIR):

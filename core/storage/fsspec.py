@@ -97,6 +97,7 @@ class FsspecStore:
         rename=False,
         exchange=False,
         trash=False,
+        whole_listings=False,
         positional_write=False,
         round_trips=True,
     )

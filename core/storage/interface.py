@@ -28,6 +28,8 @@ class Properties:
     """Two directories can change places in one step, if the kernel supports it."""
     trash: bool
     """Deleted versions can wait in a trash, and be put back."""
+    whole_listings: bool
+    """A listing without an error has everything that is there. Some file systems of fsspec leave out what fails."""
     positional_write: bool
     """A file can be written in place, at any offset, without memory for open parts."""
     round_trips: bool

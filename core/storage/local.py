@@ -125,6 +125,7 @@ class LocalStore:
         rename=True,
         exchange=True,
         trash=True,
+        whole_listings=True,
         positional_write=True,
         round_trips=False,
     )

@@ -104,6 +104,7 @@ class S3Store:
         rename=False,
         exchange=False,
         trash=False,
+        whole_listings=True,
         positional_write=False,
         round_trips=True,
         part_bytes=MIN_PART_BYTES,
