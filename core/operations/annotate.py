@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from edl_ckpt.core.checkpoint.catalog import list_versions
 from edl_ckpt.core.commit.recovery import location_lock
+from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state import annotate
@@ -73,7 +74,8 @@ def add_tag(
 ) -> tuple[int, ...]:
     """Give a version a tag, which protects it from deletion, and return the versions that lost the tag by that.
 
-    A tag names one version, so the others lose it. With `also` they keep it, and a reference cannot use the tag.
+    A tag names one version, so the others lose it. With `also` they keep it, and a reference cannot use the tag. Raises
+    EdlCkptError, after all that can be done, when the metadata of another version cannot be read: it may have the tag.
     """
     with location_lock(version.location, "tag add", wait_seconds=wait_seconds, reporter=reporter):
         annotate.write_tag(version, tag)
@@ -81,6 +83,13 @@ def add_tag(
         others = {v.version: v for v in versions if tag in v.tags and v.version != version.version}
         for other in others.values():  # last: a crash leaves the tag on too many versions, never on none
             annotate.erase_tag(other, tag)
+    for other in versions:
+        if other.metadata_fault and other.version != version.version:
+            raise EdlCkptError(
+                f"it may have the tag {tag!r} too, because its metadata cannot be read: {other.metadata_fault}",
+                path=other.ref,
+                hint=f"version {version.version} has the tag; run the same command again",
+            )
     return tuple(others)
 
 
