@@ -7,6 +7,7 @@ from edl_ckpt.core.commit.local import LocalOutput
 from edl_ckpt.core.commit.remote import RemoteOutput
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import Layout
+from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.storage import LocalStore, open_store
 
 
@@ -20,13 +21,25 @@ def open_output(
     keep_old: bool = False,
     spool: bool = False,
     resumes: Resume | None = None,
+    reporter: Reporter = SILENT,
 ) -> VersionOutput:
     """Return where to write a version of a locked location; `replaces` is the version whose place it takes, if any.
 
     `keep_old` moves the replaced shards to the trash. `spool` writes a remote version to the local disk first, where
     its parts would take too much memory (`open_memory`). `resumes` continues an interrupted run of the same work.
+    The reporter is warned when a replaced version's owner, group or ACL cannot be kept.
     """
     store = open_store(place.location)
     if isinstance(store, LocalStore):
-        return LocalOutput(place, store, layout, number, purpose, replaces=replaces, keep_old=keep_old, resumes=resumes)
+        return LocalOutput(
+            place,
+            store,
+            layout,
+            number,
+            purpose,
+            replaces=replaces,
+            keep_old=keep_old,
+            resumes=resumes,
+            reporter=reporter,
+        )
     return RemoteOutput(place, store, layout, number, purpose, replaces=replaces, spool=spool, resumes=resumes)

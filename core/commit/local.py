@@ -17,12 +17,14 @@ from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Final, Self
 
+from edl_ckpt.core.commit.access import OldAccess, inherit_access
 from edl_ckpt.core.commit.interface import FinishedSink, LockedLocation, Note, Prove, Resume, Written, written_version
 from edl_ckpt.core.commit.journal import Journal, parse_journal
 from edl_ckpt.core.commit.staging import Staging
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, NotFoundError, RefusedError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import Layout
+from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.owner import is_presumed_dead, owner_in
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, TRASH_DIR, resumable_stage, seal_file
 from edl_ckpt.core.state.seal import seal_bytes
@@ -60,6 +62,7 @@ class LocalOutput:
         replaces: Version | None,
         keep_old: bool,
         resumes: Resume | None,
+        reporter: Reporter = SILENT,
     ) -> None:
         self._place = place
         self._store = store
@@ -68,6 +71,7 @@ class LocalOutput:
         self._replaces = replaces
         self._keep_old = keep_old
         self._resumes = resumes
+        self._access = OldAccess(replaces, reporter) if replaces else None
         self._name = os.path.basename(replaces.path) if replaces else layout.version_dir(number)
         self._staging = Staging(store.root, purpose, name=os.path.basename(resumable_stage(number)) if resumes else "")
         self._directory = os.path.join(self._staging.path, self._name)
@@ -117,6 +121,7 @@ class LocalOutput:
         self._finished = {os.path.basename(paths[i]): note for i, note in self._resumed.items()}
         if not self._resumed:
             self._staging.clear()
+            inherit_access(self._store.root, self._staging.path)
             self._staging.directory(self._name)
         self._staging.check_space(sum(size for i, size in enumerate(sizes) if i not in self._resumed))
         for i, path in enumerate(paths):
@@ -125,6 +130,8 @@ class LocalOutput:
                     os.unlink(path)
                 self._files[i] = file = PreallocatedFile(path, sizes[i])
                 self._stack.callback(file.close)
+                if self._access is not None:  # before there is anything to read in it
+                    self._access.give_file(i, file)
         if self._resumes is None:
             # Not beside `finish`: of two flushes of one file, the kernel tells only the first that the disk failed.
             self._flusher = self._stack.enter_context(Flusher(list(self._files.values())))
@@ -172,6 +179,8 @@ class LocalOutput:
             file.close()
         self._place.check()
         self._forget_progress()  # from here on the staged version is published, or dropped
+        if self._access is not None:
+            self._access.give_directory(self._directory)
         flush_directory(self._directory)
         replace_file(os.path.join(self._staging.path, _SEAL), seal)
         if self._replaces is None:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, NoReturn
 
-from edl_ckpt.core.errors import CorruptError, UnsupportedError, UsageError
+from edl_ckpt.core.errors import CorruptError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.storage.interface import Store
@@ -134,7 +134,7 @@ def read_seal(store: Store, version: int) -> Seal | None:
         raise CorruptError(error.message, code=error.code, path=path) from None
     except UnsupportedError as error:
         raise UnsupportedError(error.message, path=path, hint=error.hint) from None
-    except UsageError as error:  # a pipe, say
+    except (UsageError, RefusedError) as error:  # a pipe, say
         raise CorruptError(f"damaged seal: {error.message}", code="checksum-mismatch", path=path) from None
     if seal is not None and seal.version != version:
         raise CorruptError(

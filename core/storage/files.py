@@ -18,6 +18,7 @@ from typing import Final, Self
 from edl_ckpt.core.errors import NoSpaceError, NotFoundError, RefusedError
 from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.parallel import run_parallel
+from edl_ckpt.core.storage.access import Access
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.regular import check_target
 from edl_ckpt.core.words import size
@@ -58,6 +59,11 @@ class PreallocatedFile:
             if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}:
                 raise
             os.ftruncate(self._fd, size_bytes)
+
+    def give(self, access: Access) -> tuple[str, ...]:
+        """Give the file the access of another one; return what could not be kept."""
+        with storage_errors(self.path):
+            return access.give(self._fd)
 
     def write(self, offset: int, data: memoryview | bytes) -> None:
         """Write all of `data` at `offset`."""

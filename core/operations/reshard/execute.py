@@ -118,6 +118,7 @@ def write_reshard(
         replaces=target.replaces,
         keep_old=keep_old,
         spool=settings.spool,
+        reporter=reporter,
     )
     _allow_open_files(plan.to_ps + plan.from_ps)
     with open_checkpoint(source) as checkpoint, output:
