@@ -2,7 +2,7 @@
 
     python tests/support/story.py --seconds 300              on the local disk
     python tests/support/story.py --seconds 300 --s3         on moto behind the proxy, two processes at once
-    python tests/support/story.py --seed 7                   another story; a seed tells the same one again
+    python tests/support/story.py --steps 40 --seed 7        another story; a seed tells the same one again
 
 The content of a version follows from its number, so whatever wrote, moved or restored a version, an independent reader
 (the protobuf library) knows what it must find. The model has one item for each version, tag, metric and note. A command
@@ -52,6 +52,7 @@ from story_model import (
 Effect = Callable[[Items], Items]
 
 KINDS: Final = ("kill", "killed-after", "error", "done", "full", "short")
+FOR_EVER: Final = 1e9
 _KILLED: Final = -9
 _CODES: Final = {0, 1, 3, 4, 5, 10, 11, 12, 13, 14, 15, 16, _KILLED}
 _FIRST_CALLS: Final = 120
@@ -353,13 +354,13 @@ def _all_of(effects: Sequence[Effect], items: Items) -> Items:
     return items
 
 
-def tell(work: Path, seed: int, *, seconds: float) -> dict[str, int]:
+def tell(work: Path, seed: int, *, steps: int, seconds: float = FOR_EVER) -> dict[str, int]:
     """Tell a story on the local disk; return how many steps ended in each way."""
     story = Story(Disk(work), seed, ON_DISK)
     chance = story.author.chance
     with closing(Actor(work, {})) as actor:
         until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        while sum(story.counts.values()) < steps and time.monotonic() < until:
             story.save_at_times()
             step = story.author.step(story.items)
             kind = chance.choice(KINDS) if chance.random() < 0.6 else ""
@@ -395,7 +396,7 @@ class Cloud:
         """Do nothing: ElasticDL has no scan of a bucket."""
 
 
-def tell_on_s3(work: Path, bucket: Bucket, seed: int, *, seconds: float) -> dict[str, int]:
+def tell_on_s3(work: Path, bucket: Bucket, seed: int, *, steps: int, seconds: float = FOR_EVER) -> dict[str, int]:
     """Tell a story in a bucket, two commands at a time; return how many steps ended in each way.
 
     After a step that failed, `recover` runs before anybody looks: on S3 only that puts an end to what takes many steps.
@@ -406,7 +407,7 @@ def tell_on_s3(work: Path, bucket: Bucket, seed: int, *, seconds: float) -> dict
     with ExitStack() as stack:
         actors = [stack.enter_context(closing(Actor(work, variables, "s3fs", "aiobotocore.session"))) for _ in "ab"]
         until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        while sum(story.counts.values()) < steps and time.monotonic() < until:
             story.save_at_times()
             running = [actor.start(story.author.step(story.items)) for actor in actors]
             fault = _fault(chance, [r.pid for r in running]) if chance.random() < 0.8 else None
@@ -437,16 +438,17 @@ def _fault(chance: random.Random, pids: Sequence[int]) -> Fault:
 def main() -> None:
     """Tell one story, or one after the other, and print how the steps ended."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long (20)")
+    parser.add_argument("--seconds", type=float, default=FOR_EVER, help="the longest time")
+    parser.add_argument("--steps", type=int, default=sys.maxsize, help="the most steps")
     parser.add_argument("--seed", type=int, default=1, help="which story (1)")
     parser.add_argument("--s3", action="store_true", help="in a bucket, two commands at a time")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if options.s3:
             with running_moto() as moto, pytest.MonkeyPatch.context() as patch, fresh_bucket(moto, patch) as bucket:
-                counts = tell_on_s3(Path(folder), bucket, options.seed, seconds=options.seconds)
+                counts = tell_on_s3(Path(folder), bucket, options.seed, steps=options.steps, seconds=options.seconds)
         else:
-            counts = tell(Path(folder), options.seed, seconds=options.seconds)
+            counts = tell(Path(folder), options.seed, steps=options.steps, seconds=options.seconds)
     print(
         f"seed {options.seed}: {sum(counts.values())} steps; {', '.join(f'{n} {e}' for e, n in sorted(counts.items()))}"
     )
