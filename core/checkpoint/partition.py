@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from edl_ckpt.core.checkpoint.reader import Checkpoint, as_dtype
 from edl_ckpt.core.checkpoint.scan import VALUE_BATCH_BYTES, IdPiece, read_piece, row_batches
-from edl_ckpt.core.errors import CorruptError
 from edl_ckpt.core.format import bulk
+from edl_ckpt.core.format.checks import duplicate_id
 from edl_ckpt.core.format.model import DType
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.storage.faults import storage_errors
@@ -181,12 +181,9 @@ class PartitionedTable:
         ids = ids[order]
         twice = np.flatnonzero(ids[1:] == ids[:-1])
         if len(twice):
-            raise CorruptError(
-                f"table {self._name!r}: id {int(ids[twice[0]])} occurs twice",
-                code="duplicate-id",
-                path=self._checkpoint.version.path,
-                hint=f"try: edl-ckpt verify {self._checkpoint.version.ref}",
-            )
+            version = self._checkpoint.version
+            hint = f"try: edl-ckpt verify {version.ref}"
+            raise duplicate_id(self._name, int(ids[twice[0]]), len(twice), path=version.path, hint=hint)
         if not values:
             return TablePart(ids, np.empty((rows, 0), np.uint8), self.dtype, self.dim)
         data = np.empty((rows, self._row_bytes), np.uint8)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from edl_ckpt.core.checkpoint.catalog import is_version_dir
 from edl_ckpt.core.errors import NotFoundError, RefusedError
 from edl_ckpt.core.format import bulk
+from edl_ckpt.core.format.checks import check_version
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import (
     DESIGN,
@@ -65,9 +66,11 @@ class TargetShard:
 def free_target(location: Location, number: int, *, layout: str | None = None, empty: Layout = DESIGN) -> Target:
     """Return the place of a new version, in the layout that `choose_layout` chooses.
 
-    Raises RefusedError when the location has a version of this number already, or anything else in its directory's
-    place, or when the layout is not clear; NotFoundError when the location is a file.
+    Raises UsageError for a number that no version can have, RefusedError when the location has a version of this number
+    already, or anything else in its directory's place, or when the layout is not clear; NotFoundError when the location
+    is a file.
     """
+    check_version(number)
     store, path = open_store(location), location.local_path
     if path is not None and os.path.lexists(path) and not os.path.isdir(path):
         raise NotFoundError("not a directory", path=location.url)

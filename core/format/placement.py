@@ -12,22 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.format import bulk
 
 MAX_PS_NUM = 65_535
 """Owners are stored as uint16; no deployment comes near this limit."""
-
-
-def check_ps_num(ps_num: int) -> None:
-    """Raise UsageError for a number of parameter servers that cannot be.
-
-    >>> check_ps_num(0)
-    Traceback (most recent call last):
-    edl_ckpt.core.errors.UsageError: the number of parameter servers must be 1 to 65535, got 0
-    """
-    if not 1 <= ps_num <= MAX_PS_NUM:
-        raise UsageError(f"the number of parameter servers must be 1 to {MAX_PS_NUM}, got {ps_num}")
 
 
 def variable_owner(name: str, ps_num: int) -> int:

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edl_ckpt.core.format import bulk, placement, wire
+from edl_ckpt.core.format.checks import check_ps_num, check_texts, check_version, restore_warnings
 from edl_ckpt.core.format.model import DTYPES, DType, TableInfo
 from edl_ckpt.proto import tensor_pb2
 
 if TYPE_CHECKING:
     from edl_ckpt.core.storage.interface import Sink
-
-
-LARGE_SHARD_BYTES: Final = 1 << 31
-"""Python's protobuf can neither parse nor write a larger message; ElasticDL's Go servers can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +102,14 @@ def lay_out_shards(
 ) -> tuple[ShardLayout, ...]:
     """Return the layouts of all shards of a version: each variable in the shard of its owner, tables in every shard.
 
-    Variables and tables stand in the order of their names' bytes, whatever the order they are given in.
+    Variables and tables stand in the order of their names' bytes, whatever the order they are given in. Every writer
+    calls this before it writes, so `checks` are made here. Raises UsageError for a version, a number of servers or a
+    name that cannot be.
     """
+    check_ps_num(ps_num)
+    check_version(version)
+    variables, tables = list(variables), list(tables)
+    check_texts([variable.name for variable in variables], [table.info for table in tables])
     dense: list[list[PlacedVariable]] = [[] for _ in range(ps_num)]
     for variable in sorted(variables, key=lambda v: v.name.encode()):
         dense[placement.variable_owner(variable.name, ps_num)].append(variable)
@@ -116,6 +119,15 @@ def lay_out_shards(
         lay_out_shard(version, infos, dense[ps_id], [table.in_shard(ps_id) for table in ordered])
         for ps_id in range(ps_num)
     )
+
+
+def layout_warnings(
+    layouts: Sequence[ShardLayout], variables: Sequence[PlacedVariable], tables: Sequence[CountedTable]
+) -> tuple[str, ...]:
+    """Return a warning for everything in the shards of a version that ElasticDL cannot read or does not use."""
+    dtypes = [*(variable.dtype for variable in variables), *(table.dtype for table in tables)]
+    sizes = [layout.size_bytes for layout in layouts]
+    return tuple(restore_warnings(sizes, len(variables), dtypes, [table.info for table in tables]))
 
 
 def table_dtype(rows: DType | None, info: TableInfo | None) -> DType:

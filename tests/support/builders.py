@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,31 @@ def write_checkpoint(
     for ps_id in range(ps_num):
         path = target / f"variables-{ps_id}-of-{ps_num}{suffix}"
         path.write_bytes(shard_bytes(model, ps_id, ps_num, generation, saver=saver))
+    return target
+
+
+def write_unchecked(
+    location: Path, version: int, ps_num: int, tables: Mapping[str, Any], *, number: int | None = None
+) -> Path:
+    """Write tables (ids, vectors, initializer) as `elasticdl` shards with the protobuf library, whatever ids they have.
+
+    `version` is the number in the name of the directory, `number` the one in the shards.
+    """
+    target = location / f"version-{version}"
+    target.mkdir(parents=True)
+    for ps_id in range(ps_num):
+        model = model_v4_pb2.Model(version=version if number is None else number)
+        for name, table in tables.items():
+            own = table.ids % ps_num == ps_id
+            dtype, dim = _TF[table.vectors.dtype.name], table.vectors.shape[1]
+            model.embedding_table_infos.add(name=name, dim=dim, initializer=table.initializer, dtype=dtype)
+            slices = model.embedding_tables[name]
+            slices.ids.extend(table.ids[own].tolist())
+            slices.concat_tensors.dtype = dtype
+            for size in (int(own.sum()), dim):
+                slices.concat_tensors.tensor_shape.dim.add(size=size)
+            slices.concat_tensors.tensor_content = table.vectors[own].tobytes()
+        (target / f"variables-{ps_id}-of-{ps_num}.ckpt").write_bytes(model.SerializeToString())
     return target
 
 

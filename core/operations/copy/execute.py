@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from edl_ckpt.core.checkpoint.duplicates import check_unique_ids
 from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint
 from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.checkpoint.sealing import batches, checksum, cut, make_seal, rereads_correctly, sums_of
@@ -25,6 +26,7 @@ from edl_ckpt.core.commit import open_output
 from edl_ckpt.core.commit.interface import LockedLocation, Resume, VersionOutput, Written
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError, RefusedError
+from edl_ckpt.core.format.checks import check_version, restore_warnings
 from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.format.names import layouts_among
 from edl_ckpt.core.operations.copy.plan import CopyEntry, CopyPlan
@@ -114,12 +116,25 @@ def _obstacle(entry: CopyEntry) -> EdlCkptError | None:
             return error
     if entry.refused:
         return RefusedError(entry.why, path=entry.to, hint=entry.hint)
-    if entry.version.state is not State.COMPLETE:
-        try:
+    try:
+        check_version(entry.version.version)
+        if entry.version.state is not State.COMPLETE:
             open_checkpoint(entry.version).close()
-        except EdlCkptError as error:
-            return error
+    except EdlCkptError as error:
+        return error
     return None
+
+
+def _check_content(source: Checkpoint, workers: int, reporter: Reporter) -> None:
+    """Make the checks that other writers make when they lay out shards: a copy takes the shards as they are."""
+    for shard in source.shards:
+        check_version(shard.version)
+    check_unique_ids(source, workers=workers)
+    variables = [variable for shard in source.shards for variable in shard.variables]
+    dtypes = [*(variable.dtype for variable in variables), *map(source.table_dtype, source.table_names)]
+    sizes = [shard.file.size_bytes for shard in source.shards]
+    for warning in restore_warnings(sizes, len(variables), dtypes, source.infos.values()):
+        reporter.warn(f"{source.version.ref}: {warning}")
 
 
 def _bring(
@@ -146,6 +161,7 @@ def _seal_twin(
     workers = default_workers(remote=True) if workers is None else workers
     trust, old = (check_trust(v, force=force, reporter=reporter) for v in (entry.version, there))
     with open_checkpoint(entry.version) as source, open_checkpoint(there) as target:
+        _check_content(source, workers, reporter)
         one, two = (make_seal(c, "", workers=workers, reporter=reporter) for c in (source, target))
         if one.shards != two.shards:
             raise RefusedError("exists there already with other content", path=entry.to, hint="nothing was changed")
@@ -198,6 +214,7 @@ class _Copy:
     def run(self, to: str) -> CopiedVersion:
         """Read, write, prove, publish."""
         with open_checkpoint(self.version) as source:
+            _check_content(source, self.workers, self.reporter)
             shards = self._shards(source)
             with self._open_output(shards) as output:
                 sinks = output.create([shard.size_bytes for shard in shards])

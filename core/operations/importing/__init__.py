@@ -7,8 +7,7 @@ source and the version that is read back must have the same fingerprint, or noth
 from __future__ import annotations
 
 from edl_ckpt.core.checkpoint.target import free_target
-from edl_ckpt.core.errors import UsageError
-from edl_ckpt.core.format import placement
+from edl_ckpt.core.format.checks import check_ps_num
 from edl_ckpt.core.operations.importing.arrays import ArraySource
 from edl_ckpt.core.operations.importing.checkpoint import as_checkpoint, import_checkpoint
 from edl_ckpt.core.operations.importing.execute import ImportResult, execute_import
@@ -42,12 +41,10 @@ def import_arrays(
     CorruptError for damaged files, UsageError for arrays that cannot be a table, UnsupportedError for a dtype that a
     checkpoint cannot contain, LockedError when another command holds the lock.
     """
-    placement.check_ps_num(ps_num)
-    if not 0 <= version < 1 << 31:
-        raise UsageError(f"a version must be 0 to {(1 << 31) - 1}, got {version}")
+    check_ps_num(ps_num)
     target = free_target(Location.of(location), version, layout=layout)
-    for warning in target.warnings:
-        reporter.warn(warning)
     with ArraySource(Location.of(source)) as arrays:
         plan = plan_import(survey_arrays(arrays, ps_num, names=names), target)
+        for warning in plan.warnings:
+            reporter.warn(warning)
         return execute_import(plan, wait_seconds=wait_seconds, reporter=reporter)

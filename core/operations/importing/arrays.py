@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.errors import CorruptError, NotFoundError, UnsupportedError
+from edl_ckpt.core.format.checks import dtype_named
 from edl_ckpt.core.format.model import DTYPES, DType
 from edl_ckpt.core.operations.export.arrays import INDEX, SAFETENSORS_DTYPES
 from edl_ckpt.core.operations.export.frameworks import CHECKPOINT_PREFIX, DENSE_FILE
@@ -37,6 +38,8 @@ from edl_ckpt.core.storage.regular import check_input, open_input
 from edl_ckpt.core.words import counted
 
 _DTYPE_OF: Final = {tag: DTYPES[name] for name, tag in SAFETENSORS_DTYPES.items()}
+_OTHER_DTYPES: Final = ("C64", "F4", "F6_E2M3", "F6_E3M2", "F8_E4M3", "F8_E5M2", "F8_E8M0")
+"""Those of safetensors that no checkpoint can contain."""
 _MAX_HEADER_BYTES: Final = 100_000_000
 """As the safetensors library has it."""
 _NPY_HEAD_BYTES: Final = 1 << 16
@@ -322,15 +325,19 @@ def npy_header(reader: RangeReader, name: str) -> tuple[DType, tuple[int, ...], 
         raise CorruptError(f"{name!r}: not an .npy file ({error})", path=reader.path, offset=0) from None
     if dtype.hasobject:
         raise UnsupportedError(f"{name!r}: an array of Python objects; nothing is unpickled", path=reader.path)
-    if dtype.name not in DTYPES or dtype.byteorder == ">" or (fortran and len(shape) > 1):
-        order = "big-endian " if dtype.byteorder == ">" else "column-major " if fortran else ""
-        raise UnsupportedError(f"{name!r}: a checkpoint cannot contain {order}{dtype.name}", path=reader.path)
-    return DTYPES[dtype.name], tuple(int(n) for n in shape), head.tell()
+    found = dtype_named(name, dtype.name, path=reader.path)
+    if dtype.byteorder == ">" or (fortran and len(shape) > 1):
+        order = "big-endian" if dtype.byteorder == ">" else "column-major"
+        raise UnsupportedError(f"{name!r}: a checkpoint cannot contain {order} {dtype.name}", path=reader.path)
+    return found, tuple(int(n) for n in shape), head.tell()
 
 
 def _span(name: str, entry: Any, path: str) -> tuple[int, int]:
     """Return the offsets of a tensor; CorruptError for a damaged entry."""
-    good = isinstance(entry, dict) and entry.get("dtype") in _DTYPE_OF
+    dtype = str(entry.get("dtype")) if isinstance(entry, dict) else ""
+    if dtype in _OTHER_DTYPES:
+        dtype_named(name, dtype, path=path)
+    good = dtype in _DTYPE_OF
     shape, span = (entry.get("shape"), entry.get("data_offsets")) if good else (None, None)
     if not (_naturals(shape) and _naturals(span) and span is not None and len(span) == 2 and span[0] <= span[1]):
         raise CorruptError(f"the entry of {name!r} in the header is damaged", path=path, offset=8)

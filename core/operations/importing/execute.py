@@ -55,25 +55,32 @@ class ImportResult:
 
 
 def execute_import(
-    plan: ImportPlan, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = SILENT
+    plan: ImportPlan,
+    *,
+    purpose: str = "import",
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = SILENT,
 ) -> ImportResult:
     """Write a planned version, prove it, make it visible and seal it, with the lock of the target held.
 
-    The source must still be open. Raises LockedError when another command holds the lock for longer than
-    `wait_seconds`, NoSpaceError before anything is written when there is no room, EdlCkptError when the proof fails.
+    The source must still be open. `purpose` names the command to those that wait for the lock. Raises LockedError when
+    another command holds the lock for longer than `wait_seconds`, NoSpaceError before anything is written when there is
+    no room, EdlCkptError when the proof fails.
     """
-    lock = location_lock(plan.target.location, "import", create=True, wait_seconds=wait_seconds, reporter=reporter)
+    lock = location_lock(plan.target.location, purpose, create=True, wait_seconds=wait_seconds, reporter=reporter)
     with lock as place:
-        return write_import(plan, place, reporter=reporter)
+        return write_import(plan, place, purpose=purpose, reporter=reporter)
 
 
-def write_import(plan: ImportPlan, place: LockedLocation, *, reporter: Reporter = SILENT) -> ImportResult:
+def write_import(
+    plan: ImportPlan, place: LockedLocation, *, purpose: str = "import", reporter: Reporter = SILENT
+) -> ImportResult:
     """Do the work of `execute_import` for a caller that holds the lock of the target."""
     begin = time.perf_counter()
     target, arrays = plan.target, plan.survey.arrays
     fingerprint = ""
     check_beside(target.location, target.layout, target.beside)
-    with open_output(place, target.layout, target.number, purpose="import", spool=True) as output:
+    with open_output(place, target.layout, target.number, purpose=purpose, spool=True) as output:
         files = output.create([layout.size_bytes for layout in plan.layouts])
         sketch = _Write(plan, files, reporter).run()
 

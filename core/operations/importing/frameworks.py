@@ -15,19 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.errors import CorruptError, UnsupportedError
+from edl_ckpt.core.format.checks import dtype_named
 from edl_ckpt.core.format.model import DTYPES, DType
 from edl_ckpt.core.operations.export.frameworks import METADATA_FILE, library
 from edl_ckpt.core.operations.export.names import original_name
 
 Found = tuple[str, DType, tuple[int, ...], Iterator[npt.NDArray[np.uint8]]]
 """Name, dtype, shape and the bytes of an array, in order."""
-
-
-def dtype_of(name: str, dtype: str) -> DType:
-    """Return our dtype for that of a library; UnsupportedError for one that a checkpoint cannot contain."""
-    if dtype not in DTYPES:
-        raise UnsupportedError(f"{name!r}: a checkpoint cannot contain {dtype}")
-    return DTYPES[dtype]
 
 
 def read_torch(path: str, take_notes: Callable[[Mapping[str, Any]], None]) -> Iterator[Found]:
@@ -46,7 +40,7 @@ def read_torch(path: str, take_notes: Callable[[Mapping[str, Any]], None]) -> It
     for name, tensor in loaded.items():
         if not isinstance(tensor, torch.Tensor):
             raise UnsupportedError(f"{name!r} is a {type(tensor).__name__}, not a tensor", path=path)
-        dtype = dtype_of(str(name), str(tensor.dtype).removeprefix("torch."))
+        dtype = dtype_named(str(name), str(tensor.dtype).removeprefix("torch."))
         flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
         yield str(name), dtype, tuple(tensor.shape), iter([flat])
 
@@ -87,11 +81,11 @@ def read_parquet(path: str, take_notes: Callable[[Mapping[str, Any]], None]) -> 
         name = metadata[b"table"].decode("utf-8", "replace") if b"table" in metadata else original_name(file_name[:-8])
         rows, vector = table.metadata.num_rows, schema.field("vector").type
         ids = str(schema.field("id").type)
-        yield f"{name}.ids", dtype_of(name, ids), (rows,), _column(table, "id")
+        yield f"{name}.ids", dtype_named(name, ids), (rows,), _column(table, "id")
         element = {"float": "float32", "double": "float64", "halffloat": "float16"}.get(
             str(vector.value_type), str(vector.value_type)
         )
-        yield f"{name}.vectors", dtype_of(name, element), (rows, vector.list_size), _column(table, "vector")
+        yield f"{name}.vectors", dtype_named(name, element), (rows, vector.list_size), _column(table, "vector")
 
 
 def _column(table: Any, name: str) -> Iterator[npt.NDArray[np.uint8]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edl_ckpt.core.checkpoint.target import Target, TargetShard, target_shards
-from edl_ckpt.core.format.shard_layout import ShardLayout, lay_out_shards
+from edl_ckpt.core.format.shard_layout import ShardLayout, lay_out_shards, layout_warnings
 from edl_ckpt.core.operations.importing.survey import ImportSurvey
 
 
@@ -19,6 +19,7 @@ class ImportPlan:
     target: Target
     layouts: tuple[ShardLayout, ...]
     shards: tuple[TargetShard, ...]
+    warnings: tuple[str, ...]
 
     @property
     def rows(self) -> int:
@@ -35,4 +36,5 @@ def plan_import(survey: ImportSurvey, target: Target) -> ImportPlan:
     """Return the plan to write surveyed arrays to a target."""
     layouts = lay_out_shards(target.number, survey.variables, survey.tables, survey.to_ps)
     rows = sum((table.rows for table in survey.tables), np.zeros(survey.to_ps, np.int64))
-    return ImportPlan(survey, target, layouts, target_shards(target, layouts, rows))
+    warnings = (*target.warnings, *layout_warnings(layouts, survey.variables, survey.tables))
+    return ImportPlan(survey, target, layouts, target_shards(target, layouts, rows), warnings)

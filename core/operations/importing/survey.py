@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from edl_ckpt.core.errors import CorruptError
-from edl_ckpt.core.format import bulk, placement
+from edl_ckpt.core.format import bulk
+from edl_ckpt.core.format.checks import check_ps_num, duplicate_id, repeated_ids
 from edl_ckpt.core.format.model import TableInfo
 from edl_ckpt.core.format.shard_layout import CountedTable, PlacedVariable
 from edl_ckpt.core.operations.importing.arrays import ArraySource
@@ -33,8 +33,12 @@ def survey_arrays(source: ArraySource, ps_num: int, *, names: NameMap | None = N
     Raises UsageError for arrays that cannot be a table, CorruptError for an id that a table has twice, NotFoundError
     for an array that the map names in vain.
     """
-    placement.check_ps_num(ps_num)
-    arrays = assign_names(source, names or NameMap())
+    return survey_assigned(assign_names(source, names or NameMap()), ps_num)
+
+
+def survey_assigned(arrays: Assignment, ps_num: int) -> ImportSurvey:
+    """Do the work of `survey_arrays` for arrays whose variables and tables are known; errors as there."""
+    check_ps_num(ps_num)
     return ImportSurvey(
         to_ps=ps_num,
         variables=tuple(
@@ -62,12 +66,6 @@ def _count(table: ImportedTable, ps_num: int) -> CountedTable:
 
 def _check_unique(table: ImportedTable) -> None:
     """Raise CorruptError when an id occurs twice; all ids of the table are in memory meanwhile."""
-    ordered = np.sort(table.read_ids(0, table.rows))
-    repeated = np.flatnonzero(ordered[1:] == ordered[:-1])
-    if len(repeated):
-        more = f" (and {len(repeated) - 1} more)" if len(repeated) > 1 else ""
-        raise CorruptError(
-            f"table {table.name!r}: id {int(ordered[repeated[0]])} occurs twice{more}",
-            code="duplicate-id",
-            path=table.ids.reader.path,
-        )
+    again = repeated_ids(table.read_ids(0, table.rows))
+    if len(again):
+        raise duplicate_id(table.name, int(again[0]), len(again), path=table.ids.reader.path)

@@ -6,22 +6,15 @@ target is that of the source's shards and rows, so the result depends neither on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from edl_ckpt.core.checkpoint.target import Target, TargetShard, target_shards
-from edl_ckpt.core.format import bulk, placement
-from edl_ckpt.core.format.initializers import KERAS_INITIALIZERS
-from edl_ckpt.core.format.shard_layout import (
-    LARGE_SHARD_BYTES,
-    CountedTable,
-    ShardLayout,
-    lay_out_shards,
-)
+from edl_ckpt.core.format import bulk
+from edl_ckpt.core.format.shard_layout import CountedTable, ShardLayout, lay_out_shards, layout_warnings
 from edl_ckpt.core.operations.reshard.survey import Survey
-from edl_ckpt.core.words import counted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,7 +83,7 @@ def plan_reshard(survey: Survey, target: Target, *, renumber: bool = False) -> R
         layouts=layouts,
         routes=_routes(survey, layouts),
         shards=shards,
-        warnings=(*target.warnings, *_warnings(survey, shards)),
+        warnings=(*target.warnings, *layout_warnings(layouts, survey.variables, list(tables.values()))),
     )
 
 
@@ -118,27 +111,3 @@ def _routes(survey: Survey, layouts: Sequence[ShardLayout]) -> tuple[Route, ...]
         values_at[name] = values_at[name] + piece.rows * row_bytes[name]
         ids_at[name] = ids_at[name] + piece.id_bytes
     return tuple(routes)
-
-
-def _warnings(survey: Survey, shards: Sequence[TargetShard]) -> Iterator[str]:
-    """Yield a warning for everything in the result that ElasticDL cannot read or does not use."""
-    to_ps = survey.to_ps
-    large = [shard.ps_id for shard in shards if shard.size_bytes > LARGE_SHARD_BYTES]
-    if large:
-        verb, first = ("is", "") if len(large) == 1 else ("are", "the first is ")
-        yield (
-            f"{len(large)} of {counted(to_ps, 'target shard')} {verb} larger than 2 GiB ({first}shard {large[0]}):"
-            " Python parameter servers and ElasticDL's exporter cannot read such shards"
-        )
-    usable = placement.crowded_shards(to_ps)
-    if usable < to_ps and len(survey.variables) > 1:
-        yield f"with {to_ps} servers only {usable} can have dense variables: the hash of a name never gives the others"
-    dtypes = {variable.dtype for variable in survey.variables} | {table.dtype for table in survey.tables}
-    odd = {dtype.name for dtype in dtypes if dtype and not dtype.elasticdl}
-    if odd:
-        yield f"ElasticDL cannot read values of {', '.join(sorted(odd))}: its restore fails"
-    unknown = [table.info for table in survey.tables if table.info.initializer not in KERAS_INITIALIZERS]
-    if unknown:
-        named = ", ".join(f"{info.name!r} ({info.initializer!r})" for info in unknown[:3])
-        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
-        yield f"ElasticDL does not know the initializer of {named}{more}: its restore fails"

@@ -6,7 +6,7 @@ from edl_ckpt.core.checkpoint.reader import open_checkpoint
 from edl_ckpt.core.checkpoint.target import Target, free_target
 from edl_ckpt.core.checkpoint.trust import check_trust
 from edl_ckpt.core.errors import RefusedError, UsageError
-from edl_ckpt.core.format import placement
+from edl_ckpt.core.format.checks import check_ps_num
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import DESIGN, Layout, parse_version_dir, writable_layout
 from edl_ckpt.core.operations.reshard.execute import ReshardResult, execute_reshard
@@ -72,7 +72,7 @@ def prepare_reshard(
     workers together. Raises what `open_checkpoint` raises, UsageError for bounds that cannot be met, RefusedError for
     a target that exists, or an output with several layouts, and what `check_trust` raises unless `force` is set.
     """
-    placement.check_ps_num(ps_num)
+    check_ps_num(ps_num)
     where = None if output is None else Location.of(output)
     target = reshard_target(version, output=where, layout=layout, empty=empty, number=number)
     check_trust(version, force=force, reporter=reporter)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from edl_ckpt.core.checkpoint.duplicates import IdOrder, check_unique, order_of
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import PIECE_BYTES, IdPiece, id_pieces, number_rows, read_piece
-from edl_ckpt.core.format import bulk, placement
+from edl_ckpt.core.format import bulk
+from edl_ckpt.core.format.checks import check_ps_num
 from edl_ckpt.core.format.model import DType, TableInfo, Version
 from edl_ckpt.core.format.shard_layout import PlacedVariable
 from edl_ckpt.core.parallel import default_workers, run_parallel
@@ -77,22 +79,25 @@ def survey_ids(
     """Read all ids of a checkpoint and count those of each of `ps_num` servers; no value is read.
 
     `piece_bytes` is how many bytes of ids are one task, here and when the rows are moved. Raises UsageError for a
-    number of servers that cannot be, CorruptError for ids that cannot be decoded or are not as many as rows.
+    number of servers that cannot be, CorruptError for ids that cannot be decoded, are not as many as rows, or that a
+    table has twice.
     """
-    placement.check_ps_num(ps_num)
+    check_ps_num(ps_num)
     if workers is None:
         workers = default_workers(remote=open_store(checkpoint.version.location).properties.round_trips)
     pieces = list(id_pieces(checkpoint, piece_bytes or usual_piece_bytes(total_id_bytes(checkpoint))))
     reporter.start("reading ids", sum(p.end - p.start for p in pieces))
 
-    def count(piece: IdPiece) -> PieceCounts:
+    def count(piece: IdPiece) -> tuple[PieceCounts, IdOrder]:
         block = read_piece(checkpoint, piece)
         rows, id_bytes = bulk.tally(bulk.owners(block.ids, ps_num), block.lengths, ps_num)
         reporter.advance(piece.end - piece.start)
-        return PieceCounts(piece.entry.name, rows, id_bytes)
+        return PieceCounts(piece.entry.name, rows, id_bytes), order_of(block.ids, piece.shard.file)
 
-    counts = tuple(run_parallel(count, pieces, workers))
-    numbered = number_rows(checkpoint, pieces, [int(piece.rows.sum()) for piece in counts])
+    counted = list(run_parallel(count, pieces, workers))
+    counts = tuple(counts for counts, _ in counted)
+    numbered = number_rows(checkpoint, pieces, [order.rows for _, order in counted])
+    check_unique(checkpoint, pieces, [order for _, order in counted], workers=workers)
     variables = {v.name: v for shard in checkpoint.shards for v in shard.variables}
     return Survey(
         source=checkpoint.version,

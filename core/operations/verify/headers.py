@@ -9,6 +9,7 @@ from typing import Final
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.errors import CorruptError, NotFoundError
 from edl_ckpt.core.format import placement
+from edl_ckpt.core.format.checks import LARGE_SHARD_BYTES
 from edl_ckpt.core.format.consistency import cross_check
 from edl_ckpt.core.format.generations import Draft, draft_shard
 from edl_ckpt.core.format.indexing import index_shards
@@ -23,7 +24,6 @@ from edl_ckpt.core.format.model import (
     Version,
 )
 from edl_ckpt.core.format.names import parse_single_file, parse_version_dir, scan_crashes
-from edl_ckpt.core.format.shard_layout import LARGE_SHARD_BYTES
 from edl_ckpt.core.format.wire import Cursor
 from edl_ckpt.core.operations.verify.findings import Report
 from edl_ckpt.core.state.seal import base_name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from edl_ckpt.core.checkpoint.duplicates import SORTED_AT_ONCE, count_repeated, find_repeated
 from edl_ckpt.core.checkpoint.fingerprint import ContentSketch, fingerprint_of
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import (
@@ -31,10 +32,6 @@ from edl_ckpt.core.operations.verify.values import HUGE_EXPONENT, odd_values
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.progress import Reporter
 from edl_ckpt.core.words import counted
-
-_SORTED_AT_ONCE: Final = 8 << 20
-"""Ids that one sort takes to find duplicates: 64 MiB."""
-
 
 _NAMED: Final = 5
 """The number of ids that a finding names."""
@@ -96,7 +93,7 @@ class ContentCheck:
         (shard, entry), *_ = entries
         view = Checkpoint(self.version, [_only(shard, entry)], {shard.file.ps_id: self.checkpoint.reader(shard)})
         pieces = list(id_pieces(view))
-        keep = entry.rows <= _SORTED_AT_ONCE
+        keep = entry.rows <= SORTED_AT_ONCE
         counts = _IdCounts()
 
         def look(piece: IdPiece) -> tuple[int, bulk.I64 | None, bool]:
@@ -112,7 +109,7 @@ class ContentCheck:
         edges = [ids for _, ids, _ in seen if ids is not None and len(ids)]
         rising = all(up for _, _, up in seen) and all(a[-1] < b[0] for a, b in pairwise(edges))
         if not rising:
-            found = _duplicates(edges) if keep else self._duplicates_in_turns(view, numbered, entry.rows)
+            found = count_repeated(edges) if keep else find_repeated(view, numbered, entry.rows, self.workers)
             self._report_duplicates(shard, entry, found)
         return [IdPiece(shard, entry, p.run, p.start, p.end, p.first_row, p.rows) for p in numbered]
 
@@ -137,24 +134,6 @@ class ContentCheck:
             named = ", ".join(map(str, sorted(counts.negative_examples)[:_NAMED]))
             message = f"the table has {counted(counts.negative, 'negative id')} in this shard: {named}"
             self.report.add("negative-id", message, shard=shard.file, subject=entry.name, offset=entry.offset)
-
-    def _duplicates_in_turns(self, view: Checkpoint, pieces: list[IdPiece], rows: int) -> tuple[int, list[int]]:
-        """Find duplicates among more ids than one sort takes: each turn sorts the ids of one hash."""
-        bits = (-(-rows // _SORTED_AT_ONCE) - 1).bit_length()
-        turns, shift = 1 << bits, np.uint64(64 - bits)
-        total, named = 0, list[int]()
-        for turn in range(turns):
-
-            def mine(piece: IdPiece, turn: int = turn) -> bulk.I64:
-                ids = read_piece(view, piece).ids
-                mixed: bulk.U64 = (ids.view(np.uint64) * np.uint64(bulk.CHUNK_STEP)) >> shift
-                own: bulk.I64 = ids[mixed == turn]
-                return own
-
-            count, some = _duplicates(list(run_parallel(mine, pieces, self.workers)))
-            total += count
-            named += some
-        return total, sorted(named)[:_NAMED]
 
     def _report_duplicates(self, shard: ShardIndex, entry: TableEntry, found: tuple[int, list[int]]) -> None:
         count, named = found
@@ -226,10 +205,3 @@ class ContentCheck:
 def _only(shard: ShardIndex, entry: TableEntry) -> ShardIndex:
     """Return the index of a shard as if it had only one table."""
     return ShardIndex(shard.file, shard.version, shard.generation, (), (), (entry,))
-
-
-def _duplicates(parts: Sequence[bulk.I64]) -> tuple[int, list[int]]:
-    """Return (the number of ids that repeat another one, some of them)."""
-    ids = np.sort(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
-    again = np.flatnonzero(ids[1:] == ids[:-1])
-    return len(again), np.unique(ids[again])[:_NAMED].tolist()

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from builders import models
 from edl_ckpt.core.checkpoint.target import Target
 from edl_ckpt.core.format import bulk
+from edl_ckpt.core.format.checks import LARGE_SHARD_BYTES
 from edl_ckpt.core.format.model import DTYPES, ShardFile, State, TableInfo, Version
 from edl_ckpt.core.format.names import DESIGN, ELASTICDL
-from edl_ckpt.core.format.shard_layout import LARGE_SHARD_BYTES, PlacedVariable
+from edl_ckpt.core.format.shard_layout import PlacedVariable
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan, plan_reshard
 from edl_ckpt.core.operations.reshard.survey import PieceCounts, Survey, SurveyedTable
 from edl_ckpt.core.storage import Location

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edl_ckpt.core import list_versions, parse_ref, resolve, save_checkpoint, verify_version
-from edl_ckpt.core.commit.local import forget_seal
+from builders import write_unchecked
+from edl_ckpt.core import list_versions, parse_ref, resolve, verify_version
+from edl_ckpt.core.checkpoint import duplicates
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.operations.verify import ids as by_ids
 
@@ -17,15 +18,14 @@ def test_duplicate_and_misplaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """A repeated id and a row of another shard are found with the ids, also when sorted in several turns."""
     ids = np.array([*range(0, 4000, 2), 8, 10, 8], np.int64)
     rows = np.zeros((len(ids), 2), np.float32)
-    save_checkpoint(str(tmp_path), 5, 2, variables={}, tables={"t": Table(ids, rows)})
+    directory = write_unchecked(tmp_path, 5, 2, {"t": Table(ids, rows)})
     for limit in (1 << 20, 300):
-        monkeypatch.setattr(by_ids, "_SORTED_AT_ONCE", limit)
+        monkeypatch.setattr(by_ids, "SORTED_AT_ONCE", limit)
+        monkeypatch.setattr(duplicates, "SORTED_AT_ONCE", limit)
         (finding,) = verify_version(resolve(parse_ref(str(tmp_path)))).findings
         assert (finding.code, finding.shard, finding.subject) == ("duplicate-id", 0, "t")
         assert finding.message == "3 rows repeat an id: 8, 10; ElasticDL restores only one row per id"
-    forget_seal(str(tmp_path), 5)
-    directory = tmp_path / "version_5"
-    first, second = (directory / f"variables-{i}-of-2.chkpt" for i in (0, 1))
+    first, second = (directory / f"variables-{i}-of-2.ckpt" for i in (0, 1))
     first.rename(tmp_path / "x")
     second.rename(first)
     (tmp_path / "x").rename(second)
@@ -38,7 +38,7 @@ def test_duplicate_and_misplaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_one_of_each(tmp_path: Path) -> None:
     """A single row or value has the singular in its message."""
     ids, rows = np.array([4, -4, 4], np.int64), np.array([[1.0], [np.nan], [2.0]], np.float32)
-    save_checkpoint(str(tmp_path), 5, 1, variables={}, tables={"t": Table(ids, rows)})
+    write_unchecked(tmp_path, 5, 1, {"t": Table(ids, rows)})
     found = {f.code: f.message for f in verify_version(resolve(parse_ref(str(tmp_path))), level="deep").findings}
     assert found == {
         "negative-id": "the table has 1 negative id in this shard: -4",

@@ -1,0 +1,112 @@
+"""Ids that occur twice in a table: found in bounded memory, and without sorting where the ids ascend.
+
+A table that is well placed has equal ids in one shard only, so each shard is looked at alone. Only where rows are in
+the wrong shard, all shards of the table are looked at together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import Final
+
+import numpy as np
+
+from edl_ckpt.core.checkpoint.reader import Checkpoint
+from edl_ckpt.core.checkpoint.scan import IdPiece, id_pieces, number_rows, read_piece
+from edl_ckpt.core.format import bulk
+from edl_ckpt.core.format.checks import duplicate_id, repeated_ids
+from edl_ckpt.core.format.model import ShardFile
+from edl_ckpt.core.parallel import run_parallel
+
+SORTED_AT_ONCE: Final = 8 << 20
+"""Ids that one sort takes to find duplicates: 64 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdOrder:
+    """What a piece of ids shows by itself: its first and last id, and whether they ascend and are in their shard."""
+
+    rows: int
+    first: int
+    last: int
+    ascending: bool
+    placed: bool
+
+
+def order_of(ids: bulk.I64, shard: ShardFile) -> IdOrder:
+    """Return the order of the ids of a piece in a shard."""
+    if not len(ids):
+        return IdOrder(0, 0, 0, ascending=True, placed=True)
+    ascending = bool((ids[1:] > ids[:-1]).all())
+    placed = shard.ps_num == 1 or bool((bulk.owners(ids, shard.ps_num) == shard.ps_id).all())
+    return IdOrder(len(ids), int(ids[0]), int(ids[-1]), ascending, placed)
+
+
+def check_unique(checkpoint: Checkpoint, pieces: Sequence[IdPiece], orders: Sequence[IdOrder], *, workers: int) -> None:
+    """Raise CorruptError when an id occurs twice in a table; `pieces` are all of the checkpoint, table by table.
+
+    Ids that do not ascend are read again, and sorted.
+    """
+    for table, found in groupby(zip(pieces, orders, strict=True), key=lambda each: each[0].entry.name):
+        for unit in _units(list(found)):
+            rising = all(order.ascending for _, order in unit)
+            seen = [order for _, order in unit if order.rows]
+            if rising and all(one.last < two.first for one, two in pairwise(seen)):
+                continue
+            rows = sum(order.rows for order in seen)
+            count, some = find_repeated(checkpoint, [piece for piece, _ in unit], rows, workers)
+            if count:
+                path, ref = unit[0][0].shard.file.path, checkpoint.version.ref
+                raise duplicate_id(table, some[0], count, path=path, hint=f"try: edl-ckpt verify {ref}")
+
+
+def _units(found: list[tuple[IdPiece, IdOrder]]) -> Iterator[list[tuple[IdPiece, IdOrder]]]:
+    """Yield the pieces of a table that can have equal ids: those of each shard, or all if a row is misplaced."""
+    if all(order.placed for _, order in found):
+        for _, unit in groupby(found, key=lambda each: each[0].shard.file.ps_id):
+            yield list(unit)
+    else:
+        yield found
+
+
+def check_unique_ids(checkpoint: Checkpoint, *, workers: int) -> None:
+    """Read all ids of a checkpoint; CorruptError when one occurs twice in a table, or ids and rows differ in number."""
+    pieces = list(id_pieces(checkpoint))
+
+    def look(piece: IdPiece) -> IdOrder:
+        return order_of(read_piece(checkpoint, piece).ids, piece.shard.file)
+
+    orders = list(run_parallel(look, pieces, workers))
+    number_rows(checkpoint, pieces, [order.rows for order in orders])
+    check_unique(checkpoint, pieces, orders, workers=workers)
+
+
+def find_repeated(checkpoint: Checkpoint, pieces: Sequence[IdPiece], rows: int, workers: int) -> tuple[int, list[int]]:
+    """Return (the number of ids that repeat another one, the lowest of them) among the ids of some pieces.
+
+    With more ids than one sort takes, each turn reads all of them and sorts those of one hash.
+    """
+    bits = (max(-(-rows // SORTED_AT_ONCE), 1) - 1).bit_length()
+    total, some = 0, list[int]()
+    for turn in range(1 << bits):
+
+        def mine(piece: IdPiece, turn: int = turn) -> bulk.I64:
+            ids = read_piece(checkpoint, piece).ids
+            if not bits:
+                return ids
+            mixed: bulk.U64 = (ids.view(np.uint64) * np.uint64(bulk.CHUNK_STEP)) >> np.uint64(64 - bits)
+            own: bulk.I64 = ids[mixed == turn]
+            return own
+
+        count, named = count_repeated(list(run_parallel(mine, pieces, workers)))
+        total += count
+        some += named
+    return total, sorted(some)[:5]
+
+
+def count_repeated(parts: Sequence[bulk.I64]) -> tuple[int, list[int]]:
+    """Return (the number of ids that repeat another one, the lowest of them)."""
+    again = repeated_ids(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+    return len(again), np.unique(again)[:5].tolist()
