@@ -63,23 +63,41 @@ def location_lock(
     """Hold the lock of a location while the block runs, after settling what dead commands left there.
 
     The reporter is warned of what was settled. With `create`, for commands that write a version, a local directory that
-    does not exist is made first. Raises NotFoundError for a directory without versions and without state of ours, which
-    `may_be_empty` allows to commands that write nothing there; UsageError for a version's own directory; LockedError,
-    which names the holder, when the lock is not free within `wait_seconds`.
+    does not exist is made first, and removed again if the block fails and leaves nothing in it. Raises NotFoundError
+    for a directory without versions and without state of ours, which `may_be_empty` allows to commands that write
+    nothing there; UsageError for a version's own directory; LockedError, which names the holder, when the lock is not
+    free within `wait_seconds`.
     """
     where = Location.of(location)
-    path = where.local_path
-    if create and path is not None:
+    with _made_directory(where.local_path if create else None):
+        store = open_store(where)
+        if not _is_location(store) and not (create or may_be_empty):
+            raise _no_location(where)
+        lock = open_lock(store, purpose, reporter)
+        with holding(lock, where, wait_seconds=wait_seconds):
+            for text in _settle(store, exclusive=lock.is_exclusive).done:
+                reporter.warn(f"{where}: {text}")
+            yield LockedLocation(where, lock.is_exclusive, lock.check)
+
+
+@contextmanager
+def _made_directory(path: str | None) -> Iterator[None]:
+    """Make a directory and those above it; when the block fails, remove those that were made and are empty."""
+    missing: list[str] = []
+    above = os.path.abspath(path) if path is not None else ""
+    while above and not os.path.lexists(above):
+        missing.append(above)
+        above = os.path.dirname(above)
+    if path is not None:
         with storage_errors(path):
             os.makedirs(path, exist_ok=True)
-    store = open_store(where)
-    if not _is_location(store) and not (create or may_be_empty):
-        raise _no_location(where)
-    lock = open_lock(store, purpose, reporter)
-    with holding(lock, where, wait_seconds=wait_seconds):
-        for text in _settle(store, exclusive=lock.is_exclusive).done:
-            reporter.warn(f"{where}: {text}")
-        yield LockedLocation(where, lock.is_exclusive, lock.check)
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            for each in missing:
+                os.rmdir(each)
+        raise
 
 
 def recover(

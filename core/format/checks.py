@@ -10,12 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from edl_ckpt.core.errors import CorruptError, UnsupportedError, UsageError
-from edl_ckpt.core.format import bulk, placement
+from edl_ckpt.core.format import bulk, placement, wire
 from edl_ckpt.core.format.initializers import KERAS_INITIALIZERS
 from edl_ckpt.core.format.model import DTYPES, DType, TableInfo
 from edl_ckpt.core.words import counted
 
 MAX_VERSION: Final = (1 << 31) - 1
+MAX_TEXT_BYTES: Final = wire.SMALL_BYTES // 2
+"""The name and the initializer in the info of a table together are small enough for every reader here."""
 LARGE_SHARD_BYTES: Final = 1 << 31
 """Python's protobuf can neither parse nor write a larger message; ElasticDL's Go servers can."""
 
@@ -45,9 +47,9 @@ def check_ps_num(ps_num: int) -> None:
 
 
 def check_texts(variables: Iterable[str], infos: Iterable[TableInfo]) -> None:
-    r"""Raise UsageError for names and initializers that are not Unicode: protobuf stores them as UTF-8.
+    r"""Raise UsageError for names and initializers that are not Unicode, or longer than MAX_TEXT_BYTES.
 
-    Every other text is right, an empty one and one with NUL too: ElasticDL restores them.
+    Protobuf stores them as UTF-8. Every other text is right, also an empty one, or one with NUL: ElasticDL restores it.
 
     >>> check_texts(["", "a\0b", "w\ud800"], [])
     Traceback (most recent call last):
@@ -64,9 +66,11 @@ def _check_text(subject: str, text: object) -> None:
     if not isinstance(text, str):
         raise UsageError(f"{subject} is not a text")
     try:
-        text.encode()
+        size = len(text.encode())
     except UnicodeEncodeError:
         raise UsageError(f"{subject} is not valid Unicode, so UTF-8 cannot express it") from None
+    if size > MAX_TEXT_BYTES:
+        raise UsageError(f"{subject[:80]}... has {size} bytes, the limit is {MAX_TEXT_BYTES}")
 
 
 def dtype_named(name: str, dtype: str, *, path: str | None = None) -> DType:

@@ -26,7 +26,7 @@ from edl_ckpt.core.commit import open_output
 from edl_ckpt.core.commit.interface import LockedLocation, Resume, VersionOutput, Written
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError, RefusedError
-from edl_ckpt.core.format.checks import check_version, restore_warnings
+from edl_ckpt.core.format.checks import check_texts, check_version, restore_warnings
 from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.format.names import layouts_among
 from edl_ckpt.core.operations.copy.plan import CopyEntry, CopyPlan
@@ -125,12 +125,17 @@ def _obstacle(entry: CopyEntry) -> EdlCkptError | None:
     return None
 
 
-def _check_content(source: Checkpoint, workers: int, reporter: Reporter) -> None:
-    """Make the checks that other writers make when they lay out shards: a copy takes the shards as they are."""
+def _check_content(source: Checkpoint, workers: int, reporter: Reporter, *, sealed: bool = False) -> None:
+    """Make the checks that other writers make when they lay out shards: a copy takes the shards as they are.
+
+    The ids of a `sealed` version were checked before it was sealed, and its seal shows that they are the same.
+    """
     for shard in source.shards:
         check_version(shard.version)
-    check_unique_ids(source, workers=workers)
     variables = [variable for shard in source.shards for variable in shard.variables]
+    check_texts([variable.name for variable in variables], source.infos.values())
+    if not sealed:
+        check_unique_ids(source, workers=workers)
     dtypes = [*(variable.dtype for variable in variables), *map(source.table_dtype, source.table_names)]
     sizes = [shard.file.size_bytes for shard in source.shards]
     for warning in restore_warnings(sizes, len(variables), dtypes, source.infos.values()):
@@ -214,7 +219,7 @@ class _Copy:
     def run(self, to: str) -> CopiedVersion:
         """Read, write, prove, publish."""
         with open_checkpoint(self.version) as source:
-            _check_content(source, self.workers, self.reporter)
+            _check_content(source, self.workers, self.reporter, sealed=self.seal is not None)
             shards = self._shards(source)
             with self._open_output(shards) as output:
                 sinks = output.create([shard.size_bytes for shard in shards])

@@ -57,6 +57,8 @@ class MergedCheckpoint:
         plan, settings = prepare_reshard(
             self.request.version, 1, output=location, empty=ELASTICDL, force=force, reporter=reporter
         )
+        for warning in (*plan.warnings, *settings.warnings):
+            reporter.warn(warning)
         result = execute_reshard(plan, settings, force=force, reporter=reporter)
         variables = sum(shard.variables for shard in result.shards)
         return ExportOutcome(

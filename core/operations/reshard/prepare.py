@@ -35,7 +35,10 @@ def reshard_version(
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
 ) -> ReshardResult:
-    """Write a version for `ps_num` servers: `prepare_reshard`, then `execute_reshard`; their errors are raised."""
+    """Write a version for `ps_num` servers: `prepare_reshard`, then `execute_reshard`; their errors are raised.
+
+    The reporter is warned of what the plan and its settings warn of.
+    """
     plan, settings = prepare_reshard(
         version,
         ps_num,
@@ -48,6 +51,8 @@ def reshard_version(
         force=force,
         reporter=reporter,
     )
+    for warning in (*plan.warnings, *settings.warnings):
+        reporter.warn(warning)
     return execute_reshard(plan, settings, keep_old=keep_old, force=force, wait_seconds=wait_seconds, reporter=reporter)
 
 

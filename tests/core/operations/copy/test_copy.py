@@ -118,6 +118,7 @@ def test_refusals(run: Path, tmp_path: Path) -> None:
 def test_goes_on(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int) -> None:
     """What was whole when a copy was interrupted is not read again; what is left of it is gone at the end."""
     version, out = at(run, 20), tmp_path / "out"
+    out.mkdir()
     with monkeypatch.context() as patched:
         calls: list[str] = []
         real = PreallocatedFile.flush
