@@ -81,9 +81,11 @@ def _show(out: Output, location: Location, more: Mapping[str, Any] | None = None
     from edl_ckpt.core.checkpoint.catalog import list_versions
 
     versions = list_versions(location).versions
-    tags = {
-        tag: [v.version for v in versions if tag in v.tags] for tag in sorted({t for v in versions for t in v.tags})
-    }
+    numbers: dict[str, list[int]] = {}
+    for version in versions:
+        for tag in set(version.tags):
+            numbers.setdefault(tag, []).append(version.version)
+    tags = dict(sorted(numbers.items()))
     document = {"schema": "edl-ckpt/tags/1", "location": location.url}
     listed = [{"tag": tag, "versions": numbers} for tag, numbers in tags.items()]
     out.show(

@@ -164,7 +164,7 @@ def _interrupted_copies(store: Store, state: Sequence[Entry]) -> Iterator[int]:
 def _is_left(store: Store, journal: Entry) -> bool:
     """Say whether the process that wrote a journal is dead, in a location that a process has locked."""
     if store.properties.rename:
-        return is_abandoned(os.path.dirname(journal.path))
+        return is_abandoned(store.path(""), os.path.dirname(journal.relative))
     try:
         owner = (read_document(store, journal.relative) or {}).get("owner")
     except EdlCkptError:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.progress import Reporter
 from edl_ckpt.core.storage.access import Access, inherit_as
+from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import PreallocatedFile
 
@@ -31,10 +31,10 @@ class OldAccess:
         if self._shards:
             self._warn(file.give(self._shards[shard if shard < len(self._shards) else 0]))
 
-    def give_directory(self, path: str) -> None:
+    def give_directory(self, directory: Directory) -> None:
         """Give the new directory the access of the old one, once all files are in it."""
-        with storage_errors(path), _Opened(path) as fd:
-            self._warn(self._directory.give(fd))
+        with storage_errors(directory.path):
+            self._warn(self._directory.give(directory.fd))
 
     def _warn(self, lost: Sequence[str]) -> None:
         if lost and not self._warned:
@@ -45,21 +45,7 @@ class OldAccess:
             )
 
 
-def inherit_access(checkpoint_dir: str, stage: str) -> None:
+def inherit_access(place: Directory, stage: Directory) -> None:
     """Let new files in a staging directory inherit what they would inherit in the location itself."""
-    with storage_errors(stage), _Opened(checkpoint_dir) as place, _Opened(stage) as own:
-        inherit_as(place, own)
-
-
-class _Opened:
-    """A directory that is open while a block runs."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __enter__(self) -> int:
-        self._fd = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        return self._fd
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._fd)
+    with storage_errors(stage.path):
+        inherit_as(place.fd, stage.fd)

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from edl_ckpt.core.commit.interface import Note
+from edl_ckpt.core.format.names import parse_version_dir
+from edl_ckpt.core.state.document import MAX_SUMS_BYTES, parse_document
 from edl_ckpt.core.state.paths import JOURNAL, resumable_stage
 from edl_ckpt.core.storage.interface import Store
 
@@ -74,10 +76,11 @@ class Journal:
 def parse_journal(data: bytes) -> Journal:
     """Return a journal from its file; ValueError when it is damaged.
 
+    It must name a directory of its version, and files in it: nobody else's journal makes us touch another place.
     Journals of local commits once had `target` and `old_names` for `directory` and `old`.
     """
+    document = parse_document(data, JOURNAL, limit=MAX_SUMS_BYTES)
     try:
-        document = json.loads(data)
         seal = document.get("seal")
         journal = Journal(
             version=int(document["version"]),
@@ -94,10 +97,13 @@ def parse_journal(data: bytes) -> Journal:
             inode=int(document.get("inode", 0)),
             keep_old=bool(document.get("keep_old", False)),
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"damaged journal: {type(error).__name__} {error}") from None
-    named = (journal.directory, *journal.sizes, *journal.finished, *journal.uploads, *journal.write_ids)
-    if any("/" in name or name in {"", ".", ".."} for name in (*named, *journal.old, *journal.markers)):
+    parsed = parse_version_dir(journal.directory)
+    if parsed is None or parsed[1] != journal.version:
+        raise ValueError(f"damaged journal: {journal.directory!r} is not a directory of version {journal.version}")
+    named = (*journal.sizes, *journal.finished, *journal.uploads, *journal.write_ids, *journal.old, *journal.markers)
+    if any("/" in name or "\0" in name or name in {"", ".", ".."} for name in named):
         raise ValueError("damaged journal: it names a file outside of the version")
     return journal
 

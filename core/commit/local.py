@@ -9,11 +9,10 @@ shards are read back with the others before they are published.
 from __future__ import annotations
 
 import os
-import shutil
+import stat
 import threading
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Final, Self
 
@@ -21,28 +20,17 @@ from edl_ckpt.core.commit.access import OldAccess, inherit_access
 from edl_ckpt.core.commit.interface import FinishedSink, LockedLocation, Note, Prove, Resume, Written, written_version
 from edl_ckpt.core.commit.journal import Journal, parse_journal
 from edl_ckpt.core.commit.staging import Staging
-from edl_ckpt.core.errors import CorruptError, EdlCkptError, NotFoundError, RefusedError
+from edl_ckpt.core.errors import CorruptError, EdlCkptError, RefusedError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import Layout
 from edl_ckpt.core.progress import SILENT, Reporter
-from edl_ckpt.core.state.owner import is_presumed_dead, owner_in
+from edl_ckpt.core.state.document import MAX_SUMS_BYTES
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, TRASH_DIR, resumable_stage, seal_file
 from edl_ckpt.core.state.seal import seal_bytes
-from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.storage.files import (
-    NEW,
-    Flusher,
-    PreallocatedFile,
-    exchange,
-    flush_directory,
-    make_inside,
-    rename_new,
-    replace_file,
-    write_new,
-)
+from edl_ckpt.core.storage.beneath import Directory
+from edl_ckpt.core.storage.files import Flusher, PreallocatedFile
 from edl_ckpt.core.storage.interface import Sink
 from edl_ckpt.core.storage.local import LocalStore
-from edl_ckpt.core.storage.regular import open_input
 
 _SEAL: Final = "seal.json"
 _OLD_SEAL: Final = "old-seal.json"
@@ -94,6 +82,14 @@ class LocalOutput:
         self._stack.push(self._leave)
         return self
 
+    @property
+    def _root(self) -> Directory:
+        return self._staging.root
+
+    @property
+    def _stage(self) -> Directory:
+        return self._staging.place
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -104,7 +100,7 @@ class LocalOutput:
     ) -> None:
         """Finish or roll back a replacement that failed half-way; decide whether a later run can resume."""
         if self._resumes is None:
-            settle_stage(self._store.root, self._staging.path)
+            settle_stage(self._root, self._stage)
             return
         # What was read, or what was written, is damaged: a later run must begin again.
         damaged = isinstance(error, CorruptError) or (self._proving and isinstance(error, EdlCkptError))
@@ -113,45 +109,52 @@ class LocalOutput:
 
     def create(self, sizes: Sequence[int]) -> Sequence[Sink]:
         """Begin all shards, of these sizes; those that an interrupted run had finished stay as they are."""
-        if self._replaces is None and os.path.lexists(self._store.path(self._name)):
-            raise RefusedError("already exists; nothing was changed", path=self._store.path(self._name))
+        self._check_target()
         self._sizes = sizes
-        paths = [os.path.join(self._directory, self._layout.shard_file(i, len(sizes))) for i in range(len(sizes))]
-        self._resumed = self._find_finished(paths)
-        self._finished = {os.path.basename(paths[i]): note for i, note in self._resumed.items()}
+        names = [self._layout.shard_file(i, len(sizes)) for i in range(len(sizes))]
+        self._resumed = self._find_finished(names)
+        self._finished = {names[i]: note for i, note in self._resumed.items()}
         if not self._resumed:
             self._staging.clear()
-            inherit_access(self._store.root, self._staging.path)
-            self._staging.directory(self._name)
+            inherit_access(self._root, self._stage)
+        inside = self._stack.enter_context(self._stage.enter(self._name, make=True))
         self._staging.check_space(sum(size for i, size in enumerate(sizes) if i not in self._resumed))
-        for i, path in enumerate(paths):
+        for i, name in enumerate(names):
             if i not in self._resumed:
-                with storage_errors(path), suppress(FileNotFoundError):
-                    os.unlink(path)
-                self._files[i] = file = PreallocatedFile(path, sizes[i])
+                inside.remove(name)
+                self._files[i] = file = inside.create(name, sizes[i])
                 self._stack.callback(file.close)
                 if self._access is not None:  # before there is anything to read in it
                     self._access.give_file(i, file)
         if self._resumes is None:
             # Not beside `finish`: of two flushes of one file, the kernel tells only the first that the disk failed.
             self._flusher = self._stack.enter_context(Flusher(list(self._files.values())))
-        return [self._files[i] if i in self._files else FinishedSink(path) for i, path in enumerate(paths)]
+        return [self._files[i] if i in self._files else FinishedSink(inside.join(name)) for i, name in enumerate(names)]
 
-    def _find_finished(self, paths: Sequence[str]) -> dict[int, Note]:
+    def _check_target(self) -> None:
+        """Raise RefusedError when the name of a new version is taken, or the version to be replaced is a link."""
+        found = self._root.stat(self._name)
+        if self._replaces is None and found is not None:
+            raise RefusedError("already exists; nothing was changed", path=self._store.path(self._name))
+        if self._replaces is not None and found is not None and stat.S_ISLNK(found.st_mode):
+            raise replaces_link(self._store.path(self._name))
+
+    def _find_finished(self, names: Sequence[str]) -> dict[int, Note]:
         """Return the notes of the shards that an interrupted run of the same work had finished."""
         if self._resumes is None:
             return {}
         try:
-            journal = read_journal(self._staging.path)
+            journal = read_journal(self._stage)
         except ValueError:
             return {}
-        if journal is None or journal.source != self._resumes.source:
+        if journal is None or journal.source != self._resumes.source or not self._stage.is_directory(self._name):
             return {}
         found: dict[int, Note] = {}
-        for i, path in enumerate(paths):
-            note = journal.finished.get(os.path.basename(path))
-            with suppress(OSError):
-                if note is not None and self._resumes.accepts(i, note) and os.lstat(path).st_size == self._sizes[i]:
+        with self._stage.enter(self._name) as inside:
+            for i, name in enumerate(names):
+                note, there = journal.finished.get(name), inside.stat(name)
+                is_whole = there is not None and stat.S_ISREG(there.st_mode) and there.st_size == self._sizes[i]
+                if note is not None and self._resumes.accepts(i, note) and is_whole:
                     found[i] = note
         return found
 
@@ -163,7 +166,7 @@ class LocalOutput:
         with self._lock:
             self._finished[os.path.basename(file.path)] = note
             journal = Journal(self._number, self._name, source=self._resumes.source, finished=self._finished)
-            replace_file(self._staging.journal, journal.to_bytes())
+            self._stage.replace(JOURNAL, journal.to_bytes())
 
     def publish(self, prove: Prove) -> None:
         """Prove the staged version while it is flushed, then rename it."""
@@ -179,10 +182,11 @@ class LocalOutput:
             file.close()
         self._place.check()
         self._forget_progress()  # from here on the staged version is published, or dropped
-        if self._access is not None:
-            self._access.give_directory(self._directory)
-        flush_directory(self._directory)
-        replace_file(os.path.join(self._staging.path, _SEAL), seal)
+        with self._stage.enter(self._name) as inside:
+            if self._access is not None:
+                self._access.give_directory(inside)
+            inside.flush()
+        self._stage.replace(_SEAL, seal)
         if self._replaces is None:
             self._publish_new()
         else:
@@ -190,146 +194,135 @@ class LocalOutput:
 
     def _forget_progress(self) -> None:
         if self._resumes is not None:
-            with storage_errors(self._staging.journal), suppress(FileNotFoundError):
-                os.unlink(self._staging.journal)
+            self._stage.unlink(JOURNAL)
 
     def _publish_new(self) -> None:
         """Make the staged version visible under a name that must be free, RefusedError when it is taken; seal it."""
-        root = self._store.root
         # Now, not later: once the version is visible, nothing may fail.
-        make_inside(os.path.join(root, META_DIR), exist_ok=True)
-        self._take_old_seal()
+        with self._root.enter(META_DIR, make=True):
+            self._take_old_seal()
         try:
-            rename_new(self._directory, self._store.path(self._name))
+            self._stage.rename_new(self._name, self._root, self._name)
         except BaseException:
-            _place_seal(root, self._staging.path, self._number, _OLD_SEAL)
+            _place_seal(self._root, self._stage, self._number, _OLD_SEAL)
             raise
-        flush_directory(root)
-        _place_seal(root, self._staging.path, self._number)
+        self._root.flush()
+        _place_seal(self._root, self._stage, self._number)
 
     def _replace(self, old: Version) -> None:
         """Put the staged version in the place of an existing one, and remove that or move it to the trash.
 
         It goes to the trash too when it has files that the listing did not show: those are not ours to remove.
         """
-        with storage_errors(self._directory):
-            inode = os.stat(self._directory).st_ino
-        names = sorted(os.path.basename(shard.path) for shard in old.shards)
-        journal = Journal(self._number, self._name, old=tuple(names), inode=inode, keep_old=self._keep_old)
-        write_new(self._staging.journal, journal.to_bytes())
-        flush_directory(self._staging.path)
+        self._check_target()
+        staged = self._stage.stat(self._name)
+        names = tuple(sorted(os.path.basename(shard.path) for shard in old.shards))
+        inode = 0 if staged is None else staged.st_ino
+        journal = Journal(self._number, self._name, old=names, inode=inode, keep_old=self._keep_old)
+        self._stage.replace(JOURNAL, journal.to_bytes())
         self._take_old_seal()
-        with storage_errors(old.path):
-            if not exchange(self._directory, old.path):
-                os.rename(old.path, _old_path(self._staging.path, self._name))
-                os.rename(self._directory, old.path)
-        settle_stage(self._store.root, self._staging.path)
+        if not self._stage.exchange(self._name, self._root, self._name):
+            self._root.rename(self._name, self._stage, _old_name(self._name))
+            self._stage.rename(self._name, self._root, self._name)
+        settle_stage(self._root, self._stage)
 
     def _take_old_seal(self) -> None:
         """Put an older seal aside, so that no seal ever stands beside files that it does not match."""
-        path = self._store.path(seal_file(self._number))
-        with storage_errors(path), suppress(FileNotFoundError):
-            os.rename(path, os.path.join(self._staging.path, _OLD_SEAL))
+        directory, name = os.path.split(seal_file(self._number))
+        meta = self._root.find(directory)
+        if meta is not None:
+            with meta:
+                if meta.has_file(name):
+                    meta.rename(name, self._stage, _OLD_SEAL)
 
 
-def read_journal(stage: str) -> Journal | None:
+def replaces_link(path: str) -> RefusedError:
+    """Return why a version that is a symbolic link is not replaced in place."""
+    return RefusedError(
+        "is a symbolic link: replacing it would leave its shards where they are; nothing was changed",
+        path=path,
+        hint="write the result elsewhere with --output, or name the location that the link leads to",
+    )
+
+
+def read_journal(stage: Directory) -> Journal | None:
     """Return the journal of a local staging directory, None when it has none; ValueError when it is damaged."""
-    path = os.path.join(stage, JOURNAL)
-    try:
-        with storage_errors(path), open_input(path, "rb") as file:
-            data = file.read()
-    except NotFoundError:
-        return None
-    return parse_journal(data)
+    data = stage.read(JOURNAL, MAX_SUMS_BYTES)
+    return None if data is None else parse_journal(data)
 
 
-def settle_stage(checkpoint_dir: str, stage: str) -> str | None:
+def settle_stage(root: Directory, stage: Directory) -> str | None:
     """Finish the replacement that a journal began, or find it undone; return what was done, None for nothing.
 
-    The disk tells which: the staged directory is known by its inode. Every step may be repeated.
+    The disk tells which: the staged directory is known by its inode. Every step may be repeated. Raises ValueError,
+    before anything changes, for a damaged journal, and RefusedError when neither version is in place.
     """
-    path = os.path.join(stage, JOURNAL)
-    try:
-        journal = read_journal(stage)
-    except ValueError:  # cut short, so nothing had been done when it was written
-        with storage_errors(path):
-            os.unlink(path)
-        return None
+    journal = read_journal(stage)
     if journal is None:
         return None
-    version, target = journal.version, os.path.join(checkpoint_dir, journal.directory)
-    staged, old = os.path.join(stage, journal.directory), _old_path(stage, journal.directory)
-    with storage_errors(target):
-        if not os.path.lexists(target) and os.path.isdir(staged):  # killed between two renames
-            os.rename(staged, target)
-        now = os.stat(target) if os.path.lexists(target) else None
-        if now is None:
-            raise RefusedError(
-                "neither the old version nor the new one is in place; nothing was changed",
-                path=target,
-                hint=f"look into {stage}",
-            )
-        # The number of a device may change when the machine boots, so it is compared with that of the stage.
-        if (now.st_dev, now.st_ino) != (os.stat(stage).st_dev, journal.inode):
-            _place_seal(checkpoint_dir, stage, version, _OLD_SEAL)
-            os.unlink(path)
-            return f"rolled back the replacement of version {version}; the old version is in place"
-        flush_directory(checkpoint_dir)
-        if os.path.lexists(staged):
-            os.rename(staged, old)
-    _place_seal(checkpoint_dir, stage, version)
-    _put_away(checkpoint_dir, stage, journal)
-    with storage_errors(path):
-        os.unlink(path)
+    version, name, old = journal.version, journal.directory, _old_name(journal.directory)
+    now = root.stat(name)
+    if now is None and stage.is_directory(name):  # killed between two renames
+        stage.rename_new(name, root, name)
+        now = root.stat(name)
+    if now is None:
+        raise RefusedError(
+            "neither the old version nor the new one is in place; nothing was changed",
+            path=root.join(name),
+            hint=f"look into {stage.path}",
+        )
+    # The number of a device may change when the machine boots, so it is compared with that of the stage.
+    if (now.st_dev, now.st_ino) != (os.fstat(stage.fd).st_dev, journal.inode):
+        _place_seal(root, stage, version, _OLD_SEAL)
+        stage.unlink(JOURNAL)
+        return f"rolled back the replacement of version {version}; the old version is in place"
+    root.flush()
+    if stage.stat(name) is not None:
+        stage.rename(name, stage, old)
+    _place_seal(root, stage, version)
+    _put_away(root, stage, journal)
+    stage.unlink(JOURNAL)
     return f"finished the replacement of version {version}; the new version is in place"
 
 
-def _old_path(stage: str, directory: str) -> str:
-    """Return where a version that is being replaced waits to be removed or kept."""
-    return os.path.join(stage, f"old-{directory}")
+def _old_name(directory: str) -> str:
+    """Return the name under which a version that is being replaced waits to be removed or kept."""
+    return f"old-{directory}"
 
 
-def _put_away(checkpoint_dir: str, stage: str, journal: Journal) -> None:
-    """Remove a replaced version, or put it into the trash under its own name."""
-    old = _old_path(stage, journal.directory)
-    with storage_errors(old):
-        if not os.path.isdir(old):
-            return
-        if not journal.keep_old and set(journal.old).issuperset(os.listdir(old)):
-            shutil.rmtree(old)
-            return
-        trash = os.path.join(checkpoint_dir, TRASH_DIR, os.path.basename(stage))
-        make_inside(trash, exist_ok=True)
-        os.rename(old, os.path.join(trash, journal.directory))
-        flush_directory(trash)
+def _put_away(root: Directory, stage: Directory, journal: Journal) -> None:
+    """Remove a replaced version, or put it into the trash under its own name; of a link, only the link goes."""
+    old = _old_name(journal.directory)
+    found = stage.stat(old)
+    if found is None:
+        return
+    keep = journal.keep_old
+    if stat.S_ISDIR(found.st_mode) and not keep:
+        with stage.enter(old) as inside:
+            keep = not set(journal.old).issuperset(inside.names())
+    if not keep:
+        problems: list[EdlCkptError] = []
+        stage.remove(old, problems.append)
+        if problems:
+            raise problems[0]
+        return
+    with root.enter(f"{TRASH_DIR}/{os.path.basename(stage.path)}", make=True) as trash:
+        stage.rename(old, trash, journal.directory)
+        trash.flush()
 
 
-def _place_seal(checkpoint_dir: str, stage: str, version: int, name: str = _SEAL) -> None:
-    staged, target = os.path.join(stage, name), os.path.join(checkpoint_dir, seal_file(version))
-    if os.path.lexists(staged):
-        with storage_errors(target):
-            make_inside(os.path.dirname(target), exist_ok=True)
-            os.replace(staged, target)
-        flush_directory(os.path.dirname(target))
+def _place_seal(root: Directory, stage: Directory, version: int, name: str = _SEAL) -> None:
+    if stage.stat(name) is not None:
+        directory, target = os.path.split(seal_file(version))
+        with root.enter(directory, make=True) as meta:
+            stage.rename(name, meta, target)
+            meta.flush()
 
 
 def forget_seal(checkpoint_dir: str, version: int) -> None:
     """Remove the seal of a version, when it has one."""
-    path = os.path.join(checkpoint_dir, seal_file(version))
-    with storage_errors(path), suppress(FileNotFoundError):
-        os.unlink(path)
-
-
-def sweep_replacements(checkpoint_dir: str) -> None:
-    """Remove the temporary small files of dead processes: each was about to replace another (`files.replace_file`)."""
-    folder = os.path.join(checkpoint_dir, META_DIR)
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return
-    for name in names:
-        path = os.path.join(folder, name)
-        owner = owner_in(name) if name.startswith(".") and name.endswith(NEW) else {}
-        with suppress(OSError):
-            if owner and is_presumed_dead(owner, time.time() - os.lstat(path).st_mtime):
-                os.unlink(path)
+    directory, name = os.path.split(seal_file(version))
+    meta = Directory.beneath(checkpoint_dir, directory)
+    if meta is not None:
+        with meta:
+            meta.unlink(name)

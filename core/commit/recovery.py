@@ -9,6 +9,8 @@ command. On storage without locks it settles the journals of its own process, an
 from __future__ import annotations
 
 import os
+import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -16,18 +18,40 @@ from typing import Final
 
 from edl_ckpt.core.commit.interface import LockedLocation
 from edl_ckpt.core.commit.journal import Journal, discarded_copy, parse_journal
-from edl_ckpt.core.commit.local import read_journal, settle_stage, sweep_replacements
+from edl_ckpt.core.commit.local import read_journal, settle_stage
 from edl_ckpt.core.commit.remote import settle_remote
 from edl_ckpt.core.commit.staging import remove_empty, remove_stage
-from edl_ckpt.core.commit.trash import sweep
-from edl_ckpt.core.errors import NotFoundError, RefusedError, UsageError
+from edl_ckpt.core.commit.trash import RECORD, damaged_records, sweep
+from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.format.names import parse_shard_file, parse_single_file, parse_version_dir
 from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state.aside import make_way, set_aside
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, holding, open_lock
-from edl_ckpt.core.state.owner import if_abandoned, is_abandoned, is_me, is_presumed_dead, owner_in
-from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, STATE_DIR, is_resumable
+from edl_ckpt.core.state.owner import (
+    OWNER_FILE,
+    has_our_owner,
+    if_abandoned,
+    is_abandoned,
+    is_me,
+    is_presumed_dead,
+    is_stage_name,
+    owner_in,
+)
+from edl_ckpt.core.state.paths import (
+    JOURNAL,
+    META_DIR,
+    STAGE_DIR,
+    STATE_DIR,
+    TRASH_DIR,
+    damaged_name,
+    is_damaged,
+    is_resumable,
+)
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
+from edl_ckpt.core.storage.beneath import Directory, kind_of
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.files import NEW
+from edl_ckpt.core.storage.interface import SMALL_BYTES
 
 OLD_UPLOAD_SECONDS: Final = 24 * 3600.0
 """`recover` aborts an upload of a shard that is in no journal when it is a day old."""
@@ -35,11 +59,13 @@ OLD_UPLOAD_SECONDS: Final = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What was finished or removed, and what is kept so that it can be resumed, in words."""
+    """What was finished or removed, what is kept so that it can be resumed, and what is left alone, in words."""
 
     location: Location
     done: tuple[str, ...]
     kept: tuple[str, ...]
+    left: tuple[str, ...] = ()
+    """What is not ours, or cannot be settled: a person must look at it."""
 
 
 @dataclass(slots=True)
@@ -48,6 +74,7 @@ class _Settled:
 
     done: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
 
 
 @contextmanager
@@ -75,7 +102,8 @@ def location_lock(
             raise _no_location(where)
         lock = open_lock(store, purpose, reporter)
         with holding(lock, where, wait_seconds=wait_seconds):
-            for text in _settle(store, exclusive=lock.is_exclusive).done:
+            settled = _settle(store, exclusive=lock.is_exclusive)
+            for text in (*settled.done, *settled.left):
                 reporter.warn(f"{where}: {text}")
             yield LockedLocation(where, lock.is_exclusive, lock.check)
 
@@ -121,7 +149,7 @@ def recover(
         settled = _settle(store, exclusive=lock.is_exclusive, drop_copies=drop_copies)
         if not isinstance(store, LocalStore):
             settled.done += _abort_old_uploads(store)
-    return Recovery(where, tuple(settled.done), tuple(settled.kept))
+    return Recovery(where, tuple(settled.done), tuple(settled.kept), tuple(settled.left))
 
 
 def _is_location(store: LocalStore | ObjectStore) -> bool:
@@ -150,10 +178,19 @@ def settle_first(location: Location, *, wait_seconds: float = LOCK_WAIT_SECONDS,
     """
     store = open_store(location)
     if isinstance(store, LocalStore):
-        stages = [stage for stage in store.names(STAGE_DIR).values() if not is_resumable(stage)]
-        if any(os.path.lexists(os.path.join(stage, JOURNAL)) and is_abandoned(stage) for stage in stages):
+        stages = [f"{STAGE_DIR}/{name}" for name in store.names(STAGE_DIR) if not is_resumable(name)]
+        if any(_has_journal(store.root, stage) and is_abandoned(store.root, stage) for stage in stages):
             with location_lock(location, "recover", wait_seconds=wait_seconds, reporter=reporter):
                 return
+
+
+def _has_journal(root: str, stage: str) -> bool:
+    with suppress(EdlCkptError):
+        directory = Directory.beneath(root, stage)
+        if directory is not None:
+            with directory:
+                return directory.is_file(JOURNAL)
+    return False
 
 
 def _settle(store: LocalStore | ObjectStore, *, exclusive: bool, drop_copies: bool = False) -> _Settled:
@@ -162,40 +199,130 @@ def _settle(store: LocalStore | ObjectStore, *, exclusive: bool, drop_copies: bo
     if not isinstance(store, LocalStore):
         _settle_objects(store, settled, exclusive=exclusive, drop_copies=drop_copies)
         return settled
-    for stage in sorted(store.names(STAGE_DIR).values()):
-        with if_abandoned(stage) as dead:
-            if dead:
-                _settle_directory(store.root, stage, settled, drop_copies=drop_copies)
-        if not dead and not owner_in(stage):  # it names no owner; if it is empty, no process is at work in it
-            remove_empty(stage)
-    with suppress(OSError):  # not empty, or not there: a killed command may have removed all that was in it
-        os.rmdir(store.path(STAGE_DIR))
-    sweep_replacements(store.root)
+    with Directory.open(store.root) as root:
+        state = root.find(STATE_DIR)
+        if state is not None:
+            with state:
+                _LocalState(root, state, settled, exclusive, drop_copies).settle()
     settled.done += map(str, sweep(store))
     return settled
 
 
-def _settle_directory(root: str, stage: str, settled: _Settled, *, drop_copies: bool) -> None:
-    """Settle one abandoned staging directory of a local disk."""
-    try:
-        journal = read_journal(stage)
-    except ValueError:  # cut short, so nothing had been done when it was written
-        journal = None
-    if journal is not None and journal.source:
-        if not drop_copies:
-            settled.kept.append(_resumes(journal.version))
-            return
-        settled.done.append(discarded_copy(journal.version))
-    elif journal is not None:
+@dataclass(frozen=True, slots=True)
+class _LocalState:
+    """The open state of a location on a local disk that is being settled."""
+
+    root: Directory
+    state: Directory
+    settled: _Settled
+    exclusive: bool
+    drop_copies: bool
+
+    def settle(self) -> None:
+        """Settle the staging directories and the trash; see to it that both can be used."""
+        if self.exclusive:
+            for path in (STAGE_DIR, TRASH_DIR):
+                self.settled.done += filter(None, [make_way(self.state, os.path.basename(path))])
+        stages = self.root.find(STAGE_DIR)
+        if stages is not None:
+            with stages:
+                for name in stages.names():
+                    if not is_damaged(name):
+                        self._settle_entry(stages, name)
+            remove_empty(self.root)
+        trash = self.root.find(TRASH_DIR)
+        if trash is not None:
+            with trash:
+                self._check_trash(trash)
+        _sweep_replacements(self.root)
+
+    def _check_trash(self, trash: Directory) -> None:
+        self.settled.left += [_strange(trash, name) for name in trash.names() if not trash.is_directory(name)]
+        for name, why in list(damaged_records(trash)) if self.exclusive else ():
+            with trash.enter(name) as entry:
+                self.settled.done.append(set_aside(self.state, entry, RECORD, f"cannot be used ({why})"))
+
+    def _settle_entry(self, stages: Directory, name: str) -> None:
+        """Settle an entry of the staging directories. What we did not make is left alone."""
+        if not stages.is_directory(name):
+            if not self._freed(stages, name, "is no directory"):
+                self.settled.left.append(_strange(stages, name))
+        elif not is_stage_name(name):
+            if not stages.rmdir(name):  # if it was empty, no process was at work in it
+                self.settled.left.append(f"{stages.join(name)} is not ours; it is left alone")
+        else:
+            with stages.enter(name) as stage, if_abandoned(stage) as dead:
+                self._settle_ours(stages, stage, name, dead=dead)
+
+    def _settle_ours(self, stages: Directory, stage: Directory, name: str, *, dead: bool) -> None:
+        """Settle a directory that has a name as we give them; without an owner's file of ours it may be another's."""
+        if has_our_owner(stage):
+            if dead:
+                self._settle_abandoned(stages, stage, name)
+        elif not stage.names():
+            if dead or not owner_in(name):
+                stages.rmdir(name)
+        elif not self._freed(stages, name, f"has no {OWNER_FILE} of ours"):
+            self.settled.left.append(f"{stage.path} has no {OWNER_FILE} of ours; it is left alone")
+
+    def _freed(self, stages: Directory, name: str, why: str) -> bool:
+        """Set something aside if we need its name; say whether that was done."""
+        if not is_resumable(name) or not self.exclusive:
+            return False
+        self.settled.done.append(set_aside(self.state, stages, name, why))
+        return True
+
+    def _settle_abandoned(self, stages: Directory, stage: Directory, name: str) -> None:
+        """Settle one abandoned staging directory of ours."""
+        settled = self.settled
         try:
-            done = settle_stage(root, stage)
-        except RefusedError as error:
-            settled.done.append(str(error))
+            journal = _journal_of(stage)
+        except (RefusedError, ValueError) as error:
+            settled.done.append(set_aside(self.state, stages, name, f"has a {JOURNAL} that cannot be used ({error})"))
             return
-        settled.done += [done] if done else []
-    else:
-        settled.done.append(f"removed the abandoned staging directory {os.path.basename(stage)}")
-    remove_stage(stage)
+        if journal is not None and journal.source:
+            if not self.drop_copies:
+                settled.kept.append(_resumes(journal.version))
+                return
+            settled.done.append(discarded_copy(journal.version))
+        elif journal is not None:
+            try:
+                done = settle_stage(self.root, stage)
+            except RefusedError as error:
+                settled.left.append(str(error))
+                return
+            settled.done += [done] if done else []
+        else:
+            settled.done.append(f"removed the abandoned staging directory {name}")
+        remove_stage(self.root, stage)
+
+
+def _journal_of(stage: Directory) -> Journal | None:
+    """Return the journal of a staging directory, None without one; ValueError or RefusedError when it is damaged."""
+    found = stage.stat(JOURNAL)
+    if found is not None and stat.S_ISREG(found.st_mode) and not found.st_size:
+        return None  # a power cut; nothing had been done when it was written
+    return read_journal(stage)
+
+
+def _strange(directory: Directory, name: str) -> str:
+    found = directory.stat(name)
+    kind = "gone" if found is None else kind_of(found.st_mode)
+    return f"{directory.join(name)} is {kind}, which is not ours; it is left alone"
+
+
+def _sweep_replacements(root: Directory) -> None:
+    """Remove the temporary small files of dead processes: each was about to replace another (`Directory.replace`)."""
+    with suppress(EdlCkptError):
+        folder = root.find(META_DIR)
+        if folder is None:
+            return
+        with folder:
+            for name in folder.names():
+                owner = owner_in(name) if name.startswith(".") and name.endswith(NEW) else {}
+                found = folder.stat(name) if owner else None
+                if found is not None and is_presumed_dead(owner, time.time() - found.st_mtime):
+                    folder.unlink(name)
 
 
 def _resumes(version: int) -> str:
@@ -212,7 +339,12 @@ def _settle_objects(store: ObjectStore, settled: _Settled, *, exclusive: bool, d
         try:
             journal = parse_journal(data)
         except ValueError:
-            settled.done.append(f"{relative} is damaged; the files that it lists stay as they are")
+            settled.left.append(f"{relative} is damaged; the files that it lists stay as they are")
+            if exclusive and len(data) < SMALL_BYTES:  # it was read to its end
+                new = f"{STAGE_DIR}/{damaged_name(f'{os.path.basename(stage)}-{JOURNAL}')}"
+                store.write_small(new, data)
+                store.remove(relative)
+                settled.left[-1] += f"; it was set aside as {new}"
             continue
         if not exclusive and not _is_dead(store, relative, journal):
             continue
@@ -222,7 +354,7 @@ def _settle_objects(store: ObjectStore, settled: _Settled, *, exclusive: bool, d
         try:
             settled.done.append(settle_remote(store, stage, journal))
         except RefusedError as error:
-            settled.done.append(str(error))
+            settled.left.append(str(error))
 
 
 def _is_dead(store: ObjectStore, relative: str, journal: Journal) -> bool:

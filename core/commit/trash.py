@@ -11,32 +11,34 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from edl_ckpt.core.commit.staging import remove_empty_state
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UnsupportedError
 from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.format.names import SINGLE_FILE, version_names
+from edl_ckpt.core.format.names import SINGLE_FILE, parse_single_file, parse_version_dir, version_names
 from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.progress import Reporter
-from edl_ckpt.core.state.paths import META_DIR, STATE_DIR, TRASH_DIR, metadata_owner, seal_file, version_file
+from edl_ckpt.core.state.document import MAX_BYTES, parse_document
+from edl_ckpt.core.state.paths import META_DIR, TRASH_DIR, metadata_owner, seal_file, version_file
 from edl_ckpt.core.storage import LocalStore, LocationLike, open_store
-from edl_ckpt.core.storage.faults import Fault, storage_errors
-from edl_ckpt.core.storage.files import flush_directory, make_inside, rename_new, write_new
-from edl_ckpt.core.storage.interface import ObjectStore
-from edl_ckpt.core.storage.local import is_gone
+from edl_ckpt.core.storage.beneath import Directory
+from edl_ckpt.core.storage.files import NEW
+from edl_ckpt.core.storage.interface import SMALL_BYTES, ObjectStore
 from edl_ckpt.core.storage.location import Location
-from edl_ckpt.core.storage.regular import open_input
-from edl_ckpt.core.storage.trees import remove_tree
 
 RECORD_SCHEMA: Final = "edl-ckpt/trash/1"
-_RECORD: Final = "record.json"
+RECORD: Final = "record.json"
 _META: Final = "meta"
+_SEAL: Final = ".seal.json"
 _DROP: Final = "drop-"
+_LAST_MOMENT: Final = 253_402_300_800
+"""The end of the year 9999: no later time can be printed."""
+_MAX_DEPTH: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +54,19 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class TrashEntry:
-    """One deletion in the trash: its directory, its time in seconds since the epoch, the names of its versions."""
+    """One deletion in the trash: its directory, its time in seconds since the epoch, the names in it.
+
+    `recorded` has those that its record names as deleted versions, `metadata` the files of their metadata that are
+    still there.
+    """
 
     path: str
     time: float
     keep: bool
     names: tuple[str, ...]
     size_bytes: int
+    recorded: tuple[str, ...] = ()
+    metadata: tuple[str, ...] = ()
 
 
 def delete_versions(
@@ -79,63 +87,80 @@ def delete_versions(
         raise UnsupportedError("this storage has no rename, and so no trash", path=location.url)
     if not isinstance(store, LocalStore):
         return _remove_in_order(store, versions)
-    state = os.path.join(store.root, STATE_DIR)
-    trash = os.path.join(state, "trash-0", new_id())
-    make_inside(trash)
-    record = {"schema": RECORD_SCHEMA, "time": time.time(), "keep": keep, "versions": [v.version for v in versions]}
-    write_new(os.path.join(trash, _RECORD), json.dumps(record).encode())
-    flush_directory(trash)
-    if keep:  # first: once a version is gone, the next prune removes its metadata
-        _copy_metadata(store.root, [file for v in versions for file in _metadata_of(v)], os.path.join(trash, _META))
-    moved, failed = _move_all(versions, trash)
-    _flush_moves(store.root, trash)
-    if keep:  # the metadata of a version that stays is not in the trash
-        _forget(os.path.join(trash, _META), [os.path.basename(f) for v, _ in failed for f in _metadata_of(v)])
-    in_place = [] if keep else [version for version, error in failed if isinstance(error, UnsupportedError)]
-    removal = _remove_in_place(store, in_place)
-    failed = [(v, e) for v, e in failed if v not in in_place] + list(removal.failed)
-    deleted = (*moved, *removal.deleted)
-    # Another version may have the same number, spelled otherwise; they share their metadata.
-    _forget(store.root, [f for v in deleted if _is_absent(store, v.version) for f in _metadata_of(v)])
-    problems = [] if keep and moved else _drop(trash)
-    left = {name for top in (trash, _doomed(trash)) for name in _names(top)}
+    entry = new_id()
+    with Directory.open(store.root) as root:
+        with root.enter(f"{TRASH_DIR}/{entry}", make=True) as trash:
+            _write_record(trash, versions, keep=keep)
+            if keep:  # first: once a version is gone, the next prune removes its metadata
+                _copy_metadata(root, trash, [v.version for v in versions])
+            moved, failed = _move_all(root, trash, versions)
+            trash.flush()
+            root.flush()
+            if keep:  # the metadata of a version that stays is not in the trash
+                _forget(trash, _META, [v.version for v, _ in failed])
+        in_place = [] if keep else [version for version, error in failed if isinstance(error, UnsupportedError)]
+        removal = _remove_in_place(root, in_place)
+        failed = [(v, e) for v, e in failed if v not in in_place] + list(removal.failed)
+        deleted = (*moved, *removal.deleted)
+        # Another version may have the same number, spelled otherwise; they share their metadata.
+        _forget(root, META_DIR, [v.version for v in deleted if _is_absent(root, v.version)])
+        problems = [] if keep and moved else _drop(root, entry)
+        left = _left_of(root, entry)
+        remove_empty_state(root)
     freed = 0 if keep else sum(v.own_bytes for v in moved if os.path.basename(v.path) not in left)
-    _tidy(state)
     return Removal(deleted, tuple(failed), tuple(problems), freed + removal.freed_bytes)
 
 
-def _metadata_of(version: Version) -> tuple[str, str]:
-    return version_file(version.version), seal_file(version.version)
+def _write_record(trash: Directory, versions: Sequence[Version], *, keep: bool) -> None:
+    record = {
+        "schema": RECORD_SCHEMA,
+        "time": time.time(),
+        "keep": keep,
+        "versions": [v.version for v in versions],
+        "names": [os.path.basename(v.path) for v in versions],
+    }
+    trash.replace(RECORD, json.dumps(record).encode())
 
 
-def _forget(directory: str, files: Iterable[str]) -> None:
-    for file in files:
-        with storage_errors(directory), suppress(FileNotFoundError, NotADirectoryError):
-            os.unlink(os.path.join(directory, file))
-
-
-def _is_absent(store: LocalStore, version: int) -> bool:
+def _is_absent(root: Directory, version: int) -> bool:
     """Say whether there is no version of a number: each of its names is looked up, and only a missing one is absent."""
-    return all(is_gone(store.path(name)) for name in version_names(version))
+    return all(root.is_gone(name) for name in version_names(version))
 
 
-def _move_all(versions: Iterable[Version], trash: str) -> tuple[list[Version], list[tuple[Version, EdlCkptError]]]:
+def _move_all(
+    root: Directory, trash: Directory, versions: Iterable[Version]
+) -> tuple[list[Version], list[tuple[Version, EdlCkptError]]]:
     """Move versions into the trash; return those that moved, and why others could not. One does not stop the next."""
     moved: list[Version] = []
     failed: list[tuple[Version, EdlCkptError]] = []
     for version in versions:
+        name = os.path.basename(version.path)
         try:
-            if _move(version.path, os.path.join(trash, os.path.basename(version.path))):
+            if _move(root, name, trash, name):
                 moved.append(version)
         except UnsupportedError as error:
             hint = "delete it without --trash"
             failed.append((version, UnsupportedError(error.message, path=version.path, hint=hint)))
         except EdlCkptError as error:
-            failed.append((version, error))
+            failed.append((version, type(error)(error.message, path=version.path, hint=error.hint)))
     return moved, failed
 
 
-def _remove_in_place(store: LocalStore, versions: Iterable[Version]) -> Removal:
+def _move(directory: Directory, name: str, to: Directory, new: str) -> bool:
+    """Rename into the trash, or in it; False when another process was faster."""
+    try:
+        directory.rename(name, to, new)
+    except NotFoundError:
+        if not directory.is_gone(name):
+            raise
+        return False
+    except EdlCkptError:  # a file server may report an error for what it did
+        if not directory.is_gone(name) or to.is_gone(new):
+            raise
+    return True
+
+
+def _remove_in_place(root: Directory, versions: Iterable[Version]) -> Removal:
     """Delete versions that cannot be renamed, as on a lower layer of overlayfs: file by file, in the safe order.
 
     As on storage without rename, the first removal makes the version invalid for ElasticDL. A killed deletion leaves an
@@ -144,86 +169,169 @@ def _remove_in_place(store: LocalStore, versions: Iterable[Version]) -> Removal:
     deleted: list[Version] = []
     failed: list[tuple[Version, EdlCkptError]] = []
     for version in versions:
-        first, rest = _safe_order(version)
+        name = os.path.basename(version.path)
         try:
-            with storage_errors(version.path):
-                for path in (*first, *rest):
-                    with suppress(FileNotFoundError):
-                        os.unlink(path)
-                if version.layout is not SINGLE_FILE:
-                    with suppress(FileNotFoundError):
-                        os.rmdir(version.path)
+            if version.layout is SINGLE_FILE:
+                root.unlink(name)
+            else:
+                first, rest = _safe_order(version)
+                with root.enter(name) as inside:
+                    for path in (*first, *rest):
+                        inside.unlink(os.path.basename(path))
+                root.remove_empty(name)
         except EdlCkptError as error:
             failed.append((version, error))
         else:
             deleted.append(version)
     if deleted:
-        flush_directory(store.root)
+        root.flush()
     return Removal(tuple(deleted), tuple(failed), (), sum(v.own_bytes for v in deleted))
 
 
+def _copy_metadata(root: Directory, trash: Directory, numbers: Iterable[int]) -> None:
+    """Copy the metadata files that exist into a directory of the trash; a seal that is no file stays where it is."""
+    source = root.find(META_DIR)
+    if source is None:
+        return
+    with source:
+        names = [name for number in numbers for name in _metadata_names(number)]
+        found = {n: source.read(n, SMALL_BYTES) for n in names if source.is_file(n) or not n.endswith(_SEAL)}
+    present = {name: data for name, data in found.items() if data is not None}
+    if present:
+        with trash.enter(_META, make=True) as target:
+            for name, data in present.items():
+                target.write_new(name, data)
+            target.flush()
+
+
+def _forget(directory: Directory, folder: str, numbers: Iterable[int]) -> None:
+    """Remove the metadata of versions in a folder of a directory."""
+    meta = directory.find(folder)
+    if meta is not None:
+        with meta:
+            for name in (name for number in numbers for name in _metadata_names(number)):
+                if meta.is_file(name):
+                    meta.unlink(name)
+
+
+def _metadata_names(number: int) -> tuple[str, str]:
+    return os.path.basename(version_file(number)), os.path.basename(seal_file(number))
+
+
+@contextmanager
+def _entries(root: Directory) -> Iterator[Directory | None]:
+    """Open the trash of a location, None when there is none."""
+    top = root.find(TRASH_DIR)
+    try:
+        yield top
+    finally:
+        if top is not None:
+            top.close()
+
+
 def list_trash(location: LocationLike) -> list[TrashEntry]:
-    """Return the deletions in a location's trash, the newest first. Only local storage has a trash."""
+    """Return the deletions in a location's trash, the newest first. Only local storage has a trash.
+
+    What is no directory there is none of ours, and is left out.
+    """
     store = open_store(location)
-    if not isinstance(store, LocalStore):
+    if not isinstance(store, LocalStore) or not os.path.lexists(store.root):
         return []
-    top = store.path(TRASH_DIR)
-    entries: list[TrashEntry] = []
-    for name in _names(top):
-        path = os.path.join(top, name)
-        record = _read_record(path)
-        if name.startswith(_DROP) or not os.path.isdir(path):
-            continue
-        names = tuple(sorted(set(_names(path)) - {_RECORD, _META}))
+    with Directory.open(store.root) as root, _entries(root) as top:
+        if top is None:
+            return []
+        entries = [_read_entry(top, name) for name in top.names() if not name.startswith(_DROP)]
+    return sorted((e for e in entries if e is not None), key=lambda entry: (entry.time, entry.path), reverse=True)
+
+
+def _read_entry(top: Directory, name: str) -> TrashEntry | None:
+    if not top.is_directory(name):
+        return None
+    with top.enter(name) as inside:
+        record, _ = _read_record(inside)
+        present = [each for each in inside.names() if not _is_ours(each)]
         recorded = record.get("time")
-        with storage_errors(path):
-            moment = float(recorded) if isinstance(recorded, int | float) else os.stat(path).st_mtime
-        keep = bool(record.get("keep", True))  # `reshard --keep-old` writes no record
-        entries.append(TrashEntry(path, moment, keep, names, _tree_bytes(path)))
-    return sorted(entries, key=lambda entry: (entry.time, entry.path), reverse=True)
+        modified = os.fstat(inside.fd).st_mtime
+        return TrashEntry(
+            os.path.join(top.path, name),
+            float(recorded) if isinstance(recorded, int | float) and 0 <= recorded < _LAST_MOMENT else modified,
+            bool(record.get("keep", True)),  # `reshard --keep-old` writes no record
+            tuple(present),
+            _tree_bytes(inside.fd),
+            tuple(each for each in present if _is_recorded(each, record)),
+            _recorded_metadata(inside, record),
+        )
+
+
+def _recorded_metadata(inside: Directory, record: dict[str, Any]) -> tuple[str, ...]:
+    numbers = record.get("versions")
+    if not isinstance(numbers, list) or not inside.is_directory(_META):
+        return ()
+    names = {name for number in numbers if isinstance(number, int) for name in _metadata_names(number)}
+    with inside.enter(_META) as meta:
+        return tuple(name for name in meta.names() if name in names and meta.is_file(name))
+
+
+def _is_recorded(name: str, record: dict[str, Any]) -> bool:
+    """Say whether a record names this version; older records have the numbers only."""
+    parsed = parse_version_dir(name)
+    number = parsed[1] if parsed else parse_single_file(name)
+    names = record.get("names")
+    listed = isinstance(record.get("versions"), list) and number is not None and number in record["versions"]
+    return listed and (names is None or (isinstance(names, list) and name in names))
 
 
 def last_deletion(location: Location) -> TrashEntry | None:
     """Return the deletion that `put_back` would undo, None when there is none."""
-    return next((e for e in list_trash(location) if _read_record(e.path) and _has_content(e.path)), None)
+    return next((entry for entry in list_trash(location) if entry.recorded or entry.metadata), None)
 
 
 def put_back(store: LocalStore, reporter: Reporter) -> tuple[str, ...]:
     """Put the versions of the last deletion in the trash back, with their metadata; return their names.
 
-    The caller holds the location's lock. Raises NotFoundError when there is nothing to put back, and RefusedError,
-    before anything moves, when a version of such a name exists again.
+    Only what the record names is put back. What else is in the entry stays there, with a warning. The caller holds the
+    location's lock. Raises NotFoundError when there is nothing to put back, and RefusedError, before anything moves,
+    when a version of such a name exists again.
     """
-    root, location = store.root, store.location
+    location = store.location
     entry = last_deletion(location)
     if entry is None:
         raise NotFoundError(
             "nothing to undo", path=location.url, hint="undo restores only versions that `prune --trash` deleted"
         )
-    taken = [name for name in entry.names if os.path.lexists(os.path.join(root, name))]
+    name = os.path.basename(entry.path)
+    with Directory.open(store.root) as root:
+        with root.enter(f"{TRASH_DIR}/{name}") as trash:
+            _restore(root, trash, entry, location)
+            others = [each for each in trash.names() if not _is_ours(each)]
+        if others:
+            reporter.warn(f"{entry.path}: the record does not name {', '.join(others[:3])}; left in the trash")
+        problems = [] if others else _drop(root, name)
+        remove_empty_state(root)
+    for problem in problems:
+        reporter.warn(str(problem))
+    return entry.recorded
+
+
+def _restore(root: Directory, trash: Directory, entry: TrashEntry, location: Location) -> None:
+    """Move the versions that a record names, and their metadata, out of the trash."""
+    taken = [name for name in entry.recorded if root.stat(name) is not None]
     if taken:
         raise RefusedError(
             f"{taken[0]} exists again; nothing was restored",
             path=location.url,
             hint=f"move it away and try again; the deleted version is in {entry.path}",
         )
-    for name in entry.names:
-        rename_new(os.path.join(entry.path, name), os.path.join(root, name))
-    meta = os.path.join(entry.path, _META)
-    with storage_errors(root):
-        if entry.names or _names(meta):
-            os.makedirs(os.path.join(root, META_DIR), exist_ok=True)
-        for name in _names(meta):
-            target = os.path.join(root, META_DIR, name)
-            if not os.path.lexists(target):
-                os.rename(os.path.join(meta, name), target)
-    flush_directory(os.path.join(root, META_DIR))
-    _flush_moves(root, entry.path)
-    problems = _drop(entry.path)
-    _tidy(os.path.join(root, STATE_DIR))
-    for problem in problems:
-        reporter.warn(str(problem))
-    return entry.names
+    for name in entry.recorded:
+        trash.rename_new(name, root, name)
+    if entry.metadata:
+        with trash.enter(_META) as meta, root.enter(META_DIR, make=True) as target:
+            for name in entry.metadata:
+                if target.stat(name) is None:
+                    meta.rename(name, target, name)
+            target.flush()
+    trash.flush()
+    root.flush()
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,27 +350,52 @@ def empty_trash(locations: Iterable[Location], *, now: float, older_than_seconds
     freed = 0
     problems: list[EdlCkptError] = []
     for location in locations:
-        for entry in list_trash(location):
-            if now - entry.time >= older_than_seconds:
-                problems += _drop(entry.path)
-                freed += 0 if os.path.lexists(entry.path) else entry.size_bytes
-        problems += sweep(open_store(location))
+        store = open_store(location)
+        if isinstance(store, LocalStore):
+            for entry in list_trash(location):
+                if now - entry.time >= older_than_seconds:
+                    with Directory.open(store.root) as root:
+                        failed = _drop(root, os.path.basename(entry.path))
+                    problems += failed
+                    freed += 0 if failed else entry.size_bytes
+        problems += sweep(store)
     return Purge(freed, tuple(problems))
 
 
 def sweep(store: LocalStore | ObjectStore) -> tuple[EdlCkptError, ...]:
     """Finish deletions that were killed, except those that stay in the trash. The caller holds the lock."""
-    if not isinstance(store, LocalStore) or not os.path.isdir(store.path(TRASH_DIR)):
+    if not isinstance(store, LocalStore):
         return ()
-    state = store.path(STATE_DIR)
-    top = os.path.join(state, "trash-0")
     problems: list[EdlCkptError] = []
-    for name in _names(top):
-        path = os.path.join(top, name)
-        if name.startswith(_DROP) or not _read_record(path).get("keep", True) or not _has_content(path):
-            problems += _drop(path)
-    _tidy(state)
+    with Directory.open(store.root) as root:
+        with _entries(root) as top:
+            doomed = [] if top is None else [name for name in top.names() if _is_doomed(top, name)]
+        for name in doomed:
+            problems += _drop(root, name)
+        if top is not None:
+            remove_empty_state(root)
     return tuple(problems)
+
+
+def _is_doomed(top: Directory, name: str) -> bool:
+    """Say whether an entry of the trash is to be removed now."""
+    if not top.is_directory(name):
+        return False
+    if name.startswith(_DROP):
+        return True
+    with top.enter(name) as inside:
+        record, fault = _read_record(inside)
+        return not fault and (not record.get("keep", True) or not _has_content(inside))
+
+
+def damaged_records(top: Directory) -> Iterator[tuple[str, str]]:
+    """Yield the entries of an open trash whose records cannot be used, and why."""
+    for name in top.names():
+        if not name.startswith(_DROP) and top.is_directory(name):
+            with top.enter(name) as inside:
+                fault = _read_record(inside)[1]
+            if fault:
+                yield name, fault
 
 
 def forget_gone(location: Location, present: Iterable[int]) -> None:
@@ -275,121 +408,84 @@ def forget_gone(location: Location, present: Iterable[int]) -> None:
     if not store.properties.whole_listings:
         return
     listed = set(present)
-    for name in store.names(META_DIR):
-        number = metadata_owner(name)
-        if number is None or number in listed:
-            continue
-        if not isinstance(store, LocalStore) or _is_absent(store, number):
-            store.remove(f"{META_DIR}/{name}")
+    owners = {name: metadata_owner(name) for name in store.names(META_DIR)}
+    gone = {name: number for name, number in owners.items() if number is not None and number not in listed}
+    if gone and isinstance(store, LocalStore):
+        with Directory.open(store.root) as root:
+            _forget(root, META_DIR, {number for number in gone.values() if _is_absent(root, number)})
+            remove_empty_state(root)
+        return
+    for name in gone:
+        store.remove(f"{META_DIR}/{name}")
 
 
-def _copy_metadata(root: str, files: Iterable[str], target: str) -> None:
-    """Copy the metadata files that exist into a directory of the trash."""
-    for file in files:
-        path = os.path.join(root, file)
-        with storage_errors(path), suppress(FileNotFoundError), open_input(path, "rb") as source:
-            data = source.read()
-            os.makedirs(target, exist_ok=True)
-            write_new(os.path.join(target, os.path.basename(file)), data)
-    if os.path.isdir(target):
-        flush_directory(target)
-
-
-def _move(source: str, target: str) -> bool:
-    """Rename into the trash; False when another process was faster."""
-    with storage_errors(source):
-        try:
-            os.rename(source, target)
-        except FileNotFoundError:
-            if not is_gone(source):
-                raise
-            return False
-        except OSError:  # a file server may report an error for what it did
-            if not is_gone(source) or is_gone(target):
-                raise
-    return True
-
-
-def _flush_moves(root: str, trash: str) -> None:
-    flush_directory(trash)
-    flush_directory(root)
-
-
-def _doomed(path: str) -> str:
+def _doomed(name: str) -> str:
     """Return the name of a directory of the trash while it is being removed."""
-    name = os.path.basename(path)
-    return path if name.startswith(_DROP) else os.path.join(os.path.dirname(path), _DROP + name)
+    return name if name.startswith(_DROP) else _DROP + name
 
 
-def _drop(path: str) -> list[EdlCkptError]:
+def _drop(root: Directory, name: str) -> list[EdlCkptError]:
     """Remove a directory of the trash; return why files could not be removed."""
-    doomed = _doomed(path)
     problems: list[EdlCkptError] = []
-
-    def note(_function: object, failed: str, error: BaseException) -> None:
-        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-            reason = getattr(error, "strerror", None) or error
-            problems.append(Fault.of(error, failed).kind(f"cannot be removed ({reason})", path=failed))
-
-    if doomed != path:
-        try:
-            _move(path, doomed)
-        except EdlCkptError as error:
-            return [error]
-    _remove_tree(doomed, note)
+    with _entries(root) as top:
+        if top is not None:
+            if _doomed(name) != name:
+                try:
+                    _move(top, name, top, _doomed(name))
+                except EdlCkptError as error:
+                    return [error]
+            top.remove(_doomed(name), problems.append)
     return problems
 
 
-def _remove_tree(path: str, note: Callable[[object, str, BaseException], None]) -> None:
-    import sys
-
-    if not os.path.isdir(path) or os.path.islink(path):  # a pipe would block `rmtree`
-        remove_tree(path)
-    elif sys.version_info >= (3, 12):
-        shutil.rmtree(path, onexc=note)
-    else:
-        shutil.rmtree(path, onerror=lambda function, failed, info: note(function, failed, info[1]))
-
-
-def _tidy(state: str) -> None:
-    """Remove those of our directories that are empty now."""
-    for path in (os.path.join(state, "trash-0"), os.path.join(state, "meta-0"), state):
-        with suppress(OSError):  # not empty
-            os.rmdir(path)
+def _left_of(root: Directory, name: str) -> set[str]:
+    """Return what is left in a directory of the trash that was removed."""
+    left: set[str] = set()
+    with _entries(root) as top:
+        for each in (name, _doomed(name)) if top is not None else ():
+            inside = top.find(each) if top is not None else None
+            if inside is not None:
+                with inside:
+                    left |= set(inside.names())
+    return left
 
 
-def _names(directory: str) -> list[str]:
+def _is_ours(name: str) -> bool:
+    """Say whether a name in an entry is not that of a version: the record, or a record that was being written."""
+    return name in {RECORD, _META} or (name.startswith(f".{RECORD}.") and name.endswith(NEW))
+
+
+def _has_content(inside: Directory) -> bool:
+    for name in inside.names():
+        if name == _META and inside.is_directory(name):
+            with inside.enter(name) as meta:
+                if meta.names():
+                    return True
+        elif not _is_ours(name):
+            return True
+    return False
+
+
+def _read_record(inside: Directory) -> tuple[dict[str, Any], str]:
+    """Return the record of an entry, {} when it has none, and why it cannot be used."""
     try:
-        with storage_errors(directory):
-            return sorted(os.listdir(directory))
-    except NotFoundError:
-        return []
+        data = inside.read(RECORD, MAX_BYTES)
+        return (parse_document(data, inside.join(RECORD)) if data else {}), ""
+    except EdlCkptError as error:
+        return {}, error.message
 
 
-def _has_content(path: str) -> bool:
-    return any(name != _RECORD and (name != _META or _names(os.path.join(path, name))) for name in _names(path))
-
-
-def _read_record(path: str) -> dict[str, Any]:
-    try:
-        with open_input(os.path.join(path, _RECORD), encoding="utf-8") as file:
-            record = json.load(file)
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
-
-
-def _tree_bytes(path: str) -> int:
+def _tree_bytes(directory: int) -> int:
+    """Return the bytes of all files in an open directory; a file that is removed meanwhile counts as nothing."""
     total = 0
-    for file in _files(path):
-        with suppress(FileNotFoundError):  # another prune is removing it
-            total += os.lstat(file).st_size
+    with suppress(OSError):
+        for top, _, names, fd in os.fwalk(dir_fd=directory, topdown=True):
+            if top.count("/") > _MAX_DEPTH:
+                break
+            for name in names:
+                with suppress(OSError):
+                    total += os.stat(name, dir_fd=fd, follow_symlinks=False).st_size
     return total
-
-
-def _files(path: str) -> Iterator[str]:
-    for top, _, names in os.walk(path):
-        yield from (os.path.join(top, name) for name in names)
 
 
 def _safe_order(version: Version) -> tuple[list[str], list[str]]:
@@ -410,7 +506,7 @@ def _remove_in_order(store: ObjectStore, versions: Sequence[Version]) -> Removal
             for path in first:
                 store.remove(path.removeprefix(store.path("")))
             store.remove_many([path.removeprefix(store.path("")) for path in rest])
-            store.remove_many(list(_metadata_of(version)))
+            store.remove_many([version_file(version.version), seal_file(version.version)])
             store.remove_directory(version.path.removeprefix(store.path("")))
         except EdlCkptError as error:
             failed.append((version, error))

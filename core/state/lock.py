@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
 
-from edl_ckpt.core.errors import LockedError, NotFoundError
+from edl_ckpt.core.errors import EdlCkptError, LockedError
 from edl_ckpt.core.progress import Reporter
+from edl_ckpt.core.state.aside import set_aside
 from edl_ckpt.core.state.holder import Holder, lost_lock
 from edl_ckpt.core.state.owner import (
     NO_LOCKS,
@@ -33,9 +34,10 @@ from edl_ckpt.core.state.owner import (
 from edl_ckpt.core.state.paths import LOCK_FILE, STATE_DIR
 from edl_ckpt.core.state.remote_lock import ADVICE, MISSED_SECONDS, RemoteLock
 from edl_ckpt.core.storage import LocalStore, Location, ObjectStore
+from edl_ckpt.core.storage.beneath import Directory, ForeignError
 from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.storage.regular import check_target
 
+_NAME: Final = os.path.basename(LOCK_FILE)
 LOCK_WAIT_SECONDS: Final = 10.0
 """How long a command waits for another one before it fails (`--lock-wait`)."""
 
@@ -113,7 +115,6 @@ class LocalLock:
         self._root = root
         self._purpose = purpose
         self._warn = warn
-        self._state = os.path.join(root, STATE_DIR)
         self.path = os.path.join(root, LOCK_FILE)
         self._fd = -1
         self._signature: Signature | None = None
@@ -141,21 +142,30 @@ class LocalLock:
 
     def _open(self) -> int | None:
         """Open the lock's file; None when another process made or removed the empty directory in between."""
-        check_target(self.path)
-        with storage_errors(self._root):
+        root = Directory.open(self._root)
+        with storage_errors(self._root), root, root.enter(STATE_DIR, make=True) as state:
             try:
-                if not os.path.isdir(self._state):
-                    os.mkdir(self._state)
-                return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-            except (FileNotFoundError, FileExistsError):
-                os.stat(self._root)  # the location itself must be there
-                if os.path.lexists(self._state) and not os.path.isdir(self._state):
-                    raise NotFoundError("not a directory", path=self._state) from None
+                return state.open_file(_NAME, os.O_RDWR | os.O_CREAT)
+            except FileNotFoundError:
+                return None
+            except ForeignError:
+                self._make_way(state)
                 return None
             except OSError:  # a full disk, say: the directory that was just made does not stay
-                with suppress(OSError):
-                    os.rmdir(self._state)
+                root.rmdir(STATE_DIR)
                 raise
+
+    def _make_way(self, state: Directory) -> None:
+        """Set aside what has the name of the lock's file and is none: a pipe, a link; no process holds that.
+
+        The lock of the directory keeps others from doing the same, and so from setting a new lock's file aside.
+        """
+        with suppress(FileNotFoundError, BlockingIOError):
+            fcntl.flock(state.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                os.close(state.open_file(_NAME, os.O_RDWR))
+            except ForeignError:
+                self._warn(f"{self._root}: {set_aside(state, state, _NAME, 'cannot be used as a lock')}")
 
     def _lock(self, fd: int) -> bool:
         with storage_errors(self._root):
@@ -167,31 +177,37 @@ class LocalLock:
                 if error.errno not in NO_LOCKS:
                     raise
                 self._warn(f"{self._root}: this file system has no locks; {ADVICE}")
-                return self._is_ours(fd) and self._may_take_over(is_locked=False)
-            return self._is_ours(fd) and self._may_take_over()
+                return self._is_ours(fd) and self._may_take_over(fd, is_locked=False)
+            return self._is_ours(fd) and self._may_take_over(fd)
 
     def _is_ours(self, fd: int) -> bool:
         """Say whether the locked file still has its name: a lock holder removes it at its end."""
-        try:
-            named = os.stat(self.path)
-        except FileNotFoundError:
+        state = Directory.beneath(self._root, STATE_DIR)
+        if state is None:
             return False
+        with state:
+            named = state.stat(_NAME)
         opened = os.fstat(fd)
-        return (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
+        return named is not None and (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
 
-    def _may_take_over(self, *, is_locked: bool = True) -> bool:
+    def _may_take_over(self, fd: int, *, is_locked: bool = True) -> bool:
         """Say whether the file names no lock holder, or one whose lock is stale; `is_locked` by the kernel, by us."""
         owner = self.read()
         if not owner:
             return True
-        if _is_alive(owner, time.time() - os.stat(self.path).st_mtime, is_locked=is_locked, limit=STALE_SECONDS):
+        if _is_alive(owner, time.time() - os.fstat(fd).st_mtime, is_locked=is_locked, limit=STALE_SECONDS):
             return False
         self._warn(f"{self._root}: took over the stale lock of {format_owner(owner)}")
         return True
 
     def read(self) -> dict[str, Any]:
         """Return the description of the lock holder."""
-        return read_owner(self.path)
+        with suppress(EdlCkptError):
+            state = Directory.beneath(self._root, STATE_DIR)
+            if state is not None:
+                with state:
+                    return read_owner(state, _NAME)
+        return {}
 
     def check(self) -> None:
         """Raise LockedError when another process has taken the lock over, or the file was removed by hand."""
@@ -206,19 +222,34 @@ class LocalLock:
         fd, self._fd = self._fd, -1
         if fd < 0:
             return
-        with suppress(OSError):  # removed by hand, or read-only by now: the kernel's lock ends with the open file
-            os.unlink(self.path)  # while it is locked: a process that opened it meanwhile notices that it is gone
+        with suppress(EdlCkptError):  # removed by hand, or read-only by now: the kernel's lock ends with the open file
+            self._unlink()  # while it is locked: a process that opened it meanwhile notices that it is gone
         os.close(fd)
-        with suppress(OSError):  # not empty
-            os.rmdir(self._state)
+
+    def _unlink(self) -> None:
+        with Directory.open(self._root) as root:
+            state = root.find(STATE_DIR)
+            if state is not None:
+                with state:
+                    state.unlink(_NAME)
+                root.rmdir(STATE_DIR)  # if it is empty
+
+    def _open_existing(self) -> int | None:
+        """Open the lock's file, None when there is none; ForeignError when something else has its name."""
+        state = Directory.beneath(self._root, STATE_DIR)
+        if state is None:
+            return None
+        with state:
+            try:
+                return state.open_file(_NAME, os.O_RDWR)
+            except FileNotFoundError:
+                return None
 
     def holders(self) -> list[Holder]:
         """Return the process that the lock's file names, dead or alive; [] without a file."""
-        check_target(self.path)
         with storage_errors(self.path):
-            try:
-                fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            except FileNotFoundError:
+            fd = self._open_existing()
+            if fd is None:
                 return []
             try:
                 silent = time.time() - os.fstat(fd).st_mtime
@@ -240,19 +271,16 @@ class LocalLock:
     def remove(self, holder: Holder) -> bool:
         """Remove the file of a dead holder; False when another process holds the lock now."""
         with storage_errors(self.path):
-            try:
-                fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            except FileNotFoundError:
+            fd = self._open_existing()
+            if fd is None:
                 return True
             try:
                 silent = time.time() - os.fstat(fd).st_mtime
                 if self._is_at_work(fd, silent) or not self._is_ours(fd) or self.read() != holder.owner:
                     return False
-                os.unlink(self.path)  # while it is locked, as in `release`
+                self._unlink()  # while it is locked, as in `release`
             finally:
                 os.close(fd)
-        with suppress(OSError):  # not empty
-            os.rmdir(self._state)
         return True
 
 

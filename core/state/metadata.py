@@ -8,7 +8,6 @@ reported, and the others are still read. `annotate.py` writes the files.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +17,8 @@ from typing import Any, Final, NoReturn
 
 from edl_ckpt.core.errors import EdlCkptError, UnavailableError, UsageError
 from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
-from edl_ckpt.core.state.paths import LOCATION_FILE, META_DIR
+from edl_ckpt.core.state.document import MAX_BYTES, MAX_SUMS_BYTES, parse_document
+from edl_ckpt.core.state.paths import JOURNAL, LOCATION_FILE, META_DIR
 from edl_ckpt.core.storage.interface import Store
 
 VERSION_SCHEMA: Final = "edl-ckpt/meta/1"
@@ -110,13 +110,13 @@ def read_document(store: Store, relative: str) -> dict[str, Any] | None:
     data = store.read_small(relative)
     if data is None:
         return None
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"damaged: not a JSON document ({str(error).partition(':')[0]})", path=relative) from None
-    if not isinstance(document, dict):
-        raise UsageError("damaged: not a JSON object", path=relative)
-    return document
+    return parse_document(data, relative, limit=MAX_SUMS_BYTES if _is_sums(relative) else MAX_BYTES)
+
+
+def _is_sums(relative: str) -> bool:
+    """Say whether a file lists checksums: a seal or a journal."""
+    name = relative.rpartition("/")[2]
+    return name == JOURNAL or _SEAL_FILE.fullmatch(name) is not None
 
 
 def parse_version(document: Mapping[str, Any]) -> VersionMetadata:
@@ -157,7 +157,10 @@ def number(value: Any, name: str) -> float:
         return _NOT_FINITE[value]
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UsageError(f"damaged: metric {name!r} is {value!r}, not a number")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise UsageError(f"damaged: metric {name!r} is too large a number") from None
 
 
 def json_number(value: float) -> float | str:

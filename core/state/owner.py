@@ -15,15 +15,19 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.ids import host_name, kernel_id
+from edl_ckpt.core.state.document import parse_document
+from edl_ckpt.core.state.paths import is_resumable
+from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.storage.regular import open_input
 
 OWNER_FILE: Final = "owner.json"
+_OWNER_BYTES: Final = 1 << 16
 STALE_SECONDS: Final = 600.0
 """An owner on another host counts as dead when it has not touched its file for this long."""
 NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
@@ -75,14 +79,13 @@ def format_owner(owner: Mapping[str, Any]) -> str:
     return f"process {owner.get('pid')} on {owner.get('host')} since {owner.get('since')} ({owner.get('purpose')})"
 
 
-def read_owner(path: str) -> dict[str, Any]:
+def read_owner(directory: Directory, name: str = OWNER_FILE) -> dict[str, Any]:
     """Return the description in an owner's file, {} when there is no file or it is damaged."""
     try:
-        with open_input(path, encoding="utf-8") as file:
-            owner = json.loads(file.read(4096))
-    except (OSError, ValueError):
+        data = directory.read(name, _OWNER_BYTES)
+        return parse_document(data, directory.join(name)) if data else {}
+    except EdlCkptError:
         return {}
-    return owner if isinstance(owner, dict) else {}
 
 
 def is_here(owner: Mapping[str, Any]) -> bool:
@@ -116,20 +119,41 @@ def owner_in(name: str) -> dict[str, Any]:
     return {"pid": int(match["pid"]), "host": match["host"], **here}
 
 
+def is_stage_name(name: str) -> bool:
+    """Say whether we give such names to staging directories.
+
+    >>> is_stage_name("20261121T211600-host_0a1b2c3d-7-0a1b2c3d"), is_stage_name("copy-100"), is_stage_name("mine")
+    (True, True, False)
+    """
+    number = name.rpartition("-")[2]
+    return bool(_ID.fullmatch(name)) or (is_resumable(name) and number.isascii() and number.isdigit())
+
+
+def has_our_owner(directory: Directory) -> bool:
+    """Say whether the owner's file of a staging directory is one that we wrote, or that we were about to write."""
+    with suppress(EdlCkptError):
+        data = directory.read(OWNER_FILE, _OWNER_BYTES)
+        if data is None or not data.strip(b"\0"):  # after a power cut, a file may be zeros
+            return data is not None
+        owner = parse_document(data, directory.join(OWNER_FILE))
+        return isinstance(owner.get("pid"), int) and isinstance(owner.get("host"), str)
+    return False
+
+
 @contextmanager
-def if_abandoned(directory: str) -> Iterator[bool]:
-    """Say whether the owner of a directory is dead, False where that cannot be known.
+def if_abandoned(directory: Directory) -> Iterator[bool]:
+    """Say whether the owner of an open staging directory is dead, False where that cannot be known.
 
     No other process takes the directory over while the block runs.
     """
     fd = -1
     try:
         try:
-            fd = os.open(os.path.join(directory, OWNER_FILE), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = directory.open_file(OWNER_FILE, os.O_RDWR)
             dead = _is_abandoned_file(fd, directory)
         except FileNotFoundError:  # killed before it made the file, or about to make it
             dead = _has_dead_name(directory)
-        except OSError:
+        except (OSError, EdlCkptError):
             dead = False
         yield dead
     finally:
@@ -137,32 +161,36 @@ def if_abandoned(directory: str) -> Iterator[bool]:
             os.close(fd)
 
 
-def is_abandoned(directory: str) -> bool:
-    """Say whether the owner of a directory is dead, at this moment."""
-    with if_abandoned(directory) as dead:
-        return dead
+def is_abandoned(root: str, relative: str) -> bool:
+    """Say whether the owner of a staging directory, given by its path below a location, is dead at this moment."""
+    with suppress(EdlCkptError):
+        directory = Directory.beneath(root, relative)
+        if directory is not None:
+            with directory, if_abandoned(directory) as dead:
+                return dead
+    return False
 
 
-def _has_dead_name(directory: str) -> bool:
+def _name(directory: Directory) -> str:
+    return os.path.basename(directory.path)
+
+
+def _has_dead_name(directory: Directory) -> bool:
     """Say whether the owner in the name of a directory is dead, where there is no owner's file."""
-    try:
-        silent = time.time() - os.stat(directory).st_mtime
-    except OSError:
-        return False
-    return os.path.isdir(directory) and is_dead(owner_in(os.path.basename(directory)), silent)
+    return is_dead(owner_in(_name(directory)), time.time() - os.fstat(directory.fd).st_mtime)
 
 
-def _is_abandoned_file(fd: int, directory: str) -> bool:
+def _is_abandoned_file(fd: int, directory: Directory) -> bool:
     """Say whether the owner of an open owner's file is dead; if it is, the file is locked by this process now."""
-    path = os.path.join(directory, OWNER_FILE)
+    silent = time.time() - os.fstat(fd).st_mtime
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        return error.errno in NO_LOCKS and is_dead(read_owner(path), time.time() - os.fstat(fd).st_mtime)
-    owner = read_owner(path)
+        return error.errno in NO_LOCKS and is_dead(read_owner(directory), silent)
+    owner = read_owner(directory)
     silent = time.time() - os.fstat(fd).st_mtime
     if not owner:  # the process that makes the file locks and signs it a moment later
-        return silent > _SIGNING_SECONDS or is_dead(owner_in(os.path.basename(directory)), silent)
+        return silent > _SIGNING_SECONDS or is_dead(owner_in(_name(directory)), silent)
     # A process of this kernel has ended, or we could not lock its file; the lock of another host may not reach us.
     return is_here(owner) or is_dead(owner, silent)
 

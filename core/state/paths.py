@@ -6,6 +6,7 @@ immediate child of the state directory ends in -0; below those any name will do 
 
 from __future__ import annotations
 
+import secrets
 from typing import Final
 
 STATE_DIR: Final = ".edl-ckpt-0"
@@ -20,6 +21,8 @@ JOURNAL: Final = "journal.json"
 """In a staging directory: how the next process that takes the lock finishes a commit, rolls it back, or resumes it."""
 _RESUMABLE: Final = "copy-"
 _DIGITS: Final = 18
+_DAMAGED: Final = "damaged-"
+_NAME_PART: Final = 100
 LOCATION_FILE: Final = "location.json"
 
 
@@ -68,3 +71,17 @@ def is_resumable(stage: str) -> bool:
     (True, False)
     """
     return stage.rpartition("/")[2].startswith(_RESUMABLE)
+
+
+def is_damaged(name: str) -> bool:
+    """Say whether a name in STAGE_DIR is that of something that was set aside because it could not be used.
+
+    >>> is_damaged(damaged_name("journal.json")), is_damaged("copy-100")
+    (True, False)
+    """
+    return name.startswith(_DAMAGED)
+
+
+def damaged_name(name: str) -> str:
+    """Return a new name in STAGE_DIR for something that is set aside."""
+    return f"{_DAMAGED}{secrets.token_hex(4)}-{name[:_NAME_PART]}"

@@ -15,17 +15,14 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
-from edl_ckpt.core.errors import NoSpaceError, NotFoundError, RefusedError
-from edl_ckpt.core.ids import new_id
+from edl_ckpt.core.errors import NoSpaceError, RefusedError
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.storage.access import Access
 from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.storage.regular import check_target
 from edl_ckpt.core.words import size
 
 NEW: Final = ".new"
 """The ending of a staged file that is about to replace another one."""
-_ATTEMPTS: Final = 20
 _RENAME_NOREPLACE: Final = 1
 _RENAME_EXCHANGE: Final = 2
 _AT_FDCWD: Final = -100
@@ -35,15 +32,19 @@ _FLUSH_BYTES: Final = 64 << 20
 
 
 class PreallocatedFile:
-    """A file of known size; several threads write to it, at any offset."""
+    """A new file of known size; several threads write to it, at any offset.
 
-    def __init__(self, path: str, size_bytes: int) -> None:
+    With the descriptor of its directory, only the last part of the path is looked up, there.
+    """
+
+    def __init__(self, path: str, size_bytes: int, *, directory: int | None = None) -> None:
         self.path = path
         self.size_bytes = size_bytes
         self.bytes_written = 0
         self._lock = threading.Lock()
         with storage_errors(path):
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            name = path if directory is None else os.path.basename(path)
+            self._fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=directory)
             try:
                 if size_bytes:
                     self._allocate(size_bytes)
@@ -88,15 +89,19 @@ class PreallocatedFile:
                 os.close(fd)
 
 
-def check_space(path: str, size_bytes: int, *, shown: str | None = None) -> None:
-    """Raise NoSpaceError when the file system of a directory lacks room for this many more bytes, plus a reserve."""
-    with storage_errors(shown or path):
-        stat = os.statvfs(path)
+def check_space(directory: str | int, size_bytes: int, *, shown: str | None = None) -> None:
+    """Raise NoSpaceError when the file system of a directory lacks room for this many more bytes, plus a reserve.
+
+    The directory is a path or an open one.
+    """
+    path = shown or str(directory)
+    with storage_errors(path):
+        stat = os.statvfs(directory)
     free = stat.f_bavail * stat.f_frsize
     if free < size_bytes + _SPARE_BYTES:
         raise NoSpaceError(
             f"needs {size(size_bytes)} plus a reserve of {size(_SPARE_BYTES)}; {size(free)} are free",
-            path=shown or path,
+            path=path,
             hint="nothing was written",
         )
 
@@ -105,58 +110,9 @@ def rename_new(old: str, new: str) -> None:
     """Rename to a name that must be free; raise RefusedError when it is taken."""
     with storage_errors(new):
         try:
-            _rename(old, new, _RENAME_NOREPLACE)
+            rename_name(old, new)
         except FileExistsError:
             raise RefusedError("already exists; nothing was changed", path=new) from None
-
-
-def write_new(path: str, data: bytes) -> None:
-    """Write a new small file and flush it to the disk."""
-    file = PreallocatedFile(path, len(data))
-    try:
-        file.write(0, data)
-        file.flush()
-    finally:
-        file.close()
-
-
-def replace_file(path: str, data: bytes) -> None:
-    """Write a small file, new or in place of an older one: staged beside its place, flushed, then renamed.
-
-    The name of the staged file identifies its owner, so that recovery can remove one left by a killed process.
-    """
-    check_target(path)
-    folder, name = os.path.split(path)
-    staged = os.path.join(folder, f".{name}.{new_id()}{NEW}")
-    try:
-        for attempt in range(_ATTEMPTS):
-            make_inside(folder, exist_ok=True)
-            try:
-                write_new(staged, data)
-                break
-            except NotFoundError:  # another process removed the directory while it was empty
-                if attempt == _ATTEMPTS - 1:
-                    raise
-        with storage_errors(path):
-            os.replace(staged, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(staged)
-        raise
-    flush_directory(folder)
-
-
-def make_inside(path: str, *, exist_ok: bool = False) -> None:
-    """Make a directory below the state directory, even while another process removes empty ones above it."""
-    with storage_errors(path):
-        for attempt in range(_ATTEMPTS):
-            try:
-                os.makedirs(path, exist_ok=exist_ok)
-            except FileNotFoundError:
-                if attempt == _ATTEMPTS - 1:
-                    raise
-            else:
-                return
 
 
 def flush_file(path: str) -> None:
@@ -181,8 +137,13 @@ def flush_directory(path: str) -> None:
 
 def exchange(one: str, other: str) -> bool:
     """Let two paths change places in one step; False, and nothing is done, where the kernel cannot."""
+    return exchange_names(one, other)
+
+
+def exchange_names(one: str, other: str, one_in: int = _AT_FDCWD, other_in: int = _AT_FDCWD) -> bool:
+    """Do the same for names in open directories."""
     try:
-        _rename(one, other, _RENAME_EXCHANGE)
+        _rename(one, other, _RENAME_EXCHANGE, one_in, other_in)
     except OSError as error:
         if error.errno not in {errno.EINVAL, errno.ENOSYS}:
             raise
@@ -190,8 +151,13 @@ def exchange(one: str, other: str) -> bool:
     return True
 
 
+def rename_name(old: str, new: str, old_in: int = _AT_FDCWD, new_in: int = _AT_FDCWD) -> None:
+    """Rename between open directories to a name that must be free; FileExistsError when it is taken."""
+    _rename(old, new, _RENAME_NOREPLACE, old_in, new_in)
+
+
 @functools.cache
-def _renameat2() -> Callable[[bytes, bytes, int], int] | None:
+def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
     """Return the C library's renameat2, which Python's os module lacks; None without one."""
     try:
         function = ctypes.CDLL(None, use_errno=True).renameat2
@@ -199,26 +165,33 @@ def _renameat2() -> Callable[[bytes, bytes, int], int] | None:
         return None
     function.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
 
-    def call(old: bytes, new: bytes, flags: int) -> int:
-        return int(function(_AT_FDCWD, old, _AT_FDCWD, new, flags))
+    def call(old_in: int, old: bytes, new_in: int, new: bytes, flags: int) -> int:
+        return int(function(old_in, old, new_in, new, flags))
 
     return call
 
 
-def _rename(old: str, new: str, flags: int) -> None:
+def _rename(old: str, new: str, flags: int, old_in: int, new_in: int) -> None:
     """Rename with flags. Without the system call, NOREPLACE is checked by hand and EXCHANGE raises ENOSYS."""
     call = _renameat2()
     if call is not None:
-        if call(os.fsencode(old), os.fsencode(new), flags) == 0:
+        if call(old_in, os.fsencode(old), new_in, os.fsencode(new), flags) == 0:
             return
         code = ctypes.get_errno()
         if flags == _RENAME_EXCHANGE or code not in {errno.EINVAL, errno.ENOSYS}:
             raise OSError(code, os.strerror(code), old, None, new)
     elif flags == _RENAME_EXCHANGE:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), old)
-    if os.path.lexists(new):
+    places = {"src_dir_fd": _known(old_in), "dst_dir_fd": _known(new_in)}
+    with suppress(FileNotFoundError):
+        os.stat(new, dir_fd=places["dst_dir_fd"], follow_symlinks=False)
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
-    os.rename(old, new)
+    os.rename(old, new, **places)
+
+
+def _known(directory: int) -> int | None:
+    """Return the descriptor of a directory as `os` wants it: None for the working directory."""
+    return None if directory == _AT_FDCWD else directory
 
 
 def flush_all(files: Sequence[PreallocatedFile]) -> None:

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError
+from edl_ckpt.core.storage.beneath import Directory, ForeignError, kind_of
 from edl_ckpt.core.storage.faults import Fault, storage_errors
-from edl_ckpt.core.storage.files import replace_file
 from edl_ckpt.core.storage.interface import SMALL_BYTES, Entry, Inside, Properties, RangeReader
 from edl_ckpt.core.storage.location import Location
 
@@ -118,8 +118,25 @@ def is_gone(path: str) -> bool:
     return False
 
 
+def _is_private(relative: str) -> bool:
+    """Say whether a path below a location is hidden: there is our state, and there no link is followed."""
+    return relative.startswith(".")
+
+
+def _private_entry(relative: str, path: str, info: os.stat_result) -> Entry:
+    """Return an entry of our state; it has a fault when it is neither a file nor a directory."""
+    is_dir = stat_module.S_ISDIR(info.st_mode)
+    if is_dir or stat_module.S_ISREG(info.st_mode):
+        return Entry(relative, path, is_dir, 0 if is_dir else info.st_size, info.st_mtime)
+    fault = Fault(ForeignError, f"is {kind_of(info.st_mode)}, which is not ours", path)
+    return Entry(relative, path, False, 0, info.st_mtime, fault)
+
+
 class LocalStore:
-    """Directories and files of the local disk; `root` is the location's path."""
+    """Directories and files of the local disk; `root` is the location's path.
+
+    Links among the versions of a location are followed. No link is followed in a hidden directory, where our state is.
+    """
 
     properties = Properties(
         rename=True,
@@ -168,11 +185,17 @@ class LocalStore:
         path = self.path(relative) if relative else self.root
         prefix = f"{relative}/" if relative else ""
         entries: list[Entry] = []
+        if _is_private(relative):
+            return self._scan_private(relative)
         with storage_errors(path), os.scandir(path) as found:
             for item in found:
                 linked = False
                 try:
                     linked = item.is_symlink()
+                    if _is_private(item.name) and not relative:
+                        info = item.stat(follow_symlinks=False)
+                        entries.append(_private_entry(item.name, item.path, info))
+                        continue
                     info = item.stat()
                 except OSError as error:
                     if not (isinstance(error, FileNotFoundError) and is_gone(item.path)):
@@ -186,6 +209,18 @@ class LocalStore:
                 entries.append(Entry(prefix + item.name, item.path, is_dir, size, info.st_mtime, linked=linked))
         return entries
 
+    def _scan_private(self, relative: str) -> list[Entry]:
+        directory = Directory.beneath(self.root, relative)
+        if directory is None:
+            raise NotFoundError("no such file or directory", path=self.path(relative))
+        with directory, storage_errors(directory.path), os.scandir(directory.fd) as found:
+            entries: list[Entry] = []
+            for item in found:
+                with suppress(FileNotFoundError):
+                    info = item.stat(follow_symlinks=False)
+                    entries.append(_private_entry(f"{relative}/{item.name}", directory.join(item.name), info))
+            return entries
+
     def open(self, path: str, *, mapped: bool = False) -> RangeReader:
         """Open a file for ranged reads."""
         return MappedReader(path) if mapped else LocalReader(path)
@@ -193,6 +228,12 @@ class LocalStore:
     def names(self, relative: str) -> dict[str, str]:
         """Return the paths of a directory's files by name; {} when there is no such directory."""
         path = self.path(relative)
+        if _is_private(relative):
+            directory = Directory.beneath(self.root, relative)
+            if directory is None:
+                return {}
+            with directory:
+                return {name: directory.join(name) for name in directory.names()}
         try:
             with storage_errors(path):
                 return {name: os.path.join(path, name) for name in os.listdir(path)}
@@ -209,27 +250,47 @@ class LocalStore:
 
     def read_small(self, relative: str) -> bytes | None:
         """Return the whole of a small file below the location; None when there is no such file."""
-        path = self.path(relative)
-        for attempt in range(_ATTEMPTS):
+        folder, name = os.path.split(relative)
+        directory = Directory.beneath(self.root, folder)
+        if directory is None:
+            return None
+        with directory:
             try:
-                with LocalReader(path) as reader:
-                    return reader.read(0, min(reader.size_bytes, SMALL_BYTES))
-            except NotFoundError as error:
-                if not os.path.islink(path):
+                return directory.read(name, SMALL_BYTES)
+            except ForeignError:
+                if directory.is_directory(name):  # somebody else's, and no file
                     return None
-                if attempt == _ATTEMPTS - 1:  # a link that leads nowhere: what it leads to may be there again
-                    raise EdlCkptError(f"cannot be read: {error.message}", path=path) from error
-        raise AssertionError  # the loop always ends by a return or a raise
+                raise
 
     def write_small(self, relative: str, data: bytes) -> None:
-        """Write a small file: staged beside its place, flushed, then renamed."""
-        replace_file(self.path(relative), data)
+        """Write a small file of our state: staged beside its place, flushed, then renamed."""
+        folder, name = os.path.split(relative)
+        with Directory.open(self.root) as root:
+            for attempt in range(_ATTEMPTS):
+                with root.enter(folder, make=True) as directory:
+                    try:
+                        directory.replace(name, data)
+                    except NotFoundError:  # another process removed the directory while it was empty
+                        if attempt == _ATTEMPTS - 1:
+                            raise
+                    else:
+                        return
 
     def remove(self, relative: str) -> None:
-        """Remove a file, and the directories above it that are then empty; a missing file is no error."""
-        path = self.path(relative)
-        with storage_errors(path), suppress(FileNotFoundError):
-            os.unlink(path)
-        with suppress(OSError):  # not empty
-            while relative := os.path.dirname(relative):
-                os.rmdir(self.path(relative))
+        """Remove a file of our state, and the directories above it that are then empty; a missing one is no error."""
+        with Directory.open(self.root) as root:
+            folder, name = os.path.split(relative)
+            directory = root.find(folder)
+            if directory is None:
+                return
+            with directory:
+                if directory.has_file(name):
+                    directory.unlink(name)
+        while folder:
+            folder, name = os.path.split(folder)
+            above = Directory.beneath(self.root, folder) if folder else Directory.open(self.root)
+            if above is None:
+                return
+            with above:
+                if not above.rmdir(name):
+                    return

@@ -26,12 +26,13 @@ from edl_ckpt.core import (
     save_checkpoint,
     verify_version,
 )
-from edl_ckpt.core.commit import local, remote
+from edl_ckpt.core.commit import remote
 from edl_ckpt.core.commit.local import LocalOutput
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.commit.remote import RemoteOutput
 from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError
 from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.s3.upload import Upload
 from forked import run_forked
 from s3_fixtures import Bucket
@@ -158,10 +159,10 @@ def _inject(patch: pytest.MonkeyPatch, point: str, how: str, kind: type[LocalOut
     elif point in {"written", "published"}:
         _around(patch, how, kind, "publish", before=point == "written")
     elif kind is LocalOutput and point == "proved":
-        _around(patch, how, local, "flush_directory", before=True)
+        _around(patch, how, kind, "_forget_progress", before=False)
     elif kind is LocalOutput:
-        _around(patch, how, local, "rename_new", before=True)
-        _around(patch, how, local, "exchange", before=False)
+        _around(patch, how, Directory, "rename_new", before=True)
+        _around(patch, how, Directory, "exchange", before=False)
     elif point == "proved":
         _around(patch, how, remote, "settle_remote", before=True)
     else:

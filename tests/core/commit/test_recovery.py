@@ -41,11 +41,11 @@ def halfway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     save_small(tmp_path / "run", 7, ps_num=3)
     real, calls = os.rename, list[str]()
 
-    def rename(old: str, new: str) -> None:
+    def rename(old: str, new: str, **directories: int) -> None:
         calls.append(new)
-        if len(calls) == 3:  # the seal, the old version, and now the new one
+        if calls[-2:] == ["old-version-7", "version-7"]:  # the old version is aside, and now the new one
             os._exit(9)
-        real(old, new)
+        real(old, new, **directories)
 
     def reshard() -> None:
         monkeypatch.setattr(files, "_renameat2", lambda: None)
@@ -68,7 +68,7 @@ def test_between_two_renames(halfway: Path) -> None:
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO, errno.EACCES])
 def test_a_journal_that_cannot_be_read_now(halfway: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     """An error of the system is no sign that there is nothing to do: nothing is removed, and later all comes right."""
-    real = open
+    real = os.open
 
     def failing(path: Any, *more: Any, **others: Any) -> Any:
         if str(path).endswith("journal.json"):
@@ -76,7 +76,7 @@ def test_a_journal_that_cannot_be_read_now(halfway: Path, monkeypatch: pytest.Mo
         return real(path, *more, **others)
 
     with monkeypatch.context() as patched:
-        patched.setattr("builtins.open", failing)
+        patched.setattr(os, "open", failing)
         with pytest.raises(EdlCkptError):
             recover(str(halfway))
     recover(str(halfway))
@@ -95,7 +95,8 @@ def test_the_device_has_another_number(halfway: Path) -> None:
 def test_who_waits_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy that is interrupted while another is at work on the same leaves that one's files."""
     with Staging(str(tmp_path), "copy", name="copy-1") as held:
-        mine = held.directory("version_1")
+        mine = os.path.join(held.path, "version_1")
+        os.mkdir(mine)
         monkeypatch.setattr(staging.StageLock, "take", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt), Staging(str(tmp_path), "copy", name="copy-1"):
             pass
@@ -123,11 +124,13 @@ def test_refused_publish_keeps_the_seal(tmp_path: Path, monkeypatch: pytest.Monk
 def test_damaged_state(tmp_path: Path) -> None:
     """Journals and records of any content stop no command, and nothing of a version is touched."""
     save_small(tmp_path, 7)
-    for number, data in enumerate((b"", b"[]", b"{}", b'{"target": "version-7", "inode": "x"}', b"\xff")):
+    damaged = (b"", b"[]", b"{}", b'{"target": "version-7", "inode": "x"}', b"\xff")
+    for number, data in enumerate(damaged):
         stage = tmp_path / f".edl-ckpt-0/stage-0/20200101T000000-elsewhere-7-0000000{number}"
         stage.mkdir(parents=True)
         (stage / "journal.json").write_bytes(data)
-        os.utime(stage, (1, 1))
+        (stage / "owner.json").write_text(json.dumps({"pid": 7, "host": "elsewhere"}))
+        os.utime(stage / "owner.json", (1, 1))
     trash = tmp_path / ".edl-ckpt-0/trash-0/20200101T000000-elsewhere-7-00000009/version_3"
     trash.mkdir(parents=True)
     (trash.parent / "record.json").write_text('{"time": [], "keep": true}')
@@ -135,7 +138,9 @@ def test_damaged_state(tmp_path: Path) -> None:
     with location_lock(str(tmp_path), "x"):
         pass
     assert verify_version(only(tmp_path), level="deep").findings == ()
-    assert not (tmp_path / ".edl-ckpt-0/stage-0").exists()
+    aside = list((tmp_path / ".edl-ckpt-0/stage-0").iterdir())
+    assert all(path.name.startswith("damaged-") for path in aside)
+    assert {(path / "journal.json").read_bytes() for path in aside} == {*damaged} - {b""}
 
 
 def test_damaged_state_on_s3(s3: Bucket) -> None:

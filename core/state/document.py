@@ -1,0 +1,67 @@
+"""The one reader of JSON in files of our state, which other people may have written or damaged.
+
+What it returns is bounded: its bytes and its depth, and its numbers are finite. So nothing that is done with a document
+later recurses without end or takes minutes, and a document that is read can always be written again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import chain, compress
+from typing import Any, Final, NoReturn
+
+from edl_ckpt.core.errors import UsageError
+
+MAX_BYTES: Final = 1 << 22
+"""No file of our state is larger, except those that list the checksums of shards."""
+MAX_SUMS_BYTES: Final = 1 << 26
+"""The bound for seals and journals: 80 bytes for each 4 MiB of a version."""
+MAX_DEPTH: Final = 32
+_NESTED: Final = frozenset({dict, list})
+
+
+def parse_document(data: bytes, path: str, *, limit: int = MAX_BYTES) -> dict[str, Any]:
+    """Return a JSON object; UsageError when it is none, or is beyond a bound. `path` is for the message.
+
+    >>> parse_document(b'{"version": 7}', "x.json")
+    {'version': 7}
+    """
+    if len(data) > limit:
+        raise UsageError(f"damaged: more than {limit} bytes", path=path)
+    try:
+        document = _DECODER.decode(data.decode("utf-8", "surrogatepass"))
+    except RecursionError:
+        raise UsageError("damaged: nested too deeply", path=path) from None
+    except ValueError as error:
+        raise UsageError(f"damaged: not a JSON document ({str(error).partition(':')[0]})", path=path) from None
+    if not isinstance(document, dict):
+        raise UsageError("damaged: not a JSON object", path=path)
+    # The text has at least as many brackets as levels, so most documents are not walked.
+    if data.count(b"{") + data.count(b"[") > MAX_DEPTH and _is_deep(document):
+        raise UsageError(f"damaged: nested more than {MAX_DEPTH} levels deep", path=path)
+    return document
+
+
+def _is_deep(document: dict[str, Any]) -> bool:
+    level: list[Any] = [document]
+    for _ in range(MAX_DEPTH):
+        below = list(chain.from_iterable(each.values() if type(each) is dict else each for each in level))
+        level = list(compress(below, map(_NESTED.__contains__, map(type, below))))
+        if not level:
+            return False
+    return True
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("a number is too large")
+    return value
+
+
+def _no_constant(_: str) -> NoReturn:
+    raise ValueError("a number is not finite")
+
+
+_DECODER: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)

@@ -1,0 +1,393 @@
+"""An open directory below which no symbolic link is followed, for places where other people may write too.
+
+Every name is one component, relative to the open directory, so whoever swaps a directory for a link while we work
+leads us nowhere else. Only the top may be reached over links: the user named it. Files are opened without waiting, and
+only regular ones with one name are: a pipe would block, and a hard link may be the name of somebody's file elsewhere.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Self
+
+from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
+from edl_ckpt.core.ids import new_id
+from edl_ckpt.core.storage.faults import Fault, storage_errors
+from edl_ckpt.core.storage.files import NEW, PreallocatedFile, exchange_names, rename_name
+
+_TOP: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_DIRECTORY: Final = _TOP | os.O_NOFOLLOW
+_FILE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_ATTEMPTS: Final = 20
+_MAX_DEPTH: Final = 64
+"""A tree that is deeper is flattened while it is removed: each level takes an open file."""
+
+Note = Callable[[EdlCkptError], None]
+"""Takes the error of a file that cannot be removed."""
+
+
+class ForeignError(RefusedError):
+    """A name that we need stands for something that is not ours: a link, a pipe, a device, a directory, a file."""
+
+
+class Directory:
+    """An open directory; a context manager, which closes it. `path` is for messages only."""
+
+    __slots__ = ("fd", "path")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self.fd = fd
+        self.path = path
+
+    @staticmethod
+    def open(path: str) -> Directory:
+        """Open a directory that the user named; links on the way to it are followed."""
+        with storage_errors(path):
+            return Directory(os.open(path, _TOP), path)
+
+    @staticmethod
+    def beneath(root: str, relative: str) -> Directory | None:
+        """Open a directory below one that the user named, None when there is none; errors as `enter`."""
+        first, _, rest = relative.partition("/")
+        path = os.path.join(root, first)
+        try:
+            # The flag is for the last component, so links on the way to the root are followed, and no other.
+            with storage_errors(path):
+                top = Directory(os.open(path, _DIRECTORY), path)
+        except NotFoundError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None
+            with Directory.open(root) as place:  # a link, or no directory: this finds the words
+                return place.find(relative)
+        if not rest:
+            return top
+        with top:
+            return top.find(rest)
+
+    def close(self) -> None:
+        """Close the directory; nothing happens when it is closed."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def join(self, name: str) -> str:
+        """Return the path of a name, for messages."""
+        return os.path.join(self.path, name)
+
+    # Directories
+
+    def enter(self, relative: str, *, make: bool = False) -> Directory:
+        """Open a directory below this one; with `make`, those that are missing are made.
+
+        Raises NotFoundError when there is none, ForeignError when a component is anything but a directory.
+        """
+        for attempt in range(_ATTEMPTS):
+            try:
+                return self._walk(relative.split("/"), make=make)
+            except NotFoundError:  # another process removed one of them while it was empty
+                if not make or attempt == _ATTEMPTS - 1:
+                    raise
+        raise AssertionError  # the loop always ends by a return or a raise
+
+    def find(self, relative: str) -> Directory | None:
+        """Return `enter`, None when there is no such directory."""
+        try:
+            return self.enter(relative)
+        except NotFoundError:
+            return None
+
+    def _walk(self, names: list[str], *, make: bool) -> Directory:
+        here = self
+        for name in names:
+            try:
+                there = here._step(name, make=make)
+            finally:
+                if here is not self:
+                    here.close()
+            here = there
+        return here
+
+    def _step(self, name: str, *, make: bool) -> Directory:
+        path = self.join(name)
+        with storage_errors(path):
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(_single(name), dir_fd=self.fd)
+            try:
+                return Directory(os.open(_single(name), _DIRECTORY, dir_fd=self.fd), path)
+            except OSError as error:
+                if error.errno not in {errno.ENOTDIR, errno.ELOOP}:
+                    raise
+                raise self._foreign(name, "a directory") from None
+
+    def make(self, name: str) -> Directory:
+        """Make a directory whose name must be free, and open it."""
+        with storage_errors(self.join(name)):
+            os.mkdir(_single(name), dir_fd=self.fd)
+        return self._step(name, make=False)
+
+    def names(self) -> list[str]:
+        """Return the names in this directory, sorted."""
+        with storage_errors(self.path):
+            return sorted(os.listdir(self.fd))
+
+    def flush(self) -> None:
+        """Flush the names in this directory to the disk."""
+        with storage_errors(self.path):
+            os.fsync(self.fd)
+
+    def stat(self, name: str) -> os.stat_result | None:
+        """Return what a name stands for, a link itself; None when it is not there."""
+        with storage_errors(self.join(name)):
+            try:
+                return os.stat(_single(name), dir_fd=self.fd, follow_symlinks=False)
+            except FileNotFoundError:
+                return None
+
+    def is_gone(self, name: str) -> bool:
+        """Say whether nothing has a name: only that is absent, whatever other error there is."""
+        try:
+            return self.stat(name) is None
+        except EdlCkptError:
+            return False
+
+    def is_directory(self, name: str) -> bool:
+        """Say whether a name stands for a directory, not for a link to one."""
+        found = self.stat(name)
+        return found is not None and stat.S_ISDIR(found.st_mode)
+
+    def is_file(self, name: str) -> bool:
+        """Say whether a name stands for a regular file, not for a link to one."""
+        found = self.stat(name)
+        return found is not None and stat.S_ISREG(found.st_mode)
+
+    def has_file(self, name: str) -> bool:
+        """Say whether a regular file has this name; ForeignError when something else has it."""
+        found = self.stat(name)
+        if found is not None and not stat.S_ISREG(found.st_mode):
+            raise self._foreign(name, "a file")
+        return found is not None
+
+    def _foreign(self, name: str, wanted: str) -> ForeignError:
+        found = self.stat(name)
+        kind = "gone" if found is None else kind_of(found.st_mode)
+        if found is not None and stat.S_ISREG(found.st_mode) and wanted == "a file":
+            kind = "a file with several names (hard links)"
+        return ForeignError(
+            f"is {kind}, and must be {wanted} of ours; nothing was changed",
+            path=self.join(name),
+            hint="look at it, and move it away",
+        )
+
+    # Files
+
+    def open_file(self, name: str, flags: int) -> int:
+        """Open a regular file and return its descriptor; the caller handles FileNotFoundError and its like.
+
+        Raises ForeignError for anything else, and for a file to be written that has several names.
+        """
+        try:
+            fd = os.open(_single(name), flags | _FILE, 0o666, dir_fd=self.fd)
+        except OSError as error:  # a link; a socket, or a pipe that nobody reads; a directory, to be written
+            if error.errno not in {errno.ELOOP, errno.ENXIO, errno.EISDIR}:
+                raise
+            raise self._foreign(name, "a file") from None
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or (found.st_nlink > 1 and flags & os.O_ACCMODE != os.O_RDONLY):
+            os.close(fd)
+            raise self._foreign(name, "a file")
+        return fd
+
+    def read(self, name: str, limit: int) -> bytes | None:
+        """Return the whole of a file, None when it is not there; UsageError when it has more bytes than `limit`."""
+        path = self.join(name)
+        with storage_errors(path):
+            try:
+                fd = self.open_file(name, os.O_RDONLY)
+            except FileNotFoundError:
+                return None
+            try:
+                return _read_whole(fd, path, limit)
+            finally:
+                os.close(fd)
+
+    def create(self, name: str, size_bytes: int) -> PreallocatedFile:
+        """Begin a new file of known size."""
+        return PreallocatedFile(self.join(name), size_bytes, directory=self.fd)
+
+    def write_new(self, name: str, data: bytes) -> None:
+        """Write a new small file and flush it to the disk."""
+        file = self.create(_single(name), len(data))
+        try:
+            file.write(0, data)
+            file.flush()
+        finally:
+            file.close()
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Write a small file, new or in the place of an older one: staged beside its place, flushed, then renamed.
+
+        The name of the staged file identifies its owner, so that recovery can remove one left by a killed process.
+        Raises ForeignError when something else than a file has the name.
+        """
+        self.has_file(name)
+        staged = f".{name}.{new_id()}{NEW}"
+        try:
+            self.write_new(staged, data)
+            self.rename(staged, self, name)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(staged, dir_fd=self.fd)
+            raise
+        self.flush()
+
+    # Names
+
+    def rename(self, name: str, to: Directory, new: str) -> None:
+        """Rename, also to a name that is taken; a link is renamed itself."""
+        with storage_errors(to.join(new)):
+            os.rename(_single(name), _single(new), src_dir_fd=self.fd, dst_dir_fd=to.fd)
+
+    def rename_new(self, name: str, to: Directory, new: str) -> None:
+        """Rename to a name that must be free; RefusedError when it is taken."""
+        with storage_errors(to.join(new)):
+            try:
+                rename_name(_single(name), _single(new), self.fd, to.fd)
+            except FileExistsError:
+                raise RefusedError("already exists; nothing was changed", path=to.join(new)) from None
+
+    def exchange(self, name: str, to: Directory, other: str) -> bool:
+        """Let two names change places in one step; False, and nothing is done, where the kernel cannot."""
+        with storage_errors(to.join(other)):
+            return exchange_names(_single(name), _single(other), self.fd, to.fd)
+
+    def unlink(self, name: str) -> None:
+        """Remove a name that is not a directory's; a missing one is no error."""
+        with storage_errors(self.join(name)), suppress(FileNotFoundError):
+            os.unlink(_single(name), dir_fd=self.fd)
+
+    def remove_empty(self, name: str) -> None:
+        """Remove an empty directory; a missing one is no error."""
+        with storage_errors(self.join(name)), suppress(FileNotFoundError):
+            os.rmdir(_single(name), dir_fd=self.fd)
+
+    def rmdir(self, name: str) -> bool:
+        """Remove a directory if it is empty and that is possible; say whether it was removed."""
+        with suppress(OSError):
+            os.rmdir(_single(name), dir_fd=self.fd)
+            return True
+        return False
+
+    def remove(self, name: str, note: Note = lambda _: None) -> None:
+        """Remove a directory with its content, or anything else of that name; links in it are removed, not followed.
+
+        `note` gets why something cannot be removed; a missing name is no error.
+        """
+        _remove(self.fd, _single(name), self.join(name), note)
+
+
+def kind_of(mode: int) -> str:
+    """Return what a mode stands for, in words."""
+    kinds = ((stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a directory"), (stat.S_ISREG, "a file"))
+    more = ((stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
+    return next((words for test, words in (*kinds, *more) if test(mode)), "a device")
+
+
+def _single(name: str) -> str:
+    """Return a name that is one component; anything else is a bug, or an attack that was not noticed before."""
+    if "/" in name or name in {"", ".", ".."} or "\0" in name:
+        raise EdlCkptError(f"{name!r} is not a name in a directory")
+    return name
+
+
+def _read_whole(fd: int, path: str, limit: int) -> bytes:
+    size = os.fstat(fd).st_size
+    if size > limit:
+        raise UsageError(f"has {size} bytes; no file of this kind has more than {limit}", path=path)
+    parts: list[bytes] = []
+    left = limit + 1
+    while left and (part := os.read(fd, min(left, max(size, 1 << 16) + 1))):
+        parts.append(part)
+        left -= len(part)
+    if not left:
+        raise UsageError(f"has more than {limit} bytes; no file of this kind has", path=path)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _remove(parent: int, name: str, path: str, note: Note) -> None:
+    try:
+        fd = os.open(name, _DIRECTORY, dir_fd=parent)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno not in {errno.ENOTDIR, errno.ELOOP}:
+            note(_why(path, error))
+            return
+        _try(os.unlink, parent, name, path, note)
+        return
+    try:
+        while _empty(fd, fd, path, note, 0):
+            pass
+    finally:
+        os.close(fd)
+    _try(os.rmdir, parent, name, path, note)
+
+
+def _empty(fd: int, top: int, path: str, note: Note, depth: int) -> bool:
+    """Remove the content of an open directory; say whether something from far below was moved to the top."""
+    moved = False
+    try:
+        with os.scandir(fd) as found:
+            entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
+    except OSError as error:
+        note(_why(path, error))
+        return False
+    for name, is_directory in entries:
+        inside = os.path.join(path, name)
+        if not is_directory:
+            _try(os.unlink, fd, name, inside, note)
+            continue
+        if depth >= _MAX_DEPTH:
+            with suppress(OSError):
+                os.rename(name, f"deep.{new_id()}", src_dir_fd=fd, dst_dir_fd=top)
+                moved = True
+                continue
+        try:
+            child = os.open(name, _DIRECTORY, dir_fd=fd)
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                note(_why(inside, error))
+            continue
+        try:
+            moved = _empty(child, top, inside, note, depth + 1) or moved
+        finally:
+            os.close(child)
+        _try(os.rmdir, fd, name, inside, note)
+    return moved
+
+
+def _try(remove: Callable[..., None], parent: int, name: str, path: str, note: Note) -> None:
+    try:
+        remove(name, dir_fd=parent)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:  # what is in it was noted
+            note(_why(path, error))
+
+
+def _why(path: str, error: OSError) -> EdlCkptError:
+    return Fault.of(error, path).kind(f"cannot be removed ({error.strerror or error})", path=path)
