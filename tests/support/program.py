@@ -11,14 +11,25 @@ from typing import Any
 
 import pytest
 
+from fork_server import server
 from scan_guard import scan_guard
+
+_OUTER = [name for name in os.environ if name.startswith("COVERAGE_PROCESS")]
+"""Set where coverage measures every process that tests start: not those that are forked."""
 
 PROGRAM = [sys.executable, "-c", "from edl_ckpt.cli.app import main; main()"]
 
 
 def edl(*arguments: str | Path, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the program as a process of its own, its output no terminal."""
+    """Run the program as a process of its own, its output no terminal.
+
+    The process is forked from one that has imported everything, which is ten times as fast. It is a fresh one where
+    coverage measures, and for a variable that Python reads at its start.
+    """
     with scan_guard(arguments, cwd):
+        if not any(name.startswith(("PYTHON", "LC_", "LANG", "COVERAGE")) for name in (*env, *_OUTER)):
+            outer = {**os.environ, "XDG_CONFIG_HOME": "/nowhere", **env}
+            return server().run([*map(str, arguments)], cwd=cwd, env=outer, timeout=120)
         return subprocess.run(
             [*PROGRAM, *map(str, arguments)],
             cwd=cwd,

@@ -1,0 +1,140 @@
+"""Runs the program in forked children of one process that has imported everything: a command takes 0.02 s, not 0.3 s.
+
+A test process starts one server at its first command. Each child has the directory, the environment and the streams
+that the test gives it; nothing of one command stays for the next. The start of the program itself is tested elsewhere,
+by processes of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+_MOST_BYTES = 1 << 20
+_MODULES = ("numpy", "rich.console", "rich.progress", "rich.table", "rich.text", "edl_ckpt.proto.model_v4_pb2")
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running server: the socket that takes requests."""
+
+    process: subprocess.Popen[bytes]
+    socket: socket.socket
+
+    def run(
+        self, arguments: Sequence[str], *, cwd: Path | None, env: Mapping[str, str], timeout: float
+    ) -> subprocess.CompletedProcess[str]:
+        """Run one command; its stdin is empty, and neither output is a terminal."""
+        request = {"argv": list(arguments), "cwd": str(cwd or Path.cwd()), "env": dict(env)}
+        out, err = os.memfd_create("stdout"), os.memfd_create("stderr")
+        try:
+            data = json.dumps(request).encode()
+            assert len(data) < _MOST_BYTES
+            socket.send_fds(self.socket, [data], [out, err])
+            pid = int(self.socket.recv(64))
+            code = self._wait(pid, timeout, arguments)
+            return subprocess.CompletedProcess(arguments, code, _read(out), _read(err))
+        finally:
+            os.close(out)
+            os.close(err)
+
+    def _wait(self, pid: int, timeout: float, argv: Sequence[str]) -> int:
+        self.socket.settimeout(timeout)
+        try:
+            return int(self.socket.recv(64))
+        except TimeoutError:
+            os.kill(pid, signal.SIGKILL)
+            self.socket.settimeout(None)
+            self.socket.recv(64)
+            raise subprocess.TimeoutExpired(list(argv), timeout) from None
+        finally:
+            self.socket.settimeout(None)
+
+
+def _read(fd: int) -> str:
+    size = os.fstat(fd).st_size
+    return os.pread(fd, size, 0).decode()
+
+
+@functools.cache
+def server() -> Server:
+    """Return the server of this process, started at the first call."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, __file__, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        )
+
+    def end() -> None:
+        ours.close()
+        process.wait(10)
+
+    atexit.register(end)
+    return Server(process, ours)
+
+
+def _child(request: Mapping[str, Any], fds: Sequence[int]) -> None:
+    """Run the program in this process, and end the process with its exit code."""
+    code: Any = 1
+    try:
+        null = os.open(os.devnull, os.O_RDONLY)
+        for number, fd in ((0, null), (1, fds[0]), (2, fds[1])):
+            os.dup2(fd, number)
+        os.closerange(3, 256)
+        os.environ.clear()
+        os.environ.update(request["env"])
+        os.chdir(request["cwd"])
+        sys.argv = ["edl-ckpt", *request["argv"]]
+        from edl_ckpt.cli.app import main
+
+        main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    except BaseException:  # noqa: BLE001 - as the interpreter would end
+        sys.excepthook(*sys.exc_info())
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
+
+
+def _serve(number: int) -> None:
+    from edl_ckpt import core
+    from edl_ckpt.cli.app import COMMANDS
+
+    for command in COMMANDS:
+        import_module(f"edl_ckpt.cli.commands.{command.partition(' ')[0]}_")
+    for module in _MODULES:
+        import_module(module)
+    for name in core.__all__:
+        getattr(core, name)
+    with socket.socket(fileno=number) as requests:
+        while True:
+            data, fds, _, _ = socket.recv_fds(requests, _MOST_BYTES, 2)
+            if not data:
+                return
+            pid = os.fork()
+            if pid == 0:
+                _child(json.loads(data), fds)
+            for fd in fds:
+                os.close(fd)
+            requests.send(str(pid).encode())
+            requests.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]))
