@@ -280,8 +280,8 @@ def disturb(trial: Trial, point: Point) -> Outcome:
         hit = [call for call in parse(log, work) if call.k == point.k and call.name in names]
         fired = any(call.concerns(work) for call in hit)
         problems = [*_judge_end(point, done, fired=fired, astray=bool(hit) and not fired)]
-        problems += _judge_state(trial, point, done.returncode, work)
-        problems += _judge_next(trial, work)
+        problems += judge_state(trial, point, done.returncode, work)
+        problems += judge_next(trial, work)
         return Outcome(point, fired, tuple(problems))
 
 
@@ -311,7 +311,7 @@ def _judge_end(point: Point, done: subprocess.CompletedProcess[str], *, fired: b
         yield f"a traceback: {done.stderr[-2000:]}"
 
 
-def _judge_state(trial: Trial, point: Point, code: int, work: Path) -> Iterator[str]:
+def judge_state(trial: Trial, point: Point, code: int, work: Path) -> Iterator[str]:
     """Yield what is neither old nor new, what a success did not change, and what a full disk let through."""
     if (
         trial.command.gap is not None
@@ -337,7 +337,7 @@ def _neither(trial: Trial, found: State) -> Iterator[str]:
         yield f"some of it is old and some new: {_difference(found, trial.new)}"
 
 
-def _judge_next(trial: Trial, work: Path) -> Iterator[str]:
+def judge_next(trial: Trial, work: Path) -> Iterator[str]:
     """Yield what is wrong when the next command is run, and another one that takes the lock."""
     command = trial.command
     code, told = run_here(work, command.then or command.argv)
