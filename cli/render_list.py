@@ -155,7 +155,8 @@ def remarks(version: Version, newest: int | None) -> str:
     if version.tags:
         parts.append("tag " + text.escaped(", ".join(version.tags)))
     if version.fingerprint or version.seal_fault:
-        parts.append("sealed" if version.fingerprint else "differs from its seal")
+        wrong = "its seal cannot be read" if version.unread else "differs from its seal"
+        parts.append("sealed" if version.fingerprint else wrong)
     if version.fault:
         parts.append(text.escaped(version.why_unreadable))
     if version.missing:
@@ -181,7 +182,7 @@ def warnings(listing: Listing) -> Iterator[str]:
         )
     for version in listing.versions:
         if version.seal_fault:
-            yield f"{version.ref}: does not match its seal: {version.seal_fault}"
+            yield f"{version.ref}: {'its seal' if version.unread else 'does not match its seal'}: {version.seal_fault}"
     crash = listing.scan_crashes
     if crash:
         yield f"{listing.location}: ElasticDL's scan for the latest version crashes on {words.abridged(crash, _SOME)}"

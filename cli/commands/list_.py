@@ -56,7 +56,7 @@ def list_command(
             out.warn(warning)
     if failed:
         raise max(failed, key=lambda error: error.exit_code)
-    if any(version.fault for listing in whole for version in listing.versions):
+    if any(listing.unread for listing in whole):
         raise SystemExit(3)
 
 

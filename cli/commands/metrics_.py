@@ -55,10 +55,10 @@ def metrics_show_command(out: Output, ref: o.Ref = None, csv: o.Csv = False) -> 
     parsed = o.parsed_ref(ref, out)
     split = split_version_dir(parsed.location)
     if parsed.version == "latest" and not (ref or "").endswith("@latest") and not split:
-        _show(out, parsed.location, None)
+        _show(out, parsed.location, None, changed=False)
     else:
         version = o.resolve_ref(ref, out, to_change=True)
-        _show(out, version.location, version.version)
+        _show(out, version.location, version.version, changed=False)
 
 
 @examples(
@@ -163,7 +163,8 @@ def _split_pairs(words: list[str]) -> tuple[str | None, dict[str, float]]:
     return ref, metrics
 
 
-def _show(out: Output, location: Location, version: int | None) -> None:
+def _show(out: Output, location: Location, version: int | None, *, changed: bool = True) -> None:
+    """Show metrics; a command that only shows them ends with 3 when some cannot be read."""
     from edl_ckpt.cli import render_metrics
     from edl_ckpt.core.checkpoint.catalog import list_versions
 
@@ -180,3 +181,5 @@ def _show(out: Output, location: Location, version: int | None) -> None:
     )
     for problem in listing.problems:
         out.warn(problem)
+    if not changed and (listing.unread if version is None else any(v.unread for v in chosen)):
+        raise SystemExit(3)

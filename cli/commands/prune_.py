@@ -152,5 +152,5 @@ def _show(out: Output, done: PrunePlan | PruneResult, *, brief: bool) -> None:
         if kind in _SAME_CODE:
             raise kind(message)
         out.warn(message)
-    if errors or plan.unreadable:
+    if errors or plan.unread:
         raise SystemExit(3)

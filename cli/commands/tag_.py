@@ -15,6 +15,7 @@ from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.words import plural
 
 if TYPE_CHECKING:
+    from edl_ckpt.core.format.model import Listing
     from edl_ckpt.core.storage.location import Location
 
 _Words = Annotated[list[str], typer.Argument(metavar="[REF] TAG", help="The version, and the tag.")]
@@ -68,7 +69,11 @@ def tag_remove_command(out: Output, words: _Words, lock_wait: o.LockWait = "10s"
 )
 def tag_list_command(out: Output, location: o.Place = None, csv: o.Csv = False) -> None:  # noqa: ARG001
     """List the tags of a location, and their versions."""
-    _show(out, out.location(location))
+    listing = _show(out, out.location(location))
+    for problem in listing.problems:
+        out.warn(problem)
+    if listing.unread:
+        raise SystemExit(3)
 
 
 def _split(words: list[str]) -> tuple[str | None, str]:
@@ -77,12 +82,12 @@ def _split(words: list[str]) -> tuple[str | None, str]:
     return (words[0], words[1]) if len(words) == 2 else (None, words[0])
 
 
-def _show(out: Output, location: Location, more: Mapping[str, Any] | None = None) -> None:
+def _show(out: Output, location: Location, more: Mapping[str, Any] | None = None) -> Listing:
     from edl_ckpt.core.checkpoint.catalog import list_versions
 
-    versions = list_versions(location).versions
+    listing = list_versions(location)
     numbers: dict[str, list[int]] = {}
-    for version in versions:
+    for version in listing.versions:
         for tag in set(version.tags):
             numbers.setdefault(tag, []).append(version.version)
     tags = dict(sorted(numbers.items()))
@@ -93,3 +98,4 @@ def _show(out: Output, location: Location, more: Mapping[str, Any] | None = None
         lambda: [f"{escaped(tag)}  {', '.join(map(str, numbers))}" for tag, numbers in tags.items()] or ["no tags"],
         lambda: [["tag", "version"], *([tag, number] for tag, numbers in tags.items() for number in numbers)],
     )
+    return listing

@@ -22,6 +22,7 @@ from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.metadata import (
     LocationMetadata,
+    is_unread,
     mode_of,
     rank,
     read_document,
@@ -85,6 +86,7 @@ def list_versions(
         metadata.modes,
         problems,
         tuple(_interrupted_copies(store, state)),
+        unknown.error() if unknown else metadata.fault,
     )
 
 
@@ -115,10 +117,12 @@ def _is_of_interest(directory: str) -> bool:
 def _annotated(version: Version, metadata: LocationMetadata, unknown: Fault | None) -> Version:
     own = metadata.versions.get(version.version)
     if unknown:  # it may have any tags
-        return replace(version, metadata_fault=unknown.message)
+        return replace(version, metadata_fault=unknown.message, unread=True)
     if own is None:
         return version
-    return replace(version, metrics=own.metrics, tags=own.tags, note=own.note, metadata_fault=own.fault)
+    return replace(
+        version, metrics=own.metrics, tags=own.tags, note=own.note, metadata_fault=own.fault, unread=own.unread
+    )
 
 
 def _sealed(store: Store, versions: Sequence[Version]) -> dict[str, Version]:
@@ -130,7 +134,9 @@ def _sealed(store: Store, versions: Sequence[Version]) -> dict[str, Version]:
         except UnavailableError:
             raise  # a fault of the storage, not of the seal
         except EdlCkptError as error:
-            return replace(version, seal_fault=error.message)
+            unread = is_unread(error)
+            why = f"it cannot be read now: {error.message}" if unread else error.message
+            return replace(version, seal_fault=why, unread=version.unread or unread)
         if seal is None:  # removed since the listing
             return version
         fault = next(iter(differing_sizes(seal, version)), "")
@@ -358,7 +364,7 @@ def best_version(listing: Listing, metric: str | None = None, mode: str | None =
                 hint=f"try: @best:{known[0]}",
             )
         metric = known[0] if known else "any metric"
-    best = ranked(listing.versions, metric, mode_of(metric, mode, listing.modes)) if metric in known else []
+    best = ranked(listing.versions, metric, listed_mode(listing, metric, mode)) if metric in known else []
     if not best:
         raise NotFoundError(
             f"no complete version has a value of {metric!r}" if known else "no version has any metric",
@@ -366,6 +372,13 @@ def best_version(listing: Listing, metric: str | None = None, mode: str | None =
             hint=f"metrics there: {', '.join(known)}" if known else "try: edl-ckpt metrics import SOURCE LOCATION",
         )
     return best[0]
+
+
+def listed_mode(listing: Listing, metric: str, mode: str | None = None) -> str:
+    """Return the mode of a metric, as `mode_of` does; when the declared modes cannot be read, raise that error."""
+    if mode is None and listing.modes_fault is not None:
+        raise listing.modes_fault
+    return mode_of(metric, mode, listing.modes)
 
 
 def narrowed(
@@ -387,7 +400,7 @@ def narrowed(
     if best is not None and versions:
         chosen = replace(chosen, versions=(best_version(chosen, best, mode),))
     if sort is not None:
-        order = ranked(chosen.versions, sort, mode_of(sort, mode, listing.modes))
+        order = ranked(chosen.versions, sort, listed_mode(listing, sort, mode))
         place = {v.path: i for i, v in enumerate(order)}
         chosen = replace(chosen, versions=tuple(sorted(chosen.versions, key=lambda v: place.get(v.path, len(place)))))
     return chosen

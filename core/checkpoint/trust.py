@@ -69,6 +69,8 @@ def check_trust(version: Version, *, force: bool = False, reporter: Reporter = S
     Raises CorruptError for a seal that is damaged or does not match names and sizes, UnsupportedError for one that is
     newer than this program, and the error of reading it. `force` goes on, except when the storage does not answer.
     """
+    if version.fault is not None:  # what is listed of its files says nothing about the seal
+        raise version.fault.error()
     name = base_name(version.path)
     trust = Trust(version, None, force, reporter=reporter)
     if parse_version_dir(name) is None and parse_single_file(name) is None:

@@ -118,7 +118,10 @@ def _made_directory(path: str | None) -> Iterator[None]:
         above = os.path.dirname(above)
     if path is not None:
         with storage_errors(path):
-            os.makedirs(path, exist_ok=True)
+            try:
+                os.makedirs(path, exist_ok=True)
+            except FileExistsError:  # `makedirs` takes any error in looking at it for a file in its place
+                os.listdir(path)
     try:
         yield
     except BaseException:

@@ -96,15 +96,15 @@ def delete_versions(
             moved, failed = _move_all(root, trash, versions)
             trash.flush()
             root.flush()
-            if keep:  # the metadata of a version that stays is not in the trash
-                _forget(trash, _META, [v.version for v, _ in failed])
+            # the metadata of a version that stays is not in the trash
+            problems = _forget(trash, _META, [v.version for v, _ in failed]) if keep else []
         in_place = [] if keep else [version for version, error in failed if isinstance(error, UnsupportedError)]
         removal = _remove_in_place(root, in_place)
         failed = [(v, e) for v, e in failed if v not in in_place] + list(removal.failed)
         deleted = (*moved, *removal.deleted)
         # Another version may have the same number, spelled otherwise; they share their metadata.
-        _forget(root, META_DIR, [v.version for v in deleted if _is_absent(root, v.version)])
-        problems = [] if keep and moved else _drop(root, entry)
+        problems += _forget(root, META_DIR, [v.version for v in deleted if _is_absent(root, v.version)])
+        problems += [] if keep and moved else _drop(root, entry)
         left = _left_of(root, entry)
         remove_empty_state(root)
     freed = 0 if keep else sum(v.own_bytes for v in moved if os.path.basename(v.path) not in left)
@@ -204,14 +204,19 @@ def _copy_metadata(root: Directory, trash: Directory, numbers: Iterable[int]) ->
             target.flush()
 
 
-def _forget(directory: Directory, folder: str, numbers: Iterable[int]) -> None:
-    """Remove the metadata of versions in a folder of a directory."""
-    meta = directory.find(folder)
-    if meta is not None:
-        with meta:
-            for name in (name for number in numbers for name in _metadata_names(number)):
-                if meta.is_file(name):
-                    meta.unlink(name)
+def _forget(directory: Directory, folder: str, numbers: Iterable[int]) -> list[EdlCkptError]:
+    """Remove the metadata of versions in a folder of a directory; return why some could not be removed."""
+    problems: list[EdlCkptError] = []
+    try:
+        meta = directory.find(folder)
+        if meta is not None:
+            with meta:
+                for name in (name for number in numbers for name in _metadata_names(number)):
+                    if meta.is_file(name):
+                        meta.unlink(name)
+    except EdlCkptError as error:  # the versions are gone: the next prune forgets the rest
+        problems.append(error)
+    return problems
 
 
 def _metadata_names(number: int) -> tuple[str, str]:
@@ -398,25 +403,31 @@ def damaged_records(top: Directory) -> Iterator[tuple[str, str]]:
                 yield name, fault
 
 
-def forget_gone(location: Location, present: Iterable[int]) -> None:
+def forget_gone(location: Location, present: Iterable[int]) -> list[EdlCkptError]:
     """Remove the metadata of gone versions: a restarted job may use their numbers. The caller holds the lock.
+
+    Returns why some could not be removed, which the next prune tries again.
 
     `present` are the numbers in a listing. On a local disk each name of another number is looked up as well, and only
     what has no name is gone. Storage whose listings may lack something keeps all metadata.
     """
     store = open_store(location)
     if not store.properties.whole_listings:
-        return
+        return []
     listed = set(present)
-    owners = {name: metadata_owner(name) for name in store.names(META_DIR)}
-    gone = {name: number for name, number in owners.items() if number is not None and number not in listed}
-    if gone and isinstance(store, LocalStore):
-        with Directory.open(store.root) as root:
-            _forget(root, META_DIR, {number for number in gone.values() if _is_absent(root, number)})
-            remove_empty_state(root)
-        return
-    for name in gone:
-        store.remove(f"{META_DIR}/{name}")
+    try:
+        owners = {name: metadata_owner(name) for name in store.names(META_DIR)}
+        gone = {name: number for name, number in owners.items() if number is not None and number not in listed}
+        if gone and isinstance(store, LocalStore):
+            with Directory.open(store.root) as root:
+                problems = _forget(root, META_DIR, {n for n in gone.values() if _is_absent(root, n)})
+                remove_empty_state(root)
+            return problems
+        for name in gone:
+            store.remove(f"{META_DIR}/{name}")
+    except EdlCkptError as error:
+        return [error]
+    return []
 
 
 def _doomed(name: str) -> str:

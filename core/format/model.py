@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice, pairwise
 from typing import Final
 
+from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.names import Layout, scan_crashes
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.location import Location
@@ -75,6 +76,8 @@ class Version:
     """Why the version is unreadable, if that is known; None in every other state."""
     linked: bool = False
     """True when its path is a symbolic link: deleting the version removes the link, and frees nothing."""
+    unread: bool = False
+    """True when its metadata or its seal is there and cannot be read now: what is known of it may lack something."""
     seal_fault: str = ""
     """Why its seal does not match these files; '' when it does, or when there is no seal."""
 
@@ -151,6 +154,13 @@ class Listing:
     """Warnings about what cannot be read: versions, and files of our own."""
     interrupted_copies: tuple[int, ...] = ()
     """The versions of which an interrupted copy waits here; the same copy resumes it."""
+    modes_fault: EdlCkptError | None = field(default=None, compare=False)
+    """Why the modes cannot be read, None when they can."""
+
+    @property
+    def unread(self) -> bool:
+        """Return True when something that is there cannot be read now, so that the listing may lack something."""
+        return self.modes_fault is not None or any(version.fault or version.unread for version in self.versions)
 
     @property
     def scan_crashes(self) -> list[str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NoReturn
 
-from edl_ckpt.core.errors import EdlCkptError, UnavailableError, UsageError
+from edl_ckpt.core.errors import CorruptError, EdlCkptError, UnavailableError, UnsupportedError, UsageError
 from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.state.document import MAX_BYTES, MAX_SUMS_BYTES, parse_document
 from edl_ckpt.core.state.paths import JOURNAL, LOCATION_FILE, META_DIR
@@ -40,6 +40,8 @@ class VersionMetadata:
     tags: tuple[str, ...] = ()
     note: str = ""
     fault: str = ""
+    unread: bool = False
+    """True when the file is not damaged: it is there, and cannot be read now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class LocationMetadata:
     problems: tuple[str, ...] = ()
     sealed: frozenset[int] = frozenset()
     """The versions that have a seal (`seal.py`)."""
+    fault: EdlCkptError | None = None
+    """Why the modes and the policy cannot be read, None when they can."""
 
 
 def read_metadata(store: Store, names: Iterable[str] | None = None) -> LocationMetadata:
@@ -63,6 +67,7 @@ def read_metadata(store: Store, names: Iterable[str] | None = None) -> LocationM
     modes: Mapping[str, str] = {}
     policy: Mapping[str, Any] | None = None
     problems: list[str] = []
+    fault: EdlCkptError | None = None
     present = sorted(store.names(META_DIR) if names is None else names)
     wanted = [name for name in present if name == LOCATION_FILE or _VERSION_FILE.fullmatch(name)]
     for name, read in zip(wanted, read_documents(store, wanted), strict=True):
@@ -78,9 +83,16 @@ def read_metadata(store: Store, names: Iterable[str] | None = None) -> LocationM
         except EdlCkptError as error:
             problems.append(f"{store.location}/{META_DIR}/{name}: {error.message}")
             if match:
-                versions[int(match[1])] = VersionMetadata(fault=error.message)
+                versions[int(match[1])] = VersionMetadata(fault=error.message, unread=is_unread(error))
+            else:
+                fault = error
     sealed = frozenset(int(match[1]) for match in map(_SEAL_FILE.fullmatch, present) if match)
-    return LocationMetadata(versions, modes, policy, tuple(problems), sealed)
+    return LocationMetadata(versions, modes, policy, tuple(problems), sealed, fault)
+
+
+def is_unread(error: EdlCkptError) -> bool:
+    """Say whether an error is one of reading a file, and not of what the file contains."""
+    return not isinstance(error, UsageError | CorruptError | UnsupportedError)
 
 
 def read_documents(store: Store, names: Sequence[str]) -> Iterator[Callable[[], dict[str, Any] | None]]:

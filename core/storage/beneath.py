@@ -73,7 +73,7 @@ class Directory:
         """Close the directory; nothing happens when it is closed."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
-            os.close(fd)
+            close_read(fd)
 
     def __enter__(self) -> Self:
         return self
@@ -222,7 +222,7 @@ class Directory:
             try:
                 return _read_whole(fd, path, limit)
             finally:
-                os.close(fd)
+                close_read(fd)
 
     def create(self, name: str, size_bytes: int) -> PreallocatedFile:
         """Begin a new file of known size."""
@@ -299,6 +299,12 @@ class Directory:
         _remove(self.fd, _single(name), self.join(name), note)
 
 
+def close_read(fd: int) -> None:
+    """Close what was only read; an error in that loses nothing."""
+    with suppress(OSError):
+        os.close(fd)
+
+
 def kind_of(mode: int) -> str:
     """Return what a mode stands for, in words."""
     kinds = ((stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a directory"), (stat.S_ISREG, "a file"))
@@ -342,7 +348,7 @@ def _remove(parent: int, name: str, path: str, note: Note) -> None:
         while _empty(fd, fd, path, note, 0):
             pass
     finally:
-        os.close(fd)
+        close_read(fd)
     _try(os.rmdir, parent, name, path, note)
 
 
@@ -374,7 +380,7 @@ def _empty(fd: int, top: int, path: str, note: Note, depth: int) -> bool:
         try:
             moved = _empty(child, top, inside, note, depth + 1) or moved
         finally:
-            os.close(child)
+            close_read(child)
         _try(os.rmdir, fd, name, inside, note)
     return moved
 

@@ -67,11 +67,13 @@ class LocalReader:
         """Close the file."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
-            os.close(fd)
+            with suppress(OSError):  # nothing was written, so nothing is lost
+                os.close(fd)
 
     def check_unchanged(self) -> None:
         """Raise LockedError when the file's size or time is not what it was when it was opened."""
-        now = os.fstat(self._fd)
+        with storage_errors(self.path):
+            now = os.fstat(self._fd)
         if (now.st_size, now.st_mtime_ns) != (self._stat.st_size, self._stat.st_mtime_ns):
             raise LockedError(
                 "the file changed while it was being read; another process is writing it",

@@ -135,7 +135,7 @@ def _execute(plan: PrunePlan, now: float, *, trash: bool, reporter: Reporter) ->
         doomed = [by_path[e.path] for e in plan.deletions if e.location == location and e.path in by_path]
         problems += sweep(open_store(location))
         removal = delete_versions(location, doomed, keep=trash)
-        forget_gone(location, {v.version for v in versions} - {v.version for v in removal.deleted})
+        problems += forget_gone(location, {v.version for v in versions} - {v.version for v in removal.deleted})
         deleted += removal.deleted
         failed += ((version.ref, error) for version, error in removal.failed)
         problems += removal.problems

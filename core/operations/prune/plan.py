@@ -67,16 +67,13 @@ class PrunePlan:
     warnings: tuple[str, ...] = ()
     purge_older_than_seconds: float | None = None
     """Also empty the trash of versions that have been there for longer; None leaves the trash alone."""
+    unread: bool = False
+    """True when something that is there could not be read: a version, metadata, a seal. None of it is deleted."""
 
     @property
     def deletions(self) -> tuple[PruneEntry, ...]:
         """Return the versions to delete."""
         return tuple(e for e in self.entries if e.action is Action.DELETE)
-
-    @property
-    def unreadable(self) -> tuple[PruneEntry, ...]:
-        """Return the versions that cannot be looked at now; none of them is deleted."""
-        return tuple(e for e in self.entries if e.state == State.UNREADABLE)
 
     @property
     def deleted_bytes(self) -> int:
@@ -120,16 +117,21 @@ def plan_prune(
     listings = [list_versions(place, grace_seconds=guards.grace_seconds, now=moment) for place in places]
     versions = [v for listing in listings for v in listing.versions]
     unreadable = {} if guards.everything else find_unreadable(versions)
-    plan = judge_versions(
-        versions, policy.settle(_common_modes(listings)), guards=guards, unreadable=unreadable, now=moment
-    )
-    return replace(plan, locations=places, purge_older_than_seconds=purge_older_than_seconds)
+    modes = _common_modes(listings, needed=policy.needs_modes)
+    plan = judge_versions(versions, policy.settle(modes), guards=guards, unreadable=unreadable, now=moment)
+    unread = any(listing.unread for listing in listings)
+    return replace(plan, locations=places, purge_older_than_seconds=purge_older_than_seconds, unread=unread)
 
 
-def _common_modes(listings: Sequence[Listing]) -> dict[str, str]:
-    """Return the mode of each metric; UsageError when two locations declare different ones."""
+def _common_modes(listings: Sequence[Listing], *, needed: bool) -> dict[str, str]:
+    """Return the mode of each metric; UsageError when two locations declare different ones.
+
+    Modes that are needed and cannot be read are an error: the mode that a name suggests could delete the best version.
+    """
     modes: dict[str, str] = {}
     for listing in listings:
+        if needed and listing.modes_fault is not None:
+            raise listing.modes_fault
         for metric, mode in listing.modes.items():
             if modes.setdefault(metric, mode) != mode:
                 raise UsageError(

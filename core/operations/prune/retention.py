@@ -167,6 +167,11 @@ class Policy:
         """Return True for a policy without a rule; it is a mistake, not a wish to delete everything."""
         return not self.rules and self.max_size_bytes is None
 
+    @property
+    def needs_modes(self) -> bool:
+        """Return True when a rule goes by a metric whose better end the rule does not say."""
+        return any(isinstance(rule, Best | ExperimentBest) and rule.mode is None for rule in self.rules)
+
     def settle(self, modes: Mapping[str, str]) -> Policy:
         """Return the policy with the mode of each metric filled in: the declared mode, or that of a common metric.
 

@@ -13,8 +13,11 @@ from edl_ckpt.core.storage import Location, LocationLike, open_store
 
 
 def read_policy(location: LocationLike) -> Policy:
-    """Return the policy that is stored with a location, an empty one when there is none."""
-    document = read_metadata(open_store(location)).policy
+    """Return the policy that is stored with a location, an empty one when there is none; the error of reading it."""
+    metadata = read_metadata(open_store(location))
+    if metadata.fault is not None:
+        raise metadata.fault
+    document = metadata.policy
     return Policy() if document is None else Policy.from_json(document)
 
 
