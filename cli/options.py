@@ -37,7 +37,7 @@ class CommandLineOnly:
 
 
 _REF_HELP = (
-    "LOCATION, @VERSION or both; a version is a number, latest, a tag or best:METRIC. "
+    "LOCATION, @VERSION or both; a version is a number, latest, a tag or best:METRIC. Or a single checkpoint FILE. "
     "Default: the newest complete version in $EDL_CKPT_DIR or the current directory."
 )
 _LOCATION_HELP = "A checkpoint_dir, on disk or at a URL. Default: $EDL_CKPT_DIR or the current directory."
@@ -177,13 +177,18 @@ def warn_of_seal(out: Output, version: Version) -> None:
 def resolve_ref(ref: str | None, out: Output, *, to_change: bool = False) -> Version:
     """Return the version that a reference on the command line names, by default the newest complete one.
 
-    With `to_change`, the work of a killed command in the location is finished or undone first.
+    With `to_change`, the work of a killed command in the location is finished or undone first, and a checkpoint in a
+    file by itself is refused.
     """
-    from edl_ckpt.core.checkpoint.catalog import resolve
+    from edl_ckpt.core.checkpoint.catalog import check_in_location, named_file, resolve
 
     parsed = parsed_ref(ref, out)
     if to_change:
         from edl_ckpt.core.commit.recovery import settle_first
+
+        alone = named_file(parsed)
+        if alone is not None:
+            check_in_location(alone)
 
         settle_first(parsed.location, reporter=out.reporter())
     return resolve(parsed, reporter=out.reporter())
@@ -212,8 +217,9 @@ def asked_layout(out: Output, layout: str | None, target: Location | None) -> st
 
 
 def looks_like_ref(word: str) -> bool:
-    """Return True for a reference among other arguments: a word with a version, a URL, or an existing directory."""
-    return "@" in word or "://" in word or os.path.isdir(word)
+    """Return True for a reference among other arguments: a version, a URL, a directory, or the file of a checkpoint."""
+    is_file = word.endswith((".ckpt", ".chkpt")) and os.path.exists(word)
+    return "@" in word or "://" in word or is_file or os.path.isdir(word)
 
 
 class Locking(TypedDict):

@@ -47,7 +47,7 @@ def import_command(
         raise UsageError(f"{target!r}: expected LOCATION@VERSION, where VERSION is a number")
     wait, reporter = parse_duration(lock_wait), out.reporter()
     layout = asked_layout(out, layout, ref.location)
-    checkpoint = as_checkpoint(place, ref.version)
+    checkpoint = as_checkpoint(place)
     if checkpoint is None:
         name_map = read_map(names) if names else None
         result = import_arrays(

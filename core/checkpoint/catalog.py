@@ -14,7 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from edl_ckpt.core.errors import EdlCkptError, IncompleteError, NotFoundError, UnavailableError, UsageError
+from edl_ckpt.core.errors import (
+    EdlCkptError,
+    IncompleteError,
+    NotFoundError,
+    RefusedError,
+    UnavailableError,
+    UsageError,
+)
 from edl_ckpt.core.format import names
 from edl_ckpt.core.format.model import CheckpointRef, ForeignEntry, Listing, ShardFile, State, Version
 from edl_ckpt.core.format.names import SINGLE_FILE, Layout
@@ -32,7 +39,7 @@ from edl_ckpt.core.state.owner import is_abandoned, is_presumed_dead
 from edl_ckpt.core.state.paths import JOURNAL, LOCK_FILE, META_DIR, STAGE_DIR, STATE_DIR, is_resumable
 from edl_ckpt.core.state.seal import differing_sizes, read_seal
 from edl_ckpt.core.storage import Location, LocationLike, open_store
-from edl_ckpt.core.storage.faults import Fault, storage_errors
+from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.interface import Entry, Store
 
 GRACE_SECONDS: Final = 600.0
@@ -53,6 +60,7 @@ def list_versions(
     and one small read per version that has metadata.
     """
     where = Location.of(location)
+    check_is_no_file(where)
     store = open_store(where)
     fresh_after = (time.time() if now is None else now) - grace_seconds
     entries = store.entries(_is_of_interest)
@@ -199,15 +207,6 @@ def _single(location: Location, version: int, entry: Entry) -> Version:
     )
 
 
-def bare_shard(path: str, number: int) -> Version:
-    """Return the file of one shard outside of a checkpoint_dir, as `export` writes it, as a version of this number."""
-    with storage_errors(path):
-        info = os.stat(path)
-    shard = ShardFile(0, 1, path, info.st_size, info.st_mtime)
-    location = Location(os.path.dirname(path) or ".")
-    return Version(location, number, path, names.ELASTICDL, State.COMPLETE, 1, (shard,))
-
-
 def _sharded(
     location: Location, parsed: tuple[str, int], directory: Entry, content: Iterable[Entry], fresh_after: float
 ) -> Version:
@@ -301,9 +300,13 @@ def resolve(
 ) -> Version:
     """Return the version a reference names; 'latest' is the newest complete one.
 
-    Raises NotFoundError, whose hint names the versions there, IncompleteError for 'latest' when no version is complete,
-    and UsageError when several versions match.
+    A checkpoint in a file of any name is a version by itself (`files.py`). Raises NotFoundError, whose hint names the
+    versions there, IncompleteError for 'latest' when no version is complete, and UsageError when several versions
+    match.
     """
+    alone = named_file(ref)
+    if alone is not None:
+        return alone
     split = split_version_dir(ref.location)
     if split and ref.version == "latest":
         ref = CheckpointRef(*split)
@@ -312,6 +315,49 @@ def resolve(
         if version.fault and version.version != ref.version:
             reporter.warn(f"{version.ref}: {version.why_unreadable}")
     return pick(listing, ref.version)
+
+
+def named_file(ref: CheckpointRef) -> Version | None:
+    """Return the checkpoint in the file that a reference names; None when it names a location or one of its versions.
+
+    At a URL, where it takes a request to know, only names with the ending of a checkpoint count as files. Raises
+    UsageError for a version in a file, which has only one, and the errors of `file_version`.
+    """
+    place, path = ref.location, ref.location.local_path
+    whole = f"{place}@{ref.version}"
+    if path is not None and ref.version != "latest" and not os.path.lexists(path) and os.path.isfile(whole):
+        place, path, ref = Location(whole), whole, CheckpointRef(Location(whole), "latest")  # an '@' in its name
+    name = place.split()[1]
+    if names.parse_single_file(name) is not None:
+        return None  # a version of the location that it lies in
+    if not name.endswith((".ckpt", ".chkpt")) if path is None else os.path.isdir(path) or not os.path.lexists(path):
+        return None
+    from edl_ckpt.core.checkpoint.files import file_version
+
+    if ref.version != "latest":
+        raise UsageError(f"a file has one version, so '@{ref.version}' cannot follow it", path=place.url)
+    return file_version(place)
+
+
+def check_is_no_file(location: Location) -> None:
+    """Raise NotFoundError for a file where a location is needed; a URL costs a request, and is not looked at."""
+    path = location.local_path
+    if path is not None and os.path.isfile(path):
+        raise NotFoundError(
+            "a file, and not the directory of a location",
+            path=path,
+            hint=f"if it is a checkpoint, make a version of it: edl-ckpt import {path} LOCATION@VERSION --ps N",
+        )
+
+
+def check_in_location(version: Version) -> None:
+    """Raise RefusedError for a checkpoint in a file by itself, which has no location that could be changed."""
+    if version.layout == names.FREE_FILE:
+        raise RefusedError(
+            "a file by itself is in no location: it has no metrics, tags, note or seal, and is never replaced",
+            path=version.path,
+            hint=f"make a version of it: edl-ckpt import {version.path} LOCATION@{version.version} --ps N",
+        )
 
 
 def pick(listing: Listing, wanted: int | str) -> Version:

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from edl_ckpt.core.checkpoint.catalog import check_is_no_file
 from edl_ckpt.core.commit.interface import LockedLocation
 from edl_ckpt.core.commit.journal import Journal, discarded_copy, parse_journal
 from edl_ckpt.core.commit.local import read_journal, settle_stage
@@ -161,6 +162,7 @@ def _is_location(store: LocalStore | ObjectStore) -> bool:
     State in another directory would make ElasticDL's scan of it fail.
     """
     if isinstance(store, LocalStore):
+        check_is_no_file(store.location)
         with storage_errors(store.root):
             names = os.listdir(store.root)
     else:

@@ -8,6 +8,7 @@ from typing import Final
 
 from edl_ckpt.core.format.initializers import KERAS_INITIALIZERS
 from edl_ckpt.core.format.model import DType, Problem, ShardIndex, TableEntry, TableInfo, Version
+from edl_ckpt.core.format.names import FREE_FILE, SINGLE_FILE
 
 WARNINGS: Final = frozenset(
     {
@@ -78,7 +79,8 @@ def _versions(version: Version, shards: Sequence[ShardIndex]) -> list[tuple[Shar
         ]
     if first.version != version.version:
         have = "the shard has" if len(shards) == 1 else "all shards have"
-        message = f"{have} version {first.version}, the directory name has version {version.version}"
+        name = "file" if version.layout in {SINGLE_FILE, FREE_FILE} else "directory"
+        message = f"{have} version {first.version}, the {name} name has version {version.version}"
         return [(first, Problem("directory-version-mismatch", "version", 0, message))]
     return []
 

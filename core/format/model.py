@@ -14,7 +14,7 @@ from itertools import chain, islice, pairwise
 from typing import Final
 
 from edl_ckpt.core.errors import EdlCkptError
-from edl_ckpt.core.format.names import Layout, scan_crashes
+from edl_ckpt.core.format.names import FREE_FILE, Layout, scan_crashes
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.location import Location
 
@@ -83,8 +83,8 @@ class Version:
 
     @property
     def ref(self) -> str:
-        """Return the reference that names this version on the command line."""
-        return f"{self.location}@{self.version}"
+        """Return the reference that names this version on the command line; the path of a file by itself."""
+        return self.path if self.layout == FREE_FILE else f"{self.location}@{self.version}"
 
     @property
     def why_unreadable(self) -> str:

@@ -45,11 +45,14 @@ MODEL_V = Layout("model_v", "model_v", ".chkpt")
 """The design document spells directories like this too, where it describes the removal of versions."""
 SINGLE_FILE = Layout("single-file", "", ".chkpt")
 """Before sharding: `{checkpoint_dir}/model_v{version}.chkpt`. Read, never written."""
+FREE_FILE = Layout("file", "", "")
+"""A checkpoint in one file under any name, which belongs to no location. Read, never written."""
 WRITABLE = {layout.name: layout for layout in (DESIGN, ELASTICDL)}
 _NUMBER = r"(0|[1-9][0-9]{0,17})"
 _VERSION_DIR = re.compile(rf"(version[-_]|model_v){_NUMBER}", re.ASCII)
 _SHARD_FILE = re.compile(rf"variables-{_NUMBER}-of-{_NUMBER}(\.ckpt|\.chkpt)", re.ASCII)
 _SINGLE_FILE = re.compile(rf"model_v{_NUMBER}\.chkpt", re.ASCII)
+_NUMBER_IN_NAME = re.compile(rf".*[_-]v{_NUMBER}(\.[a-z]+)?", re.ASCII | re.DOTALL)
 
 
 def parse_version_dir(name: str) -> tuple[str, int] | None:
@@ -81,6 +84,16 @@ def parse_single_file(name: str) -> int | None:
     33
     """
     match = _SINGLE_FILE.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def number_in_name(name: str) -> int | None:
+    """Return the version at the end of the name of a file, as people name single-file checkpoints; None for others.
+
+    >>> number_in_name("mnist_functional_api_model_v110.chkpt"), number_in_name("model.chkpt")
+    (110, None)
+    """
+    match = _NUMBER_IN_NAME.fullmatch(name)
     return int(match[1]) if match else None
 
 

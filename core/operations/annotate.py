@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from edl_ckpt.core.checkpoint.catalog import list_versions
+from edl_ckpt.core.checkpoint.catalog import check_in_location, list_versions
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.model import Version
@@ -33,6 +33,7 @@ def set_metrics(
     declares the better end of these metrics for the location. Raises LockedError when the lock is not free in time.
     """
     modes = {} if mode is None else dict.fromkeys(metrics, check_mode(mode))
+    check_in_location(version)
     with location_lock(version.location, "metrics set", wait_seconds=wait_seconds, reporter=reporter):
         annotate.write_metrics(version, metrics, steps=steps)
         if modes:
@@ -47,6 +48,7 @@ def remove_metrics(
     reporter: Reporter = SILENT,
 ) -> None:
     """Remove metrics of a version; NotFoundError when it has none of such a name."""
+    check_in_location(version)
     with location_lock(version.location, "metrics remove", wait_seconds=wait_seconds, reporter=reporter):
         annotate.erase_metrics(version, names)
 
@@ -77,6 +79,7 @@ def add_tag(
     A tag names one version, so the others lose it. With `also` they keep it, and a reference cannot use the tag. Raises
     EdlCkptError, after all that can be done, when the metadata of another version cannot be read: it may have the tag.
     """
+    check_in_location(version)
     with location_lock(version.location, "tag add", wait_seconds=wait_seconds, reporter=reporter):
         annotate.write_tag(version, tag)
         versions = () if also else list_versions(version.location).versions
@@ -97,6 +100,7 @@ def remove_tag(
     version: Version, tag: str, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = SILENT
 ) -> None:
     """Remove a tag from a version; NotFoundError when the version does not have it."""
+    check_in_location(version)
     with location_lock(version.location, "tag remove", wait_seconds=wait_seconds, reporter=reporter):
         annotate.erase_tag(version, tag)
 
@@ -105,5 +109,6 @@ def set_note(
     version: Version, text: str, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = SILENT
 ) -> None:
     """Write a version's note; it replaces an older one, and '' removes it."""
+    check_in_location(version)
     with location_lock(version.location, "note", wait_seconds=wait_seconds, reporter=reporter):
         annotate.write_note(version, text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
+from edl_ckpt.core.checkpoint.catalog import check_is_no_file
 from edl_ckpt.core.errors import LockedError, RefusedError
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.holder import Holder
@@ -28,6 +29,7 @@ def unlock(
     RefusedError when `confirm` returns False.
     """
     where = Location.of(location)
+    check_is_no_file(where)
     store = open_store(where)
     if isinstance(store, LocalStore):
         with storage_errors(store.root):

@@ -12,6 +12,7 @@ from typing import Any
 
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError
 from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.format.names import FREE_FILE
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.metadata import (
     LOCATION_SCHEMA,
@@ -153,8 +154,10 @@ def copy_metadata(source: Version, target: Location, *, reporter: Reporter = SIL
 
     Metrics and tags that the copy has under other names stay. A tag names one version: another version of the target
     loses a tag that comes with the copy, with a warning, unless both have it in the source. The caller holds the
-    target's lock.
+    target's lock. A file by itself has no metadata.
     """
+    if source.layout == FREE_FILE:
+        return
     document = read_document(open_store(source.location), version_file(source.version)) or {}
     if not document:
         return

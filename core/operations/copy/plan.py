@@ -15,7 +15,7 @@ from edl_ckpt.core.checkpoint.catalog import list_versions
 from edl_ckpt.core.commit.journal import has_interrupted_copy
 from edl_ckpt.core.errors import NotFoundError, UsageError
 from edl_ckpt.core.format.model import Listing, State, Version
-from edl_ckpt.core.format.names import SINGLE_FILE, Layout, layouts_among
+from edl_ckpt.core.format.names import FREE_FILE, SINGLE_FILE, Layout, layouts_among
 from edl_ckpt.core.state.seal import base_name, read_seal
 from edl_ckpt.core.storage import Location, LocationLike, Store, open_store
 
@@ -107,7 +107,7 @@ def _entry(
     to = f"{target}@{version.version}"
     if version.fault:
         return CopyEntry(version, to, refused=True, why=version.why_unreadable)
-    if version.layout is SINGLE_FILE:
+    if version.layout in {SINGLE_FILE, FREE_FILE}:
         why, instead = "one file without shards cannot be copied", _instead(version, target)
         return CopyEntry(version, to, refused=True, why=why, hint=instead)
     if not existing:

@@ -44,6 +44,8 @@ _MAX_HEADER_BYTES: Final = 100_000_000
 """As the safetensors library has it."""
 _NPY_HEAD_BYTES: Final = 1 << 16
 _FETCH_BYTES: Final = 8 << 20
+ARRAY_ENDINGS: Final = (".safetensors", ".npz", ".npy", ".pt", ".pth", ".parquet", ".json")
+"""The endings of files that contain arrays, so no checkpoint."""
 _INPUT: Final = re.compile(r"\.(npy|json|safetensors|parquet|index|data-[0-9].*)$|^checkpoint$")
 """Names of files in a directory that some format reads, and of those that belong to a TensorFlow checkpoint."""
 
@@ -118,8 +120,8 @@ class ArraySource:
             with storage_errors(self.path):
                 os.stat(self.path)
             raise UnsupportedError(
-                "unknown kind of file; expected .safetensors, .npz, .pt, a directory of .npy or Parquet files, or a"
-                " TensorFlow checkpoint",
+                "unknown kind of file; expected .safetensors, .npz, .pt, a directory of .npy or Parquet files, a"
+                " TensorFlow checkpoint, or a checkpoint of ElasticDL",
                 path=self.path,
             )
         if not self.arrays:

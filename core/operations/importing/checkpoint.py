@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import fields
 
-from edl_ckpt.core.checkpoint.catalog import bare_shard, list_versions, parse_ref, resolve, split_version_dir
+from edl_ckpt.core.checkpoint.catalog import list_versions, named_file, parse_ref, resolve, split_version_dir
+from edl_ckpt.core.errors import CorruptError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import DESIGN, parse_version_dir
+from edl_ckpt.core.operations.importing.arrays import ARRAY_ENDINGS
 from edl_ckpt.core.operations.importing.execute import ImportResult
 from edl_ckpt.core.operations.reshard.execute import execute_reshard
 from edl_ckpt.core.operations.reshard.prepare import prepare_reshard
@@ -17,18 +19,23 @@ from edl_ckpt.core.storage import LocationLike, open_store
 from edl_ckpt.core.storage.location import Location
 
 
-def as_checkpoint(source: LocationLike, number: int) -> Version | None:
-    """Return a source as a version: a reference, a checkpoint_dir or one shard's file; None for files of other tools.
-
-    A shard's file alone does not tell the number of its version: it gets `number`.
-    """
+def as_checkpoint(source: LocationLike) -> Version | None:
+    """Return a source as a version: a reference, a checkpoint_dir or one file; None for files of other tools."""
     place = Location.of(source)
-    path, in_version_dir = place.local_path, split_version_dir(place) is not None
-    is_shard = path is not None and path.endswith((".ckpt", ".chkpt")) and os.path.isfile(path)
-    if path is not None and is_shard and not in_version_dir:
-        return bare_shard(path, number)
-    if "@" in place.url or in_version_dir or _is_checkpoint_dir(place):
-        return resolve(parse_ref(place.url, options=place.options))
+    path, ending = place.local_path, place.url.lower()
+    if ending.endswith(ARRAY_ENDINGS) and (path is None or os.path.isfile(path)):
+        return None
+    ref = parse_ref(place.url, options=place.options)
+    try:
+        alone = named_file(ref)
+    except CorruptError:
+        if ending.endswith((".ckpt", ".chkpt")):
+            raise
+        return None  # perhaps arrays in a format that this module does not know
+    if alone is not None:
+        return alone
+    if "@" in place.url or split_version_dir(place) is not None or _is_checkpoint_dir(place):
+        return resolve(ref)
     return None
 
 

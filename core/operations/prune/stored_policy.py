@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edl_ckpt.core.checkpoint.catalog import list_versions
+from edl_ckpt.core.checkpoint.catalog import check_is_no_file, list_versions
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.operations.prune.retention import Policy
 from edl_ckpt.core.progress import SILENT, Reporter
@@ -14,7 +14,9 @@ from edl_ckpt.core.storage import Location, LocationLike, open_store
 
 def read_policy(location: LocationLike) -> Policy:
     """Return the policy that is stored with a location, an empty one when there is none; the error of reading it."""
-    metadata = read_metadata(open_store(location))
+    store = open_store(location)
+    check_is_no_file(store.location)
+    metadata = read_metadata(store)
     if metadata.fault is not None:
         raise metadata.fault
     document = metadata.policy

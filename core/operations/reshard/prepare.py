@@ -8,7 +8,7 @@ from edl_ckpt.core.checkpoint.trust import check_trust
 from edl_ckpt.core.errors import RefusedError, UsageError
 from edl_ckpt.core.format.checks import check_ps_num
 from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.format.names import DESIGN, Layout, parse_version_dir, writable_layout
+from edl_ckpt.core.format.names import DESIGN, FREE_FILE, Layout, parse_version_dir, writable_layout
 from edl_ckpt.core.operations.reshard.execute import ReshardResult, execute_reshard
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan, plan_reshard
 from edl_ckpt.core.operations.reshard.settings import ReshardSettings, choose_settings, settings_for
@@ -91,7 +91,7 @@ def prepare_reshard(
             max_memory_bytes=max_memory_bytes,
         )
         survey = survey_ids(checkpoint, ps_num, workers=first.workers, piece_bytes=first.piece_bytes, reporter=reporter)
-    plan = plan_reshard(survey, target, renumber=number is not None)
+    plan = plan_reshard(survey, target, renumber=number is not None or version.layout == FREE_FILE)
     return plan, settings_for(plan, workers=workers, max_memory_bytes=max_memory_bytes)
 
 

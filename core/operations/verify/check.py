@@ -11,17 +11,17 @@ import time
 from contextlib import ExitStack
 from typing import Final
 
-from edl_ckpt.core.checkpoint.catalog import list_versions
+from edl_ckpt.core.checkpoint.catalog import list_versions, named_file
 from edl_ckpt.core.errors import LockedError, UsageError
 from edl_ckpt.core.format.consistency import blocking_problems
-from edl_ckpt.core.format.model import State, Version
+from edl_ckpt.core.format.model import CheckpointRef, State, Version
 from edl_ckpt.core.operations.verify.findings import LEVELS, Report, VerifyResult
 from edl_ckpt.core.operations.verify.headers import check_headers, check_listing, check_location, open_readable_shards
 from edl_ckpt.core.operations.verify.ids import ContentCheck
 from edl_ckpt.core.operations.verify.seals import compare_with_seal, find_seal
 from edl_ckpt.core.parallel import default_workers
 from edl_ckpt.core.progress import SILENT, Reporter
-from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.interface import RangeReader
 
 _ATTEMPTS: Final = 10
@@ -56,7 +56,8 @@ def verify_version(
             if attempt == _ATTEMPTS - 1:
                 raise
             time.sleep(_PAUSE_SECONDS)
-            present = list_versions(version.location).versions
+            alone = named_file(CheckpointRef(Location(version.path, version.location.options), "latest"))
+            present = (alone,) if alone else list_versions(version.location).versions
             version = next((v for v in present if v.path == version.path), version)
     raise AssertionError  # the loop always ends by a return or a raise
 

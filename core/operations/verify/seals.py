@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from edl_ckpt.core.checkpoint.catalog import list_versions
+from edl_ckpt.core.checkpoint.catalog import check_in_location, list_versions
 from edl_ckpt.core.checkpoint.reader import open_checkpoint
 from edl_ckpt.core.checkpoint.sealing import check_chunks, make_seal
 from edl_ckpt.core.checkpoint.trust import check_trust
@@ -18,6 +18,7 @@ from edl_ckpt.core.errors import (
     UnsupportedError,
 )
 from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.format.names import FREE_FILE
 from edl_ckpt.core.operations.verify.findings import HINTS, Report
 from edl_ckpt.core.parallel import default_workers
 from edl_ckpt.core.progress import SILENT, Reporter
@@ -43,6 +44,7 @@ def seal_version(
     changed since the version was listed, or when the lock is not free in time; CorruptError when the version has a seal
     that is damaged or does not match. `force` replaces that too, and the new seal records it.
     """
+    check_in_location(version)
     store = open_store(version.location)
     count = default_workers(remote=store.properties.round_trips) if workers is None else workers
     with (
@@ -82,6 +84,8 @@ def find_seal(version: Version, report: Report) -> Seal | None:
 
     Raises UnsupportedError for a seal that is newer than this program, and UnavailableError and AuthError.
     """
+    if version.layout == FREE_FILE:
+        return None  # the seals beside it are of others
     try:
         seal = read_seal(open_store(version.location), version.version)
     except (UnsupportedError, UnavailableError, AuthError):

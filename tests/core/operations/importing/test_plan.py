@@ -56,7 +56,7 @@ def test_a_checkpoint_is_imported(tmp_path: Path) -> None:
     source = only(tmp_path / "run")
     export_version(source, str(tmp_path / "one.ckpt"))
     for number, place in enumerate(("run", "run@3", "run/version-3", "one.ckpt"), start=10):
-        version = as_checkpoint(str(tmp_path / place), number)
+        version = as_checkpoint(str(tmp_path / place))
         assert version is not None
         done = import_checkpoint(version, str(tmp_path / f"new-{number}"), number, 3)
         assert isinstance(done, ImportResult)
@@ -75,9 +75,9 @@ def test_files_of_other_tools_are_no_checkpoint(tmp_path: Path) -> None:
     np.savez(tmp_path / "m.npz", a=np.arange(3))
     (tmp_path / "empty").mkdir()
     for place in ("m.npz", "empty", "none", "none.ckpt"):
-        assert as_checkpoint(str(tmp_path / place), 1) is None
+        assert as_checkpoint(str(tmp_path / place)) is None
     with pytest.raises(NotFoundError):
-        as_checkpoint(str(tmp_path / "run@4"), 1)
+        as_checkpoint(str(tmp_path / "run@4"))
 
 
 def test_the_target_is_locked(tmp_path: Path) -> None:
