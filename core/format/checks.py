@@ -88,6 +88,7 @@ def dtype_named(name: str, dtype: str, *, path: str | None = None) -> DType:
 def repeated_ids(ids: bulk.I64) -> bulk.I64:
     """Return the ids that occur again, ascending, once for each time; `ids` is sorted in place.
 
+    >>> import numpy as np
     >>> repeated_ids(np.array([7, 1, 7, 7])).tolist()
     [7, 7]
     """
