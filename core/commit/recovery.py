@@ -22,11 +22,13 @@ from edl_ckpt.core.commit.journal import Journal, discarded_copy, parse_journal
 from edl_ckpt.core.commit.local import read_journal, settle_stage
 from edl_ckpt.core.commit.remote import settle_remote
 from edl_ckpt.core.commit.staging import remove_empty, remove_stage
+from edl_ckpt.core.commit.strays import sweep_strays
 from edl_ckpt.core.commit.trash import RECORD, damaged_records, sweep
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.format.names import parse_shard_file, parse_single_file, parse_version_dir
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.aside import make_way, set_aside
+from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, holding, open_lock
 from edl_ckpt.core.state.owner import (
     OWNER_FILE,
@@ -152,6 +154,7 @@ def recover(
     with holding(lock, where, wait_seconds=wait_seconds):
         settled = _settle(store, exclusive=lock.is_exclusive, drop_copies=drop_copies)
         if not isinstance(store, LocalStore):
+            settled.done += sweep_strays(store) if lock.is_exclusive else []
             settled.done += _abort_old_uploads(store)
     return Recovery(where, tuple(settled.done), tuple(settled.kept), tuple(settled.left))
 
@@ -377,6 +380,7 @@ def _abort_old_uploads(store: ObjectStore) -> list[str]:
         folder, _, name = upload.relative.partition("/")
         ours = parse_version_dir(folder) is not None and parse_shard_file(name) is not None
         if ours and upload.age_seconds > OLD_UPLOAD_SECONDS:
+            prove_lock(store.location)
             store.abort_upload(upload.relative, upload.upload_id)
             done.append(f"aborted an abandoned upload of {upload.relative}")
     return done

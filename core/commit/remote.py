@@ -14,6 +14,7 @@ always more, so it never takes the mixture for a complete version.
 from __future__ import annotations
 
 import json
+import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -36,6 +37,7 @@ from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import Layout
 from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.parallel import run_parallel
+from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.owner import describe, format_owner, is_me, is_presumed_dead
 from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, resumable_stage, seal_file
 from edl_ckpt.core.state.seal import base_name, seal_bytes
@@ -47,6 +49,8 @@ OUTPUT_MEMORY_BYTES: Final = 512 << 20
 """What open parts may take together by default; with more, a version is spooled to the local disk."""
 UPLOAD_BYTES: Final = 8 << 20
 """How many bytes of a local file are read and uploaded at a time."""
+NOTED_BYTES: Final = 5 << 20
+"""A shard of a copy that has so many bytes is noted in the journal as soon as it is uploaded."""
 _COMPLETIONS: Final = 16
 """How many objects are begun, completed or dropped at a time."""
 
@@ -93,6 +97,8 @@ class RemoteOutput:
         self._spooled: dict[int, _SpooledObject] = {}
         self._resumed: dict[int, Note] = {}
         self._journal: Journal | None = None
+        self._is_listed = False
+        """True when the journal on the storage lists our uploads, so that others can settle them."""
         self._decided = False
         self._lock = threading.Lock()
 
@@ -115,6 +121,7 @@ class RemoteOutput:
                 hint="try: --output LOCATION",
             )
         wanted = dict(zip(self._names, sizes, strict=True))
+        self._place.check()
         earlier = self._earlier_journal(wanted)
         if earlier is None and not old and self._store.names(self._directory):
             raise RefusedError("already exists; nothing was changed", path=self._store.path(self._directory))
@@ -134,9 +141,10 @@ class RemoteOutput:
             uploads={self._names[i]: item.upload_id for i, item in self._objects.items() if item.upload_id},
             write_ids=write_ids | {self._names[i]: item.write_id for i, item in self._objects.items()},
             old=tuple(old),
-            markers=tuple(marker_names(len(old), len(sizes)) if old else ()),
+            markers=tuple(marker_names(len(old), len(sizes), secrets.token_hex(4)) if old else ()),
         )
         self._write_journal()
+        self._is_listed = True
         if self._spool:
             self._spooled = {i: _SpooledObject(self._objects[i]) for i in fresh}
         return [self._sink(i) for i in range(len(sizes))]
@@ -151,6 +159,7 @@ class RemoteOutput:
 
     def _write_journal(self) -> None:
         assert self._journal is not None  # noqa: S101 - made by `create`
+        self._place.check()
         self._store.write_small(f"{self._stage}/{JOURNAL}", self._journal.to_bytes())
 
     def _earlier_journal(self, wanted: Mapping[str, int]) -> Journal | None:
@@ -202,14 +211,14 @@ class RemoteOutput:
     def finish(self, shard: int, note: Note) -> None:
         """Make sure that a shard is uploaded, and note in the journal that it is.
 
-        An object of one part is in memory until it is completed, so its note can wait until `publish`.
+        The notes of small shards can wait until `publish`: they are copied again as fast as they are noted.
         """
         item = self._objects[shard]
         item.finish()
         with self._lock:
             assert self._journal is not None  # noqa: S101 - made by `create`
             self._journal = replace(self._journal, finished={**self._journal.finished, self._names[shard]: note})
-            if item.upload_id:
+            if item.size_bytes >= NOTED_BYTES:
                 self._write_journal()
 
     def publish(self, prove: Prove) -> None:
@@ -219,9 +228,9 @@ class RemoteOutput:
             spooled.drain()
         for item in self._objects.values():
             item.finish()
-        if self._resumes and any(item.write_id and not item.upload_id for item in self._objects.values()):
-            self._write_journal()  # so that a later run knows the shards of one part when they are visible
-        self._place.check()
+        if self._resumes and any(item.size_bytes < NOTED_BYTES for item in self._objects.values()):
+            self._write_journal()  # so that a later run knows the small shards when they are visible
+        self._place.check()  # who has the lock now would have aborted our uploads: then nothing below takes effect
         if not self._replaces:
             self._store.remove(seal_file(self._number))  # of another version that once had this number
         for name in self._journal.markers:
@@ -252,6 +261,11 @@ class RemoteOutput:
         for spooled in self._spooled.values():
             spooled.close()
         if self._decided:
+            return
+        try:
+            self._place.check()
+        except EdlCkptError:  # another process has the lock, or nobody knows
+            self._leave()
             return
         kept = [] if self._resumes is None or isinstance(error, CorruptError) else self._to_keep()
         dropped = [item for i, item in self._objects.items() if i not in kept]
@@ -284,19 +298,42 @@ class RemoteOutput:
 
     def _drop(self, item: ObjectWriter) -> None:
         with suppress(EdlCkptError):
-            if item.completed:
-                self._store.remove(item.path.removeprefix(self._store.path("")))
-            else:
-                item.abort()
+            self._discard(item)
+
+    def _discard(self, item: ObjectWriter) -> None:
+        """Abort an upload, or remove the object that it became, unless another process has replaced that."""
+        relative = item.path.removeprefix(self._store.path(""))
+        if not item.completed:
+            item.abort()
+        elif not item.write_id or is_visible(self._store, relative, item.write_id):
+            self._store.remove(relative)
+
+    def _leave(self) -> None:
+        """End a run that has lost the lock: drop what is surely its own, and nothing that the new holder may use.
+
+        The new holder has settled what our journal lists, or will. A copy's uploads may be resumed by it, and a version
+        all of whose shards are visible stays, as after a kill.
+        """
+        if self._is_listed and (self._resumes is not None or not all(o.write_id for o in self._objects.values())):
+            return
+        with suppress(EdlCkptError):  # then the journal stays, and `recover` goes on
+            whole = self._journal is not None and not self._replaces and _all_visible(self._store, self._journal)
+            for item in () if whole else self._objects.values():
+                self._discard(item)
+            if self._journal is not None:
+                self._store.remove_many([f"{self._directory}/{name}" for name in self._journal.markers])
+                self._store.remove(f"{self._stage}/{JOURNAL}")
 
 
-def marker_names(old: int, new: int) -> list[str]:
+def marker_names(old: int, new: int, unique: str) -> list[str]:
     """Return names that ElasticDL reads as "of 0", so many that a directory with both sets has more than either wants.
 
-    >>> marker_names(4, 8)
-    ['resharding-0.0', 'resharding-0.1', 'resharding-0.2', 'resharding-0.3', 'resharding-0.4']
+    A part of each name is unique, so that a process that wakes up late never removes those of another.
+
+    >>> marker_names(4, 6, "0a1b")
+    ['resharding-0a1b-0.0', 'resharding-0a1b-0.1', 'resharding-0a1b-0.2']
     """
-    return [f"resharding-0.{k}" for k in range(max(new - old, 0) + 1)]
+    return [f"resharding-{unique}-0.{k}" for k in range(max(new - old, 0) + 1)]
 
 
 def is_visible(store: ObjectStore, relative: str, write_id: str) -> bool:
@@ -311,14 +348,18 @@ def settle_remote(store: ObjectStore, stage: str, journal: Journal) -> str:
     A commit that was proved is finished: the old shards are removed, the seal is written, the placeholders go last. One
     that was not proved is undone: its uploads are aborted, and its own objects are removed. One set of shards is only
     removed when the other one is complete; if neither is, RefusedError, and nothing is changed. A new version all of
-    whose shards are visible stays: a job may rely on it by now.
+    whose shards are visible stays: a job may rely on it by now. A process that was stopped may write its journal again
+    after another one has settled it; then none of its objects are there, and only the journal goes.
     """
-    if journal.seal is not None:
+    is_sealed_last = journal.seal is not None and not journal.old
+    visible = is_sealed_last or _all_visible(store, journal)
+    if journal.seal is not None and visible:
         done = _finish(store, journal)
-    elif not journal.old and _all_visible(store, journal):
+    elif not journal.old and visible:
         done = f"version {journal.version} is complete but not sealed; to seal it: edl-ckpt verify --seal"
     else:
         done = _undo(store, journal)
+    prove_lock(store.location)
     store.remove_many([f"{journal.directory}/{name}" for name in journal.markers])
     store.remove(f"{stage}/{JOURNAL}")
     return done
@@ -326,28 +367,41 @@ def settle_remote(store: ObjectStore, stage: str, journal: Journal) -> str:
 
 def _finish(store: ObjectStore, journal: Journal) -> str:
     if journal.old:
-        _check_complete(store, journal, journal.sizes)
+        prove_lock(store.location)
         store.remove_many([f"{journal.directory}/{name}" for name in journal.old])
     seal = json.dumps(journal.seal, ensure_ascii=False) + "\n"
+    prove_lock(store.location)
     store.write_small(seal_file(journal.version), seal.encode("utf-8", "surrogatepass"))
     return f"finished the replacement of version {journal.version}; the new version is in place"
 
 
 def _undo(store: ObjectStore, journal: Journal) -> str:
-    _check_complete(store, journal, dict.fromkeys(journal.old))
+    ours = _own_objects(store, journal)
+    if ours:
+        _check_complete(store, journal, dict.fromkeys(journal.old))
+    prove_lock(store.location)
     for name, upload_id in journal.uploads.items():
         store.abort_upload(f"{journal.directory}/{name}", upload_id)
-    for name, write_id in journal.write_ids.items():
-        relative = f"{journal.directory}/{name}"
-        # Without write ids: a replacement holds the lock, so objects with the new names are its own.
-        ours = is_visible(store, relative, write_id) if write_id else bool(journal.old)
-        if ours:
-            store.remove(relative)
+    for relative in ours or _own_objects(store, journal):  # an upload may have been completed until it was aborted
+        store.remove(relative)
     if journal.old:
         return f"rolled back the replacement of version {journal.version}; the old version is in place"
     if journal.source:
         return discarded_copy(journal.version)
     return f"removed the unfinished version {journal.version}"
+
+
+def _own_objects(store: ObjectStore, journal: Journal) -> list[str]:
+    """Return the visible objects that a commit wrote.
+
+    Without write ids: a replacement holds the lock, so objects with the new names are its own.
+    """
+    found: list[str] = []
+    for name, write_id in journal.write_ids.items():
+        relative = f"{journal.directory}/{name}"
+        if is_visible(store, relative, write_id) if write_id else journal.old and store.stat(relative) is not None:
+            found.append(relative)
+    return found
 
 
 def _check_complete(store: ObjectStore, journal: Journal, shards: Mapping[str, int | None]) -> None:

@@ -12,10 +12,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from edl_ckpt.core.commit.staging import remove_empty_state
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UnsupportedError
@@ -24,6 +24,7 @@ from edl_ckpt.core.format.names import SINGLE_FILE, parse_single_file, parse_ver
 from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.progress import Reporter
 from edl_ckpt.core.state.document import MAX_BYTES, parse_document
+from edl_ckpt.core.state.holder import LostLockError, prove_lock
 from edl_ckpt.core.state.paths import META_DIR, TRASH_DIR, metadata_owner, seal_file, version_file
 from edl_ckpt.core.storage import LocalStore, LocationLike, open_store
 from edl_ckpt.core.storage.beneath import Directory
@@ -39,6 +40,9 @@ _DROP: Final = "drop-"
 _LAST_MOMENT: Final = 253_402_300_800
 """The end of the year 9999: no later time can be printed."""
 _MAX_DEPTH: Final = 64
+
+Before: TypeAlias = Callable[[Version], None]
+"""Called right before a version is deleted; an error that it raises ends the deletion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +78,11 @@ def delete_versions(
     versions: Sequence[Version],
     *,
     keep: bool = False,
+    look: Before = lambda _: None,
 ) -> Removal:
     """Delete versions of a location, or with `keep` leave them in its trash; the caller holds its lock.
 
+    `look` is called right before each version is deleted, and raises an error when it must stay.
     A version that is gone already is no error; the result does not name it. Raises UnsupportedError for `keep` on
     storage without rename, before anything changes.
     """
@@ -85,15 +91,20 @@ def delete_versions(
     store = open_store(location)
     if keep and not store.properties.trash:
         raise UnsupportedError("this storage has no rename, and so no trash", path=location.url)
+
+    def before(version: Version) -> None:
+        look(version)
+        prove_lock(location)
+
     if not isinstance(store, LocalStore):
-        return _remove_in_order(store, versions)
+        return _remove_in_order(store, versions, before)
     entry = new_id()
     with Directory.open(store.root) as root:
         with root.enter(f"{TRASH_DIR}/{entry}", make=True) as trash:
             _write_record(trash, versions, keep=keep)
             if keep:  # first: once a version is gone, the next prune removes its metadata
                 _copy_metadata(root, trash, [v.version for v in versions])
-            moved, failed = _move_all(root, trash, versions)
+            moved, failed = _move_all(root, trash, versions, before)
             trash.flush()
             root.flush()
             # the metadata of a version that stays is not in the trash
@@ -128,13 +139,14 @@ def _is_absent(root: Directory, version: int) -> bool:
 
 
 def _move_all(
-    root: Directory, trash: Directory, versions: Iterable[Version]
+    root: Directory, trash: Directory, versions: Iterable[Version], before: Before
 ) -> tuple[list[Version], list[tuple[Version, EdlCkptError]]]:
     """Move versions into the trash; return those that moved, and why others could not. One does not stop the next."""
     moved: list[Version] = []
     failed: list[tuple[Version, EdlCkptError]] = []
     for version in versions:
         name = os.path.basename(version.path)
+        before(version)
         try:
             if _move(root, name, trash, name):
                 moved.append(version)
@@ -424,6 +436,7 @@ def forget_gone(location: Location, present: Iterable[int]) -> list[EdlCkptError
                 remove_empty_state(root)
             return problems
         for name in gone:
+            prove_lock(location)
             store.remove(f"{META_DIR}/{name}")
     except EdlCkptError as error:
         return [error]
@@ -507,18 +520,23 @@ def _safe_order(version: Version) -> tuple[list[str], list[str]]:
     return first, rest + [f"{version.path}/{name}" for name in version.extra]
 
 
-def _remove_in_order(store: ObjectStore, versions: Sequence[Version]) -> Removal:
+def _remove_in_order(store: ObjectStore, versions: Sequence[Version], before: Before) -> Removal:
     """Delete files one by one; a shard of each ps_num goes first."""
     deleted: list[Version] = []
     failed: list[tuple[Version, EdlCkptError]] = []
     for version in versions:
         first, rest = _safe_order(version)
+        before(version)
         try:
             for path in first:
                 store.remove(path.removeprefix(store.path("")))
+            prove_lock(store.location)
             store.remove_many([path.removeprefix(store.path("")) for path in rest])
+            prove_lock(store.location)
             store.remove_many([version_file(version.version), seal_file(version.version)])
             store.remove_directory(version.path.removeprefix(store.path("")))
+        except LostLockError:
+            raise
         except EdlCkptError as error:
             failed.append((version, error))
         else:

@@ -14,6 +14,7 @@ from edl_ckpt.core.errors import EdlCkptError, NotFoundError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import FREE_FILE
 from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.metadata import (
     LOCATION_SCHEMA,
     VERSION_SCHEMA,
@@ -142,6 +143,7 @@ def _edit(
     if document == existing:
         return
     document = {key: value for key, value in document.items() if value not in ({}, [], "", None)}
+    prove_lock(location)
     if set(document) <= set(empty):
         store.remove(relative)
         return

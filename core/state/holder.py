@@ -1,13 +1,27 @@
-"""The holder of a location's lock, as a person sees it, and the error of a command that lost its lock."""
+"""The holder of a location's lock, as a person sees it, and the proof that a command still holds its lock.
+
+A process that was stopped for longer than its lock is valid (SIGSTOP, a suspended machine) wakes up and goes on. So a
+command proves that it still has the lock right before each step that cannot be undone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 from edl_ckpt.core.errors import LockedError
 from edl_ckpt.core.state.owner import format_owner
+from edl_ckpt.core.storage.location import Location
+
+_proofs: ContextVar[Mapping[str, Callable[[], None]]] = ContextVar("edl_ckpt_locks")
+"""How this thread proves each lock that it holds, by location."""
+
+
+class LostLockError(LockedError):
+    """Another process has the lock that this command had, so the command ends here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +38,35 @@ class Holder:
     """The name of its claim, on storage where each process has one."""
 
 
-def lost_lock(place: str, owner: Mapping[str, Any]) -> LockedError:
+@contextmanager
+def provable(location: Location, proof: Callable[[], None]) -> Iterator[None]:
+    """Let `prove_lock` find the proof of a lock that this thread holds while the block runs."""
+    before = _proofs.get({})
+    _proofs.set({**before, _key(location): proof})
+    try:
+        yield
+    finally:
+        _proofs.set(before)
+
+
+def prove_lock(location: Location) -> None:
+    """Raise LostLockError unless this thread still holds the lock of a location that it took.
+
+    Every step that changes a location and cannot be undone calls this first. Nothing happens without a lock.
+    """
+    proof = _proofs.get({}).get(_key(location))
+    if proof is not None:
+        proof()
+
+
+def _key(location: Location) -> str:
+    return location.url.rstrip("/")
+
+
+def lost_lock(place: str, owner: Mapping[str, Any]) -> LostLockError:
     """Return the error of a command that lost the lock; `owner` is the holder now, {} when there is none."""
     holder = format_owner(owner) if owner else "no process"
-    return LockedError(
+    return LostLockError(
         f"this command lost the lock while it was stopped; the lock is held by {holder} now",
         path=place,
         hint="nothing further was changed; try again",

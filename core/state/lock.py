@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 from edl_ckpt.core.errors import EdlCkptError, LockedError
 from edl_ckpt.core.progress import Reporter
 from edl_ckpt.core.state.aside import set_aside
-from edl_ckpt.core.state.holder import Holder, lost_lock
+from edl_ckpt.core.state.holder import Holder, LostLockError, lost_lock, provable
 from edl_ckpt.core.state.owner import (
     NO_LOCKS,
     STALE_SECONDS,
@@ -100,9 +100,27 @@ def holding(lock: Lock, location: Location, *, wait_seconds: float = LOCK_WAIT_S
                     hint="try again when it is done, or wait for it: --lock-wait 10m",
                 )
             time.sleep(lock.poll_seconds)
-        yield
+        with provable(location, lock.check), _blaming_the_lock(lock):
+            yield
     finally:  # a signal may end us between taking the lock and the block
         lock.release()
+
+
+@contextmanager
+def _blaming_the_lock(lock: Lock) -> Iterator[None]:
+    """Let a command that fails because it lost the lock end with that error, whatever it met first."""
+    try:
+        yield
+    except LostLockError:
+        raise
+    except EdlCkptError as error:
+        try:
+            lock.check()
+        except LostLockError as lost:
+            raise lost from error
+        except EdlCkptError:
+            pass
+        raise
 
 
 class LocalLock:
@@ -223,7 +241,8 @@ class LocalLock:
         if fd < 0:
             return
         with suppress(EdlCkptError):  # removed by hand, or read-only by now: the kernel's lock ends with the open file
-            self._unlink()  # while it is locked: a process that opened it meanwhile notices that it is gone
+            if self._is_ours(fd):
+                self._unlink()  # while it is locked: a process that opened it meanwhile notices that it is gone
         os.close(fd)
 
     def _unlink(self) -> None:

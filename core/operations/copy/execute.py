@@ -33,6 +33,7 @@ from edl_ckpt.core.operations.copy.plan import CopyEntry, CopyPlan
 from edl_ckpt.core.parallel import default_workers, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.annotate import copy_metadata
+from edl_ckpt.core.state.holder import LostLockError, prove_lock
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.state.seal import (
@@ -98,7 +99,7 @@ def execute_copy(
                     done.append(_bring(entry, place, workers, reporter, force=plan.force))
                     copy_metadata(entry.version, plan.target, reporter=reporter)
                 except EdlCkptError as error:
-                    if len(plan.entries) == 1:
+                    if len(plan.entries) == 1 or isinstance(error, LostLockError):
                         raise
                     failed.append((entry.version.ref, error))
     moved = sum(copied.size_bytes - copied.resumed_bytes for copied in done if not copied.skipped)
@@ -178,6 +179,7 @@ def _seal_twin(
         target.check_unchanged()
     trust.why = trust.why or old.why
     seal = trust.sign(replace(two, fingerprint=text, origin=entry.version.files_digest), "copy")
+    prove_lock(there.location)
     open_store(there.location).write_small(seal_file(there.version), seal_bytes(seal))
     return CopiedVersion(entry.version.ref, entry.to, there.size_bytes, text, skipped=True, forced=trust.forced)
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Final
 
 from edl_ckpt.core.checkpoint.catalog import list_versions
 from edl_ckpt.core.commit.recovery import location_lock
@@ -20,8 +21,12 @@ from edl_ckpt.core.operations.prune.guards import NO_EXCEPTIONS, Guards, find_un
 from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan, identify, plan_prune
 from edl_ckpt.core.operations.prune.retention import Policy
 from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import Location, LocationLike, open_store
+
+LOOK_AGAIN_SECONDS: Final = 5.0
+"""A prune that takes longer than this lists the locations again before it deletes the next version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +124,9 @@ def _locked(locations: Iterable[Location], wait_seconds: float, reporter: Report
 
 def _execute(plan: PrunePlan, now: float, *, trash: bool, reporter: Reporter) -> PruneResult:
     """Execute a plan; the caller holds the locks of all its locations."""
-    present = {location: list_versions(location).versions for location in plan.locations} if plan.entries else {}
+    present = _look_again(plan, now)
     by_path = {v.path: v for versions in present.values() for v in versions}
-    unreadable = find_unreadable(by_path.values())
-    guarded: dict[str, list[str]] = {}
-    for versions in present.values():
-        guarded |= guard_reasons(versions, plan.guards, unreadable, now=now)
-    _check_fresh(plan, by_path, guarded)
+    look = _Look(plan, now)
     reporter.start("deleting", plan.deleted_bytes)
     deleted: list[Version] = []
     failed: list[tuple[str, EdlCkptError]] = []
@@ -134,7 +135,7 @@ def _execute(plan: PrunePlan, now: float, *, trash: bool, reporter: Reporter) ->
     for location, versions in present.items():
         doomed = [by_path[e.path] for e in plan.deletions if e.location == location and e.path in by_path]
         problems += sweep(open_store(location))
-        removal = delete_versions(location, doomed, keep=trash)
+        removal = delete_versions(location, doomed, keep=trash, look=look)
         problems += forget_gone(location, {v.version for v in versions} - {v.version for v in removal.deleted})
         deleted += removal.deleted
         failed += ((version.ref, error) for version, error in removal.failed)
@@ -151,6 +152,38 @@ def _execute(plan: PrunePlan, now: float, *, trash: bool, reporter: Reporter) ->
         problems=tuple(problems),
         purge=None if age is None else empty_trash(plan.locations, now=now, older_than_seconds=age),
     )
+
+
+class _Look:
+    """Looks again at everything that a plan relies on before a deletion, when the last look was some time ago.
+
+    A process may be stopped between a look and the deletion. The kernel's boot clock goes on meanwhile.
+    """
+
+    def __init__(self, plan: PrunePlan, now: float) -> None:
+        self._plan = plan
+        self._now = now
+        self._began = self._looked = time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def __call__(self, version: Version) -> None:
+        """Raise RefusedError when the plan is stale by now."""
+        moment = time.clock_gettime(time.CLOCK_BOOTTIME)
+        if moment - self._looked > LOOK_AGAIN_SECONDS:
+            prove_lock(version.location)
+            _look_again(self._plan, self._now + moment - self._began)
+            self._looked = moment
+
+
+def _look_again(plan: PrunePlan, now: float) -> dict[Location, tuple[Version, ...]]:
+    """Return the versions of all locations of a plan; RefusedError when a fact that it relies on has changed."""
+    present = {location: list_versions(location).versions for location in plan.locations} if plan.entries else {}
+    by_path = {v.path: v for versions in present.values() for v in versions}
+    unreadable = find_unreadable(by_path.values())
+    guarded: dict[str, list[str]] = {}
+    for versions in present.values():
+        guarded |= guard_reasons(versions, plan.guards, unreadable, now=now)
+    _check_fresh(plan, by_path, guarded)
+    return present
 
 
 def _check_fresh(plan: PrunePlan, present: Mapping[str, Version], guarded: Mapping[str, Sequence[str]]) -> None:
@@ -172,5 +205,5 @@ def _check_fresh(plan: PrunePlan, present: Mapping[str, Version], guarded: Mappi
 
 def _stale(entry: PruneEntry, why: str) -> RefusedError:
     return RefusedError(
-        f"the plan is stale: {why}", path=entry.ref, hint="nothing was deleted; make a new plan and try again"
+        f"the plan is stale: {why}", path=entry.ref, hint="this version was not deleted; make a new plan and try again"
     )

@@ -22,6 +22,7 @@ from edl_ckpt.core.format.names import FREE_FILE
 from edl_ckpt.core.operations.verify.findings import HINTS, Report
 from edl_ckpt.core.parallel import default_workers
 from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.state.seal import Seal, base_name, differing_sizes, read_seal, seal_bytes
@@ -60,6 +61,7 @@ def seal_version(
             raise LockedError("the version changed before it was sealed; a job may be writing it", path=version.path)
         if trust.seal is not None and _contradict(trust.seal, seal):
             trust.overrule(_other_bytes(version))
+        prove_lock(version.location)
         store.write_small(seal_file(version.version), seal_bytes(trust.sign(seal, "verify --seal")))
 
 

@@ -161,7 +161,8 @@ class S3Store:
         """Return the paths of a directory's entries by name; '' is the location itself."""
         inside = f"{relative}/" if relative else ""
         prefix = self._key(inside)
-        names = (found.removeprefix(prefix).rstrip("/") for found in self._list_directory(prefix))
+        # The first part of each: there are services that ignore the delimiter, and list everything below.
+        names = (found.removeprefix(prefix).partition("/")[0] for found in self._list_directory(prefix))
         return {name: self.path(inside + name) for name in names if name}
 
     def tree(self, relative: str) -> list[str]:

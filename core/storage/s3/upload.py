@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError, RefusedError, UnsupportedError
 from edl_ckpt.core.ids import new_id
-from edl_ckpt.core.storage.s3.client import Connection
+from edl_ckpt.core.storage.s3.client import Connection, is_md5
 
 MIN_PART_BYTES: Final = 5 << 20
 """The least that S3 accepts for each part of an upload but the last."""
@@ -37,8 +37,9 @@ class Upload:
     """A new object of known size; several threads write at any offset, and it appears once it is completed.
 
     Each byte must be written exactly once. Bytes are collected in parts; a full part is uploaded and its memory freed.
-    `memory_bytes` is the memory of open parts now, `peak_bytes` its maximum. An object of one part is a single PUT on
-    completion.
+    `memory_bytes` is the memory of open parts now, `peak_bytes` its maximum. A small object is an upload of one part,
+    and not a single PUT: once an upload is aborted, it never becomes visible, even if this process was stopped and goes
+    on later. Only an object without bytes is a single PUT.
     """
 
     def __init__(self, connection: Connection, bucket: str, key: str, shown: str, size_bytes: int) -> None:
@@ -56,14 +57,13 @@ class Upload:
         self.write_id = new_id()
         self._parts: dict[int, _Part] = {}
         self._etags: dict[int, str] = {}
-        self._single: bytearray | None = None
         self.completed = False
         self._lock = threading.Lock()
         self._count = max(-(-size_bytes // self.part_bytes), 1)
 
     def begin(self) -> str:
-        """Open the upload on the service and return its id, '' for an object of one part."""
-        if self._count > 1 and not self.upload_id:
+        """Open the upload on the service and return its id, '' for an object without bytes."""
+        if self.size_bytes and not self.upload_id:
             answer = self._connection.request(
                 "create_multipart_upload", self.path, **self._target, Metadata={WRITE_ID: self.write_id}
             )
@@ -104,9 +104,6 @@ class Upload:
             self._upload(number, part.data)
 
     def _upload(self, number: int, data: bytearray) -> None:
-        if self._count == 1:
-            self._single = data
-            return
         try:
             answer = self._connection.upload(
                 "upload_part", self.path, data, **self._target, UploadId=self.upload_id, PartNumber=number + 1
@@ -120,8 +117,7 @@ class Upload:
 
     def finish(self) -> None:
         """Make sure that every byte was written; EdlCkptError when one was not."""
-        whole = self._single is not None if self._count == 1 else len(self._etags) == self._count
-        if self._parts or not (whole or self.size_bytes == 0):
+        if self._parts or not (self.size_bytes == 0 or len(self._etags) == self._count):
             raise EdlCkptError("not every byte of the object was written", path=self.path)
 
     def adopt(self, upload_id: str, write_id: str) -> bool:
@@ -165,14 +161,12 @@ class Upload:
                     raise
                 raise RefusedError("already exists; nothing was changed", path=self.path) from None
         self.completed = True
-        self._single = None
         self.memory_bytes = 0
 
     def _complete(self, **condition: str) -> None:
-        if self._count == 1:
-            data = self._single or bytearray()
+        if not self.size_bytes:
             ours = {WRITE_ID: self.write_id}
-            answer = self._connection.upload("put_object", self.path, data, **self._target, **condition, Metadata=ours)
+            answer = self._connection.upload("put_object", self.path, b"", **self._target, **condition, Metadata=ours)
             self.verified = answer["verified"]
             return
         parts = [{"PartNumber": number + 1, "ETag": etag} for number, etag in sorted(self._etags.items())]
@@ -195,14 +189,15 @@ class Upload:
         """Return True when an object is this upload: by its write id, or by the checksum of an upload taken over."""
         if found.get("Metadata", {}).get(WRITE_ID) == self.write_id:
             return True
-        sums = b"".join(bytes.fromhex(e.strip('"')) for _, e in sorted(self._etags.items()) if len(e.strip('"')) == 32)
-        whole = hashlib.md5(sums, usedforsecurity=False).hexdigest()
-        return self._count > 1 and str(found["ETag"]).strip('"') == f"{whole}-{self._count}"
+        parts = [etag.strip('"') for _, etag in sorted(self._etags.items())]
+        if not parts or not all(map(is_md5, parts)):
+            return False
+        whole = hashlib.md5(bytes.fromhex("".join(parts)), usedforsecurity=False).hexdigest()
+        return str(found["ETag"]).strip('"') == f"{whole}-{self._count}"
 
     def abort(self) -> None:
         """Abort the upload, unless it was completed."""
         self._parts.clear()
-        self._single = None
         if self.upload_id and not self.completed:
             abort_upload(self._connection, self._target["Bucket"], self._target["Key"], self.path, self.upload_id)
 

@@ -1,0 +1,265 @@
+"""Issue 13.5: a holder that sleeps beyond its lock wakes up, and neither loses nor mixes anything of the next holder.
+
+The proxy stops a command at one of its requests. Meanwhile another command takes the lock over, as after ten minutes
+of silence, settles, changes the location and ends. Then the first command goes on, or all its further requests fail,
+as when it is killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpoints import at, only, save_small
+from edl_ckpt.core import (
+    execute_copy,
+    export_version,
+    import_arrays,
+    list_versions,
+    plan_copy,
+    recover,
+    reshard_version,
+    verify_version,
+)
+from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError
+from edl_ckpt.core.operations.annotate import add_tag, set_metrics, set_note
+from edl_ckpt.core.operations.prune.execute import prune
+from edl_ckpt.core.operations.prune.retention import Latest, Policy
+from edl_ckpt.core.operations.prune.stored_policy import store_policy
+from edl_ckpt.core.operations.verify.seals import seal_version
+from edl_ckpt.core.state import owner as owners
+from s3_fixtures import Bucket
+from s3_proxy import Fault, Request, hook, status
+
+CHANGES = {"put", "complete", "delete", "delete_many", "create_upload", "upload_part", "abort"}
+"""The requests that change something: between two of them it makes no difference where a command is stopped."""
+
+
+@dataclass
+class Scene:
+    """One location on S3, a source beside it, and what the second command reported as done."""
+
+    s3: Bucket
+    source: Path
+    done: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        """The location."""
+        return self.s3.url
+
+    def clear(self) -> None:
+        """Remove everything."""
+        self.s3.proxy.reset()
+        for key, upload in self.s3.open_uploads():
+            self.s3.client.abort_multipart_upload(Bucket=self.s3.name, Key=key, UploadId=upload)
+        self.s3.delete(*self.s3.objects())
+        self.done.clear()
+
+    def leftovers(self) -> list[str]:
+        """What is there of our own state besides metadata and seals."""
+        state = [key for key in self.s3.objects() if ".edl-ckpt-0/" in key and "/meta-0/" not in key]
+        return [*state, *(key for key, _ in self.s3.open_uploads())]
+
+    def check_whole(self, *versions: int) -> None:
+        """Every version there is complete and correct, these are among them, and each has its own values."""
+        found = {v.version: v for v in list_versions(self.url, grace_seconds=0).versions}
+        assert set(versions) <= set(found)
+        for version in found.values():
+            check = verify_version(version, level="deep")
+            assert (version.state.value, version.extra, check.findings) == ("complete", (), ())
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is there before, what the command that sleeps does, what the other one does, and what must hold."""
+
+    before: Callable[[Scene], None]
+    sleeper: Callable[[Scene], object]
+    other: Callable[[Scene], None]
+    holds: Callable[[Scene], None]
+
+
+def _one(scene: Scene) -> None:
+    scene.s3.upload(scene.source / "run")
+
+
+def _four(scene: Scene) -> None:
+    scene.s3.upload(scene.source / "four")
+
+
+def _nothing(_scene: Scene) -> None:
+    return
+
+
+def _other_reshards(scene: Scene) -> None:
+    """Settle, and bring the version to five shards."""
+    recover(scene.url)
+    scene.done["ps_num"] = reshard_version(only(scene.url), 5).to_ps
+
+
+def _other_tags(version: int) -> Callable[[Scene], None]:
+    def act(scene: Scene) -> None:
+        recover(scene.url)
+        held = at(scene.url, version)
+        add_tag(held, "good")
+        set_metrics(held, {"auc": 0.5})
+        scene.done["tagged"] = version
+
+    return act
+
+
+def _other_saves(scene: Scene) -> None:
+    """Write version 7 with other values in three shards."""
+    save_small(scene.url, 7, ps_num=3)
+    scene.done["ps_num"] = 3
+
+
+def _seal(scene: Scene) -> None:
+    version = at(scene.url, 7)
+    seal_version(version, verify_version(version, level="deep").fingerprint or "")
+
+
+def _is_resharded(scene: Scene) -> None:
+    scene.check_whole(7)
+    assert scene.done.get("ps_num") in {None, only(scene.url).ps_num}
+    assert (
+        verify_version(only(scene.url), level="deep").fingerprint
+        == verify_version(only(scene.source / "run"), level="deep").fingerprint
+    )
+
+
+def _is_tagged(scene: Scene) -> None:
+    if "tagged" in scene.done:
+        scene.check_whole(scene.done["tagged"])
+        version = at(scene.url, scene.done["tagged"])
+        assert "good" in version.tags
+        assert version.metrics["auc"] == 0.5
+    scene.check_whole()
+
+
+def _is_one(scene: Scene) -> None:
+    """The version is whole, of the one command or of the other; of the other when that reported success."""
+    with suppress(NotFoundError):
+        scene.check_whole()
+    if "ps_num" in scene.done:
+        assert only(scene.url).ps_num == scene.done["ps_num"]
+
+
+CASES = {
+    "reshard in place, other reshards": Case(
+        _one, lambda s: reshard_version(only(s.url), 3), _other_reshards, _is_resharded
+    ),
+    "reshard in place, other tags": Case(_one, lambda s: reshard_version(only(s.url), 1), _other_tags(7), _is_tagged),
+    "reshard --output": Case(
+        _nothing, lambda s: reshard_version(only(s.source / "run"), 5, output=s.url), _other_saves, _is_one
+    ),
+    "import": Case(
+        _nothing,
+        lambda s: import_arrays(str(s.source / "m.npz"), s.url, 7, 5, layout="elasticdl"),
+        _other_saves,
+        _is_one,
+    ),
+    "save": Case(_nothing, lambda s: save_small(s.url, 7, ps_num=5), _other_saves, _is_one),
+    "copy": Case(
+        _nothing,
+        lambda s: execute_copy(plan_copy([only(s.source / "run")], s.url), workers=1),
+        _other_saves,
+        _is_one,
+    ),
+    "prune": Case(_four, lambda s: prune([s.url], Policy((Latest(1),)), now=1e10), _other_tags(2), _is_tagged),
+    "tag add": Case(_one, lambda s: add_tag(at(s.url, 7), "mine"), _other_tags(7), _is_tagged),
+    "note": Case(_one, lambda s: set_note(at(s.url, 7), "words"), _other_tags(7), _is_tagged),
+    "metrics set": Case(_one, lambda s: set_metrics(at(s.url, 7), {"loss": 1.0}), _other_tags(7), _is_tagged),
+    "verify --seal": Case(_one, _seal, _other_tags(7), _is_tagged),
+    "policy": Case(_one, lambda s: store_policy(s.url, Policy((Latest(3),))), _other_tags(7), _is_tagged),
+}
+
+
+@pytest.fixture
+def scene(s3: Bucket, tmp_path: Path) -> Scene:
+    """Return an empty location, and sources: one version, four versions, and an .npz."""
+    save_small(tmp_path / "run", 7)
+    save_small(tmp_path / "four", 1, 2, 3, 4)
+    export_version(only(tmp_path / "run"), str(tmp_path / "m.npz"))
+    return Scene(s3, tmp_path)
+
+
+def stopping_points(scene: Scene, case: Case) -> list[int]:
+    """Run the command undisturbed; return the requests, by number, before which it may be stopped."""
+    scene.clear()
+    case.before(scene)
+    case.sleeper(scene)
+    requests = [r.operation for r in scene.s3.proxy.requests]
+    return [k for k, operation in enumerate(requests, 1) if operation in CHANGES and k > 2]
+
+
+def sleep_at(scene: Scene, case: Case, nth: int, *, dies: bool) -> BaseException | None:
+    """Let the command sleep before its nth request while the other one is at work; return how it ended."""
+    scene.clear()
+    case.before(scene)
+
+    def meanwhile(_request: Request) -> None:
+        with pytest.MonkeyPatch.context() as patch, suppress(EdlCkptError):
+            patch.setattr(owners, "STALE_SECONDS", -1.0)
+            case.other(scene)
+        if dies:
+            scene.s3.proxy.fail(Fault(status(403, "AccessDenied"), times=None))
+
+    scene.s3.proxy.fail(Fault(hook(meanwhile), nth=nth))
+    try:
+        case.sleeper(scene)
+    except EdlCkptError as error:
+        return error
+    finally:
+        scene.s3.proxy.heal()
+    return None
+
+
+def disturb(scene: Scene, name: str, points: Callable[[list[int]], list[int]]) -> Iterator[tuple[int, bool]]:
+    """Stop the command at these points, once with and once without its death, and check what must hold."""
+    case = CASES[name]
+    for nth in points(stopping_points(scene, case)):
+        for dies in (False, True):
+            error = sleep_at(scene, case, nth, dies=dies)
+            where = f"{name}, request {nth}, dies: {dies}, {error!r}, {scene.done}"
+            if not dies and error is not None and scene.done:
+                assert error.exit_code in {11, 16}, where  # type: ignore[attr-defined]
+            with suppress(NotFoundError):
+                recover(scene.url, drop_copies=True)
+            try:
+                case.holds(scene)
+                assert scene.leftovers() == []
+            except BaseException as failure:
+                failure.add_note(where)
+                raise
+            with suppress(NotFoundError):
+                assert recover(scene.url).done == (), where
+            yield nth, error is not None
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_asleep_beyond_the_lock(scene: Scene, name: str) -> None:
+    """Issue 13.5: the work of the other command stays, the sleeper ends with 11 or 16, and `recover` leaves nothing."""
+    ended = list(disturb(scene, name, lambda points: points[:: max(len(points) // 4, 1)]))
+    assert any(refused for _, refused in ended)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_asleep_at_every_request(scene: Scene, name: str) -> None:
+    """The same at each request that changes something."""
+    assert any(refused for _, refused in disturb(scene, name, lambda points: points))
+
+
+def test_lost_lock_is_locked(scene: Scene) -> None:
+    """The error of a lost lock has exit code 11 and names the holder."""
+    case = CASES["tag add"]
+    points = stopping_points(scene, case)
+    error = sleep_at(scene, case, points[0], dies=False)
+    assert isinstance(error, LockedError) or error is None
