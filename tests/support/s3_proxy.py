@@ -180,6 +180,59 @@ def ignore_conditions(call: Call, forward: Forward) -> Reply | None:
     return forward(replace(call, headers=kept))
 
 
+# --- dialects: what S3 services make of the same requests
+
+
+def refuse_quoted_etag(call: Call, forward: Forward) -> Reply | None:
+    """Answer 412 to If-Match with an ETag in quotes, and take it without, as Ceph's gateway does."""
+    if (call.request.if_match or "").startswith('"'):
+        return status(412, "PreconditionFailed")(call, forward)
+    quoted = tuple((name, f'"{value}"' if name.lower() == "if-match" else value) for name, value in call.headers)
+    return forward(replace(call, headers=quoted))
+
+
+def ignore_if_none_match(call: Call, forward: Forward) -> Reply | None:
+    """Forward without If-None-Match: every write replaces."""
+    kept = tuple((name, value) for name, value in call.headers if name.lower() != "if-none-match")
+    return forward(replace(call, headers=kept))
+
+
+def ignore_delimiter(call: Call, forward: Forward) -> Reply | None:
+    """List everything below a prefix, as a service does that knows no delimiter."""
+    if call.request.operation != "list":
+        return forward(call)
+    return forward(replace(call, target=re.sub(r"(?<=[?&])delimiter=[^&]*&?", "", call.target)))
+
+
+def strange_etags(call: Call, forward: Forward) -> Reply | None:
+    """Report ETags that look like MD5 sums and are none, everywhere in the same way: the digits in reverse order."""
+    headers = tuple((n, _reversed(v) if n.lower() == "if-match" else v) for n, v in call.headers)
+    reply = forward(replace(call, headers=headers, body=_reversed_in(call.body)))
+    if reply is None:
+        return None
+    sent = tuple((n, _reversed(v) if n.lower() == "etag" else v) for n, v in reply.headers)
+    return replace(reply, headers=sent, body=_reversed_in(reply.body))
+
+
+def _reversed(etag: str) -> str:
+    return f'"{etag.strip(chr(34))[::-1]}"'
+
+
+def _reversed_in(body: bytes) -> bytes:
+    """Reverse the ETags in a document; other bodies stay as they are."""
+    pattern = rb"(<ETag>(?:&quot;|&#34;|\")?)([0-9a-f-]+)((?:&quot;|&#34;|\")?</ETag>)"
+    return re.sub(pattern, lambda m: m[1] + m[2][::-1] + m[3], body)
+
+
+DIALECTS: dict[str, Kind] = {
+    "412 for quoted If-Match": refuse_quoted_etag,
+    "ignores If-None-Match": ignore_if_none_match,
+    "no delimiter": ignore_delimiter,
+    "ETag is no MD5": strange_etags,
+}
+"""Services that differ from AWS, each in one respect."""
+
+
 def flipped(data: bytes, start: int, size: int) -> bytes:
     at = start + size // 2
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :] if size else data

@@ -79,6 +79,8 @@ class Connection:
             ) from error
         settings = _settings(options, shown)
         self._fs = s3fs.S3FileSystem(use_listings_cache=False, skip_instance_cache=True, **settings)
+        self.takes_quoted_etags = True
+        """False once this service answered 412 to If-Match with the right ETag in quotes (Ceph's gateway)."""
         self._reports_md5: bool | None = None
         """Whether this service's ETags are MD5 sums; None until the first upload."""
         self._loop: asyncio.AbstractEventLoop = self._fs.loop
@@ -117,9 +119,10 @@ class Connection:
             if encrypted or not is_md5(etag) or self._reports_md5 is False:
                 return {**answer, "verified": False}
             if etag != digest.hexdigest():
-                if self._reports_md5 or method != "put_object" or not await self._rereads(parameters, data):
+                is_part = method == "upload_part"  # which cannot be read back alone
+                if self._reports_md5 or not (is_part or await self._rereads(parameters, data)):
                     raise _DamagedError("S3 received other bytes than were sent")
-                self._reports_md5 = False
+                self._reports_md5 = None if is_part else False
                 return {**answer, "verified": False}
             self._reports_md5 = True
             return {**answer, "verified": True}

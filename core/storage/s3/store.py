@@ -74,11 +74,15 @@ class S3Reader(RemoteReader):
 
     def _get(self, offset: int, size: int) -> bytes:
         span = f"bytes={offset}-{offset + size - 1}"
+        condition = {"IfMatch": self.etag} if self._connection.takes_quoted_etags else {}
         try:
-            answer = self._connection.read(self.path, size, **self._target, Range=span, IfMatch=self.etag)
+            answer = self._connection.read(self.path, size, **self._target, Range=span, **condition)
         except LockedError:
-            raise self._changed() from None
-        if answer["ETag"] != self.etag:  # this service ignores conditions
+            self.check_unchanged()
+            # The object is the same: this service refuses an ETag in quotes. The answer's own ETag says as much.
+            self._connection.takes_quoted_etags = False
+            answer = self._connection.read(self.path, size, **self._target, Range=span)
+        if answer["ETag"] != self.etag:
             raise self._changed()
         data: bytes = answer["Body"]
         return data

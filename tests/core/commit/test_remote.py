@@ -136,7 +136,7 @@ def test_killed(s3: Bucket, large: Path) -> None:
 @pytest.mark.parametrize(
     ("operation", "key", "whole"),
     [
-        ("put", "variables-1-of-3", 2),
+        ("complete", "variables-1-of-3", 2),
         ("get", "variables-0-of-3", 2),
         ("delete_many", "", 3),
         ("put", "20.seal", 3),
