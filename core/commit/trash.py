@@ -12,11 +12,12 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
+from edl_ckpt.core.commit.removal import Before, Removal, remove_in_order, safe_order
 from edl_ckpt.core.commit.staging import remove_empty_state
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UnsupportedError
 from edl_ckpt.core.format.model import Version
@@ -24,7 +25,7 @@ from edl_ckpt.core.format.names import SINGLE_FILE, parse_single_file, parse_ver
 from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.progress import Reporter
 from edl_ckpt.core.state.document import MAX_BYTES, parse_document
-from edl_ckpt.core.state.holder import LostLockError, prove_lock
+from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.paths import META_DIR, TRASH_DIR, metadata_owner, seal_file, version_file
 from edl_ckpt.core.storage import LocalStore, LocationLike, open_store
 from edl_ckpt.core.storage.beneath import Directory
@@ -40,20 +41,6 @@ _DROP: Final = "drop-"
 _LAST_MOMENT: Final = 253_402_300_800
 """The end of the year 9999: no later time can be printed."""
 _MAX_DEPTH: Final = 64
-
-Before: TypeAlias = Callable[[Version], None]
-"""Called right before a version is deleted; an error that it raises ends the deletion."""
-
-
-@dataclass(frozen=True, slots=True)
-class Removal:
-    """The result of a deletion: the versions that are gone, those that could not be deleted, and what they left."""
-
-    deleted: tuple[Version, ...]
-    failed: tuple[tuple[Version, EdlCkptError], ...] = ()
-    problems: tuple[EdlCkptError, ...] = ()
-    """Why files of deleted versions could not be removed."""
-    freed_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +84,7 @@ def delete_versions(
         prove_lock(location)
 
     if not isinstance(store, LocalStore):
-        return _remove_in_order(store, versions, before)
+        return remove_in_order(store, versions, before)
     entry = new_id()
     with Directory.open(store.root) as root:
         with root.enter(f"{TRASH_DIR}/{entry}", make=True) as trash:
@@ -186,7 +173,7 @@ def _remove_in_place(root: Directory, versions: Iterable[Version]) -> Removal:
             if version.layout is SINGLE_FILE:
                 root.unlink(name)
             else:
-                first, rest = _safe_order(version)
+                first, rest = safe_order(version)
                 with root.enter(name) as inside:
                     for path in (*first, *rest):
                         inside.unlink(os.path.basename(path))
@@ -510,35 +497,3 @@ def _tree_bytes(directory: int) -> int:
                 with suppress(OSError):
                     total += os.stat(name, dir_fd=fd, follow_symlinks=False).st_size
     return total
-
-
-def _safe_order(version: Version) -> tuple[list[str], list[str]]:
-    """Return the files of a version as (first, rest): after the first no remainder passes for a whole version."""
-    firsts = {shard.ps_num: shard for shard in reversed(version.shards)}
-    first = [shard.path for shard in firsts.values()]
-    rest = [shard.path for shard in version.shards if shard.path not in first]
-    return first, rest + [f"{version.path}/{name}" for name in version.extra]
-
-
-def _remove_in_order(store: ObjectStore, versions: Sequence[Version], before: Before) -> Removal:
-    """Delete files one by one; a shard of each ps_num goes first."""
-    deleted: list[Version] = []
-    failed: list[tuple[Version, EdlCkptError]] = []
-    for version in versions:
-        first, rest = _safe_order(version)
-        before(version)
-        try:
-            for path in first:
-                store.remove(path.removeprefix(store.path("")))
-            prove_lock(store.location)
-            store.remove_many([path.removeprefix(store.path("")) for path in rest])
-            prove_lock(store.location)
-            store.remove_many([version_file(version.version), seal_file(version.version)])
-            store.remove_directory(version.path.removeprefix(store.path("")))
-        except LostLockError:
-            raise
-        except EdlCkptError as error:
-            failed.append((version, error))
-        else:
-            deleted.append(version)
-    return Removal(tuple(deleted), tuple(failed), (), sum(v.size_bytes for v in deleted))
