@@ -1,4 +1,4 @@
-"""The removal of versions file by file, where they cannot be renamed: in an order that leaves nothing that looks whole."""
+"""The removal of versions file by file, where they cannot be renamed, so that no remainder looks whole."""
 
 from __future__ import annotations
 
