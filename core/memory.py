@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import resource
+
+from edl_ckpt.core.errors import EdlCkptError
+from edl_ckpt.core.words import size
 
 
 def peak_memory_bytes() -> int:
@@ -19,3 +23,25 @@ def peak_memory_bytes() -> int:
     except OSError:  # no /proc
         pass
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def physical_memory_bytes() -> int:
+    """Return the memory of this machine in bytes; 0 where it does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return 0
+
+
+def check_memory(size_bytes: int, what: str, path: str) -> None:
+    """Raise EdlCkptError when an array needs more memory than this machine has.
+
+    Kernels grant such memory, and kill the process when it uses it.
+    """
+    present = physical_memory_bytes()
+    if present and size_bytes > present:
+        raise EdlCkptError(
+            f"{what} needs {size(size_bytes)} of memory; this machine has {size(present)}",
+            path=path,
+            hint="`edl-ckpt export` writes it in pieces",
+        )

@@ -47,6 +47,8 @@ def inspect_command(
     out.show(lambda: render_inspect.document(summary, found), lambda: render_inspect.human(summary, found))
     for shard_index, problem in ((s, p) for s in checkpoint.shards for p in s.problems):
         out.warn(f"shard {shard_index.file.ps_id}, {problem.subject}: {problem.message} ({problem.code})")
+    if version.fault is not None:
+        raise version.fault.error()
     if version.missing:
         missing = missing_shards(version.missing_ranges, version.ps_num)
         raise IncompleteError(f"{missing}; the others are shown", path=version.path)

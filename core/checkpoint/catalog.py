@@ -29,11 +29,11 @@ from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.metadata import (
     LocationMetadata,
-    is_unread,
     mode_of,
     rank,
     read_document,
     read_metadata,
+    unread_fault,
 )
 from edl_ckpt.core.state.owner import is_abandoned, is_presumed_dead
 from edl_ckpt.core.state.paths import JOURNAL, LOCK_FILE, META_DIR, STAGE_DIR, STATE_DIR, is_resumable
@@ -125,7 +125,7 @@ def _is_of_interest(directory: str) -> bool:
 def _annotated(version: Version, metadata: LocationMetadata, unknown: Fault | None) -> Version:
     own = metadata.versions.get(version.version)
     if unknown:  # it may have any tags
-        return replace(version, metadata_fault=unknown.message, unread=True)
+        return replace(version, metadata_fault=unknown.message, unread=unknown)
     if own is None:
         return version
     return replace(
@@ -142,7 +142,7 @@ def _sealed(store: Store, versions: Sequence[Version]) -> dict[str, Version]:
         except UnavailableError:
             raise  # a fault of the storage, not of the seal
         except EdlCkptError as error:
-            unread = is_unread(error)
+            unread = unread_fault(error, version.path)
             why = f"it cannot be read now: {error.message}" if unread else error.message
             return replace(version, seal_fault=why, unread=version.unread or unread)
         if seal is None:  # removed since the listing

@@ -33,6 +33,7 @@ from edl_ckpt.core.format.model import (
 )
 from edl_ckpt.core.format.shard_layout import table_dtype
 from edl_ckpt.core.format.wire import Cursor
+from edl_ckpt.core.memory import check_memory
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.local import MappedReader
@@ -131,6 +132,7 @@ class Checkpoint:
         raise NotFoundError(f"no variable {name!r}", path=self.version.ref)
 
     def _read_variable(self, shard: ShardIndex, entry: DenseEntry) -> npt.NDArray[np.generic]:
+        check_memory(entry.size_bytes, f"variable {entry.name!r}", self.version.ref)
         data = np.empty(entry.size_bytes, np.uint8)
         self.reader(shard).read_into(entry.values.start, data.data)
         return as_dtype(data, entry.dtype).reshape(entry.shape)

@@ -76,8 +76,8 @@ class Version:
     """Why the version is unreadable, if that is known; None in every other state."""
     linked: bool = False
     """True when its path is a symbolic link: deleting the version removes the link, and frees nothing."""
-    unread: bool = False
-    """True when its metadata or its seal is there and cannot be read now: what is known of it may lack something."""
+    unread: Fault | None = None
+    """Why its metadata or its seal, which is there, cannot be read now: what is known of it may lack something."""
     seal_fault: str = ""
     """Why its seal does not match these files; '' when it does, or when there is no seal."""
 

@@ -88,7 +88,8 @@ def add_tag(
             annotate.erase_tag(other, tag)
     for other in versions:
         if other.metadata_fault and other.version != version.version:
-            raise EdlCkptError(
+            kind = other.unread.kind if other.unread else EdlCkptError
+            raise kind(
                 f"it may have the tag {tag!r} too, because its metadata cannot be read: {other.metadata_fault}",
                 path=other.ref,
                 hint=f"version {version.version} has the tag; run the same command again",

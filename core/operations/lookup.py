@@ -27,6 +27,7 @@ from edl_ckpt.core.checkpoint.scan import VALUE_BATCH_BYTES
 from edl_ckpt.core.errors import IncompleteError, NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.format import placement
 from edl_ckpt.core.format.model import DType, ShardIndex, TableEntry, Version
+from edl_ckpt.core.memory import check_memory
 from edl_ckpt.core.words import missing_shards
 
 I64 = npt.NDArray[np.int64]
@@ -84,6 +85,8 @@ def look_up(
         # Only the info of a table without rows claims a dim: no array gets that size.
         dim = max((e.dim for _, e in entries), default=0)
         claimed = checkpoint.infos[table].dim if table in checkpoint.infos else 0
+        row_bytes = max((e.row_bytes for _, e in entries), default=0)
+        check_memory(2 * len(wanted) * row_bytes, f"{len(wanted)} rows of table {table!r}", version.ref)
         vectors = np.zeros((len(wanted), dim), as_dtype(np.empty(0, np.uint8), dtype).dtype)
         found = np.zeros(len(wanted), np.int64)
         for shard, entry in entries:

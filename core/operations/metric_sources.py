@@ -16,7 +16,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from edl_ckpt.core.checkpoint.catalog import list_versions
 from edl_ckpt.core.commit.recovery import location_lock
@@ -44,6 +44,17 @@ _BARE_NAMES: Final = {"nan": math.nan, "inf": math.inf, "infinity": math.inf}
 
 
 _MAX_DEPTH: Final = 8
+
+
+_MAX_LINE: Final = 1 << 18
+"""Characters of a line. A longer one has no metrics: it is skipped in pieces, whatever its length."""
+
+
+_TOO_LONG: Final = f"it has more than {_MAX_LINE} characters"
+
+
+_MAX_SKIPPED: Final = 1000
+"""So many places that could not be read are named; of more, only their number is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +100,14 @@ def read_series(source: str, kind: str | None = None) -> MetricSeries:
         raise UsageError(f"unknown format {chosen!r}; expected one of {', '.join(FORMATS)}")
     steps: dict[int, dict[str, float]] = {}
     skipped: list[str] = []
+    more = 0
     readers = {"log": _from_log, "tensorboard": _from_tensorboard, "csv": _from_csv, "jsonl": _from_json_lines}
     for place, step, found in readers[chosen](source):
         if isinstance(found, str):
-            skipped.append(f"{place}: {found}")
+            if len(skipped) < _MAX_SKIPPED:
+                skipped.append(f"{place}: {found}")
+            else:
+                more += 1
         else:
             steps.setdefault(step, {}).update(found)
     if not steps:
@@ -101,6 +116,8 @@ def read_series(source: str, kind: str | None = None) -> MetricSeries:
             path=source,
             hint=f"edl-ckpt read it as {chosen}; choose another format with --format",
         )
+    if more:
+        skipped.append(f"and {more} more places")
     return MetricSeries(source, dict(sorted(steps.items())), tuple(skipped))
 
 
@@ -178,14 +195,26 @@ Found = Iterator[tuple[str, int, dict[str, float] | str]]
 """(place, step, metrics), or (place, 0, why they cannot be read)."""
 
 
-def _lines(source: str) -> Iterator[tuple[int, str]]:
+def _lines(source: str) -> Iterator[tuple[int, str | None]]:
+    """Yield the lines of a file with their numbers, None for one that is too long."""
     with storage_errors(source), open_input(source, encoding="utf-8", errors="replace") as file:
-        yield from enumerate(file, start=1)
+        yield from enumerate(_bounded(file), start=1)
+
+
+def _bounded(file: IO[str]) -> Iterator[str | None]:
+    """Yield the lines of a file; of one that is too long, None, without keeping it in memory."""
+    while line := file.readline(_MAX_LINE):
+        if len(line) < _MAX_LINE or line.endswith("\n"):
+            yield line
+            continue
+        while (rest := file.readline(_MAX_LINE)) and not rest.endswith("\n"):
+            pass
+        yield None
 
 
 def _from_log(source: str) -> Found:
     for line_number, line in _lines(source):
-        match = _LOG_LINE.search(line)
+        match = _LOG_LINE.search(line) if line is not None else None
         if match is None:
             continue
         try:
@@ -256,18 +285,27 @@ def _number(value: Any, name: str) -> float:
 def _from_csv(source: str) -> Found:
     """Yield rows of `version,metric,value`, or of a version and a column for each metric; `step` means `version`."""
     with storage_errors(source), open_input(source, encoding="utf-8-sig", errors="replace", newline="") as file:
-        rows = csv.DictReader(file)
-        header = [name.strip() for name in rows.fieldnames or ()]
-        rows.fieldnames = header
+        rows = csv.DictReader(_of_csv(file))
         try:
+            rows.fieldnames = [name.strip() for name in rows.fieldnames or ()]
             for row in rows:
                 yield _from_record(f"line {rows.line_num}", {k: v for k, v in row.items() if k and v not in {"", None}})
         except csv.Error as error:
             yield f"line {rows.line_num}", 0, f"this is not CSV: {error}"
 
 
+def _of_csv(file: IO[str]) -> Iterator[str]:
+    for line in _bounded(file):
+        if line is None:
+            raise csv.Error(_TOO_LONG)
+        yield line
+
+
 def _from_json_lines(source: str) -> Found:
     for line_number, line in _lines(source):
+        if line is None:
+            yield f"line {line_number}", 0, _TOO_LONG
+            continue
         if not line.strip():
             continue
         try:

@@ -19,6 +19,7 @@ from edl_ckpt.core.errors import CorruptError, EdlCkptError, UnavailableError, U
 from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.state.document import MAX_BYTES, MAX_SUMS_BYTES, parse_document
 from edl_ckpt.core.state.paths import JOURNAL, LOCATION_FILE, META_DIR
+from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.interface import Store
 
 VERSION_SCHEMA: Final = "edl-ckpt/meta/1"
@@ -40,8 +41,8 @@ class VersionMetadata:
     tags: tuple[str, ...] = ()
     note: str = ""
     fault: str = ""
-    unread: bool = False
-    """True when the file is not damaged: it is there, and cannot be read now."""
+    unread: Fault | None = None
+    """Why the file, which is there and may be whole, cannot be read now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def read_metadata(store: Store, names: Iterable[str] | None = None) -> LocationM
         except EdlCkptError as error:
             problems.append(f"{store.location}/{META_DIR}/{name}: {error.message}")
             if match:
-                versions[int(match[1])] = VersionMetadata(fault=error.message, unread=is_unread(error))
+                versions[int(match[1])] = VersionMetadata(fault=error.message, unread=unread_fault(error, name))
             else:
                 fault = error
     sealed = frozenset(int(match[1]) for match in map(_SEAL_FILE.fullmatch, present) if match)
@@ -93,6 +94,11 @@ def read_metadata(store: Store, names: Iterable[str] | None = None) -> LocationM
 def is_unread(error: EdlCkptError) -> bool:
     """Say whether an error is one of reading a file, and not of what the file contains."""
     return not isinstance(error, UsageError | CorruptError | UnsupportedError)
+
+
+def unread_fault(error: EdlCkptError, path: str) -> Fault | None:
+    """Return an error of reading a file as a value, None for what is wrong in the file itself."""
+    return Fault.of(error, path) if is_unread(error) else None
 
 
 def read_documents(store: Store, names: Sequence[str]) -> Iterator[Callable[[], dict[str, Any] | None]]:

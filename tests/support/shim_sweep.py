@@ -231,11 +231,13 @@ def disturb(trial: Trial, point: ShimPoint, usual: Ended | None) -> tuple[bool, 
         problems = list(_judge_end(trial.command, point, ended, usual))
         if usual is None:
             alike = Point("unlink" if point.call in LOOKS else point.call, point.k, str(point))
-            problems += judge_state(trial, alike, ended.code, work)
+            warned = "cannot be read" in ended.err  # prune keeps what it cannot read, and says so
+            problems += judge_state(trial, alike, ended.code or int(warned), work)
             problems += judge_next(trial, work)
         else:
             texts = _timeless(ended.out), _timeless(usual.out)
-            if ended.code == usual.code and texts[0] != texts[1]:
+            warned = bool(ended.out) and bool(json.loads(ended.out).get("warnings"))
+            if ended.code == usual.code and texts[0] != texts[1] and not warned:
                 problems.append(f"success, but it prints {_lines_of(*texts)}")
             found = snapshot(work)
             if found != trial.old:

@@ -110,8 +110,9 @@ class ContentFormat(ABC):
 
 
 def _metadata(version: Version, fingerprint: str) -> dict[str, str]:
-    if version.unread and version.metadata_fault:
-        raise EdlCkptError(f"its metrics cannot be read now: {version.metadata_fault}", path=version.ref)
+    if version.unread is not None and version.metadata_fault:
+        why = f"its metrics cannot be read now: {version.unread.message}"
+        raise version.unread.kind(why, path=version.ref)
     metrics = {name: json_number(value) for name, value in version.metrics.items()}
     return {
         "format": "edl-ckpt/export/1",

@@ -13,9 +13,10 @@ from typing import Final
 
 from edl_ckpt.core.checkpoint.catalog import GRACE_SECONDS
 from edl_ckpt.core.checkpoint.reader import open_checkpoint
-from edl_ckpt.core.errors import EdlCkptError, UnavailableError
+from edl_ckpt.core.errors import EdlCkptError, LockedError, UnavailableError
 from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.operations.prune.retention import by_location
+from edl_ckpt.core.state.metadata import is_unread
 from edl_ckpt.core.words import counted
 
 
@@ -109,16 +110,23 @@ def guard_warnings(trial: Sequence[Version], guards: Guards, unreadable: Mapping
     return warnings
 
 
-def find_unreadable(versions: Iterable[Version]) -> dict[str, str]:
+def find_unreadable(versions: Iterable[Version], errors: list[EdlCkptError] | None = None) -> dict[str, str]:
     """Return, by path, why complete versions cannot be read: from each location's newest down to the first that can.
 
     Reads headers only: a shard that is still being written is shorter than its headers say, grows while it is read, or
-    ends before it describes its tables.
+    ends before it describes its tables. `errors` gets the errors of reading, which say nothing of the content.
     """
     faults: dict[str, str] = {}
     for trial in by_location(v for v in versions if v.state is State.COMPLETE):
         for version in reversed(trial):
-            fault = _read_fault(version)
+            try:
+                fault = _read_fault(version)
+            except UnavailableError:
+                raise  # a fault of the storage, not of the version
+            except EdlCkptError as error:
+                fault = str(error)
+                if errors is not None and is_unread(error) and not isinstance(error, LockedError):
+                    errors.append(error)
             if fault is None:
                 break
             faults[version.path] = fault
@@ -126,17 +134,15 @@ def find_unreadable(versions: Iterable[Version]) -> dict[str, str]:
 
 
 def _read_fault(version: Version) -> str | None:
-    """Return why ElasticDL could not restore a version, as far as headers show; None when they show no fault."""
-    try:
-        with open_checkpoint(version) as checkpoint:
-            for shard in checkpoint.shards:
-                if checkpoint.reader(shard).size_bytes != shard.file.size_bytes:
-                    return f"{shard.file.path}: still being written"
-                absent = checkpoint.infos.keys() - {info.name for info in shard.infos}
-                if absent:
-                    return f"{shard.file.path}: does not describe table {min(absent)!r}, as other shards do"
-    except UnavailableError:
-        raise  # a fault of the storage, not of the version
-    except EdlCkptError as error:
-        return str(error)
+    """Return why ElasticDL could not restore a version, as far as headers show; None when they show no fault.
+
+    Raises the error of reading them, CorruptError for headers that are damaged.
+    """
+    with open_checkpoint(version) as checkpoint:
+        for shard in checkpoint.shards:
+            if checkpoint.reader(shard).size_bytes != shard.file.size_bytes:
+                return f"{shard.file.path}: still being written"
+            absent = checkpoint.infos.keys() - {info.name for info in shard.infos}
+            if absent:
+                return f"{shard.file.path}: does not describe table {min(absent)!r}, as other shards do"
     return None

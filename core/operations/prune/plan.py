@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from edl_ckpt.core.checkpoint.catalog import list_versions
-from edl_ckpt.core.errors import NotFoundError, RefusedError, UsageError
+from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.format.model import Listing, State, Version
 from edl_ckpt.core.operations.prune.guards import (
     NO_EXCEPTIONS,
@@ -116,10 +116,11 @@ def plan_prune(
         policy = _common_policy(places)
     listings = [list_versions(place, grace_seconds=guards.grace_seconds, now=moment) for place in places]
     versions = [v for listing in listings for v in listing.versions]
-    unreadable = {} if guards.everything else find_unreadable(versions)
+    errors: list[EdlCkptError] = []
+    unreadable = {} if guards.everything else find_unreadable(versions, errors)
     modes = _common_modes(listings, needed=policy.needs_modes)
     plan = judge_versions(versions, policy.settle(modes), guards=guards, unreadable=unreadable, now=moment)
-    unread = any(listing.unread for listing in listings)
+    unread = bool(errors) or any(listing.unread for listing in listings)
     return replace(plan, locations=places, purge_older_than_seconds=purge_older_than_seconds, unread=unread)
 
 

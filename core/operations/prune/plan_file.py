@@ -9,11 +9,39 @@ from typing import Any, Final
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.operations.prune.guards import Guards
 from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan
+from edl_ckpt.core.state.document import MAX_SUMS_BYTES, parse_document
 from edl_ckpt.core.storage import Location
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.regular import check_target, open_input
 
 PLAN_SCHEMA: Final = "edl-ckpt/prune-plan/1"
+_ENTRY: Final[Mapping[str, type]] = {
+    "ref": str,
+    "location": str,
+    "version": int,
+    "path": str,
+    "state": str,
+    "action": str,
+    "reasons": list,
+    "size_bytes": int,
+    "modified": float,
+    "identity": str,
+}
+_GUARDS: Final[Mapping[str, type]] = {
+    "incomplete": bool,
+    "everything": bool,
+    "delete": list,
+    "drop_tags": list,
+    "grace_seconds": float,
+}
+_WORDS: Final[Mapping[type, str]] = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "an object",
+}
 
 
 def write_plan(path: str, plan: PrunePlan) -> None:
@@ -25,11 +53,12 @@ def write_plan(path: str, plan: PrunePlan) -> None:
 
 def read_plan(path: str, options: Mapping[str, str] | None = None) -> PrunePlan:
     """Return the plan in a local file, its locations with storage options; UsageError when the file has no plan."""
-    with storage_errors(path), open_input(path, encoding="utf-8") as file:
-        try:
-            return plan_from_json(json.load(file), options)
-        except ValueError as error:
-            raise UsageError(f"not a plan that prune can apply: {error}", path=path) from None
+    with storage_errors(path), open_input(path, "rb") as file:
+        data = file.read(MAX_SUMS_BYTES + 1)
+    try:
+        return plan_from_json(parse_document(data, path, limit=MAX_SUMS_BYTES), options)
+    except ValueError as error:
+        raise UsageError(f"not a plan that prune can apply: {getattr(error, 'message', error)}", path=path) from None
 
 
 def plan_to_json(plan: PrunePlan) -> dict[str, Any]:
@@ -57,23 +86,44 @@ def plan_from_json(document: Any, options: Mapping[str, str] | None = None) -> P
     """
     if not isinstance(document, dict) or document.get("schema") != PLAN_SCHEMA:
         raise UsageError(f"expected a document with the schema {PLAN_SCHEMA!r}")
-    try:
-        entries = tuple(
-            PruneEntry(
-                **{
-                    **e,
-                    "location": Location(str(e["location"]), options or {}),
-                    "action": Action(e["action"]),
-                    "reasons": tuple(e["reasons"]),
-                }
-            )
-            for e in document["entries"]
-        )
-        exceptions = document["guards"]
-        guards = Guards(
-            **exceptions | {"delete": tuple(exceptions["delete"]), "drop_tags": tuple(exceptions["drop_tags"])}
-        )
-        locations = tuple(dict.fromkeys(e.location for e in entries))
-        return PrunePlan(locations, entries, tuple(document["policy"]), guards)
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"expected a plan of a prune: {type(error).__name__} {error}") from None
+    entries = tuple(_entry(_typed(each, _ENTRY), options or {}) for each in _list(document.get("entries"), dict))
+    exceptions = _typed(document.get("guards"), _GUARDS)
+    _list(exceptions["delete"], int)
+    _list(exceptions["drop_tags"], str)
+    guards = Guards(**exceptions | {"delete": tuple(exceptions["delete"]), "drop_tags": tuple(exceptions["drop_tags"])})
+    locations = tuple(dict.fromkeys(e.location for e in entries))
+    return PrunePlan(locations, entries, tuple(_list(document.get("policy"), str)), guards)
+
+
+def _entry(document: dict[str, Any], options: Mapping[str, str]) -> PruneEntry:
+    if document["action"] not in set(Action):
+        raise UsageError(f"expected a plan of a prune: no action {document['action']!r}")
+    return PruneEntry(
+        **document
+        | {
+            "location": Location(document["location"], options),
+            "action": Action(document["action"]),
+            "reasons": tuple(_list(document["reasons"], str)),
+        }
+    )
+
+
+def _typed(document: Any, types: Mapping[str, type]) -> dict[str, Any]:
+    """Return an object that has exactly these keys, with values of these types; UsageError for any other."""
+    if not isinstance(document, dict) or document.keys() != types.keys():
+        raise UsageError(f"expected a plan of a prune: an object with {', '.join(types)}")
+    for key, kind in types.items():
+        if not _is(document[key], kind):
+            raise UsageError(f"expected a plan of a prune: {key} must be {_WORDS[kind]}, got {document[key]!r:.60}")
+    return document
+
+
+def _list(values: Any, kind: type) -> list[Any]:
+    if not isinstance(values, list) or not all(_is(value, kind) for value in values):
+        raise UsageError(f"expected a plan of a prune: a list, each of it {_WORDS[kind]}")
+    return values
+
+
+def _is(value: Any, kind: type) -> bool:
+    """Say whether a value has a type; a whole number is a number too, and `true` is none."""
+    return isinstance(value, int | float if kind is float else kind) and isinstance(value, bool) == (kind is bool)
