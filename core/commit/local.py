@@ -20,7 +20,7 @@ from edl_ckpt.core.commit.access import OldAccess, inherit_access
 from edl_ckpt.core.commit.interface import FinishedSink, LockedLocation, Note, Prove, Resume, Written, written_version
 from edl_ckpt.core.commit.journal import Journal, parse_journal
 from edl_ckpt.core.commit.staging import Staging
-from edl_ckpt.core.errors import CorruptError, EdlCkptError, RefusedError
+from edl_ckpt.core.errors import CorruptError, EdlCkptError, RefusedError, UnsupportedError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import Layout
 from edl_ckpt.core.progress import SILENT, Reporter
@@ -221,7 +221,12 @@ class LocalOutput:
         journal = Journal(self._number, self._name, old=names, inode=inode, keep_old=self._keep_old)
         self._stage.replace(JOURNAL, journal.to_bytes())
         self._take_old_seal()
-        if not self._stage.exchange(self._name, self._root, self._name):
+        try:
+            exchanged = self._stage.exchange(self._name, self._root, self._name)
+        except UnsupportedError as error:  # a lower layer of overlayfs
+            error.hint = "nothing was changed; write the result elsewhere: --output LOCATION"
+            raise
+        if not exchanged:
             self._root.rename(self._name, self._stage, _old_name(self._name))
             self._stage.rename(self._name, self._root, self._name)
         settle_stage(self._root, self._stage)
