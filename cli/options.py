@@ -9,7 +9,7 @@ import functools
 import inspect
 import os
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
@@ -19,7 +19,7 @@ from edl_ckpt.cli.help import COMMON_OPTIONS
 from edl_ckpt.cli.output import Output, default_location, reported_errors
 from edl_ckpt.cli.secrets import exposed, hide_options
 from edl_ckpt.cli.text import parse_duration, parse_size
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.errors import ReplacedError, UsageError
 
 if TYPE_CHECKING:
     from edl_ckpt.core.format.model import CheckpointRef, Version
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 _CONTEXT = "context"
+_REPLACED_ATTEMPTS = 5
 
 
 class CommandLineOnly:
@@ -254,7 +255,7 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
                 out.warn(warning)
             for name, bundle in bundles.items():
                 values[name] = bundle(**{field.name: values.pop(field.name) for field in fields(bundle)})
-            function(out, **values)
+            _run(function, out, values)
 
     parameters: list[inspect.Parameter] = []
     for p in own:
@@ -269,6 +270,19 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
+
+
+def _run(function: Callable[..., None], out: Output, values: Mapping[str, Any]) -> None:
+    """Run a command; once more, with a new listing, when a version was replaced between the listing and the reading."""
+    for left in reversed(range(_REPLACED_ATTEMPTS)):
+        try:
+            function(out, **values)
+        except ReplacedError as error:
+            if not left:
+                raise
+            out.detail(f"{error}: looking again")
+        else:
+            return
 
 
 def _defaulted(context: typer.Context, values: Iterable[str]) -> frozenset[str]:

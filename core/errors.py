@@ -81,6 +81,10 @@ class LockedError(EdlCkptError):
     id = "locked"
 
 
+class ReplacedError(LockedError):
+    """A file is gone or is another one than in the listing: a command that only reads may begin again at once."""
+
+
 class AuthError(EdlCkptError, PermissionError):
     """Credentials or permissions."""
 

@@ -11,7 +11,7 @@ from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.options import DryRun, ForceSeal, LockWait, Workers, parsed_ref, resolve_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from edl_ckpt.core.format.model import Version
@@ -79,4 +79,6 @@ def _versions(source: str | None, out: Output, *, every: bool, since: int | None
     if ref.version != "latest":
         raise UsageError("--all and --since need a location without a version", path=source)
     listed = list_versions(ref.location).versions
+    if not listed:
+        raise NotFoundError("no checkpoint here, so nothing was copied", path=ref.location.url)
     return [v for v in listed if since is None or v.version >= since]

@@ -14,9 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from edl_ckpt.core.checkpoint.swaps import Look
 from edl_ckpt.core.errors import (
     EdlCkptError,
     IncompleteError,
+    LockedError,
     NotFoundError,
     RefusedError,
     UnavailableError,
@@ -27,6 +29,7 @@ from edl_ckpt.core.format.model import CheckpointRef, ForeignEntry, Listing, Sha
 from edl_ckpt.core.format.names import SINGLE_FILE, Layout
 from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.metadata import (
     LocationMetadata,
     mode_of,
@@ -38,7 +41,7 @@ from edl_ckpt.core.state.metadata import (
 from edl_ckpt.core.state.owner import is_abandoned, is_presumed_dead
 from edl_ckpt.core.state.paths import JOURNAL, LOCK_FILE, META_DIR, STAGE_DIR, STATE_DIR, is_resumable
 from edl_ckpt.core.state.seal import differing_sizes, read_seal
-from edl_ckpt.core.storage import Location, LocationLike, open_store
+from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.interface import Entry, Store
 
@@ -51,6 +54,7 @@ def list_versions(
     *,
     grace_seconds: float = GRACE_SECONDS,
     now: float | None = None,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
 ) -> Listing:
     """Return the versions of a location, by number; an existing directory without any gives an empty listing.
 
@@ -58,11 +62,25 @@ def list_versions(
     the same. `now` is seconds since the epoch, the current time when None. Raises NotFoundError when there is no such
     directory, and the error of listing it. One listing per directory on a local disk, one for all on an object store,
     and one small read per version that has metadata.
+
+    While another command of ours replaces a version, this waits for it up to `wait_seconds`; then `replacing` names it.
     """
     where = Location.of(location)
     check_is_no_file(where)
     store = open_store(where)
-    fresh_after = (time.time() if now is None else now) - grace_seconds
+    look = Look(store, wait_seconds)
+    while True:
+        listing, state = _list_once(where, store, (time.time() if now is None else now) - grace_seconds)
+        if look.is_settled(listing, has_state=bool(state), has_journal=any(not _is_copy(e) for e in _journals(state))):
+            return look.marked(listing)
+
+
+def _is_copy(journal: Entry) -> bool:
+    return is_resumable(journal.parent)
+
+
+def _list_once(where: Location, store: LocalStore | ObjectStore, fresh_after: float) -> tuple[Listing, list[Entry]]:
+    """Return the versions of a location as one pass finds them, and what there is of our state."""
     entries = store.entries(_is_of_interest)
     content: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
@@ -87,7 +105,7 @@ def list_versions(
     annotated = [_annotated(version, metadata, unknown) for version in versions]
     sealed = _sealed(store, [v for v in annotated if v.version in metadata.sealed and not v.fault])
     problems = (*_unreadable(versions, entries), *metadata.problems, *_half_done(where, state))
-    return Listing(
+    listing = Listing(
         where,
         tuple(sealed.get(v.path, v) for v in annotated),
         tuple(foreign),
@@ -96,6 +114,7 @@ def list_versions(
         tuple(_interrupted_copies(store, state)),
         unknown.error() if unknown else metadata.fault,
     )
+    return listing, state
 
 
 def is_version_dir(name: str, inside: Iterable[str]) -> bool:
@@ -369,6 +388,8 @@ def pick(listing: Listing, wanted: int | str) -> Version:
             raise UsageError(f"version {wanted} exists twice: {paths}", path=listing.location.url)
         if found:
             return found[0]
+        if wanted in listing.replacing:
+            raise being_replaced(f"{listing.location}@{wanted}", listing.replacing[wanted])
         raise _not_found(listing, f"no version {wanted}")
     if wanted == "best" or wanted.startswith("best:"):
         return best_version(listing, wanted.partition(":")[2] or None)
@@ -393,6 +414,11 @@ def ranked(versions: Iterable[Version], metric: str, mode: str) -> list[Version]
     """
     measured = [v for v in versions if v.state is State.COMPLETE and not math.isnan(v.metrics.get(metric, math.nan))]
     return sorted(measured, key=lambda v: (rank(v.metrics[metric], mode), -v.version))
+
+
+def being_replaced(ref: str, owner: str) -> LockedError:
+    """Return the error of a reader that has waited in vain for the command that is replacing a version."""
+    return LockedError(f"{owner} is replacing it", path=ref, hint="try again when it is done")
 
 
 def best_version(listing: Listing, metric: str | None = None, mode: str | None = None) -> Version:

@@ -15,7 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.checkpoint import catalog
-from edl_ckpt.core.errors import CorruptError, IncompleteError, NotFoundError, UnsupportedError, UsageError
+from edl_ckpt.core.errors import (
+    CorruptError,
+    IncompleteError,
+    NotFoundError,
+    ReplacedError,
+    UnsupportedError,
+    UsageError,
+)
 from edl_ckpt.core.format import bulk, placement
 from edl_ckpt.core.format.consistency import blocking_problems
 from edl_ckpt.core.format.generations import draft_shard
@@ -224,9 +231,11 @@ def open_checkpoint(
             readers[file.ps_id] = MappedReader(file.path) if staged else store.open(file.path)
         drafts = [draft_shard(file, Cursor(readers[file.ps_id])) for file in version.shards]
         shards = index_shards(drafts, version.version)
-    except BaseException:
+    except BaseException as error:
         for reader in readers.values():
             reader.close()
+        if isinstance(error, NotFoundError) and not staged:
+            check_not_replaced(version)
         raise
     checkpoint = Checkpoint(version, shards, readers)
     if not partial:
@@ -238,7 +247,17 @@ def open_checkpoint(
     return checkpoint
 
 
+def check_not_replaced(version: Version) -> None:
+    """Raise ReplacedError when a version has new shards since its listing, of which one is gone."""
+    present = catalog.list_versions(version.location).versions
+    now = next((v for v in present if v.path == version.path), None)
+    if now is not None and set(now.shards) - set(version.shards):
+        raise ReplacedError("another command has replaced the version since it was listed", path=version.path)
+
+
 def _check_state(version: Version, *, partial: bool) -> None:
+    if version.replaced_by:
+        raise catalog.being_replaced(version.ref, version.replaced_by)
     if version.fault and not (partial and version.shards):
         raise version.fault.error()
     if version.state is State.MIXED:

@@ -80,6 +80,8 @@ class Version:
     """Why its metadata or its seal, which is there, cannot be read now: what is known of it may lack something."""
     seal_fault: str = ""
     """Why its seal does not match these files; '' when it does, or when there is no seal."""
+    replaced_by: str = ""
+    """The process that is replacing it just now, so that its state is not what it will be; '' for none."""
 
     @property
     def ref(self) -> str:
@@ -156,6 +158,8 @@ class Listing:
     """The versions of which an interrupted copy waits here; the same copy resumes it."""
     modes_fault: EdlCkptError | None = field(default=None, compare=False)
     """Why the modes cannot be read, None when they can."""
+    replacing: Mapping[int, str] = field(default_factory=dict, hash=False)
+    """The versions that are still being replaced, by the process that does it; they may be missing just now."""
 
     @property
     def unread(self) -> bool:

@@ -18,6 +18,7 @@ from edl_ckpt.core.errors import (
     LockedError,
     NotFoundError,
     RefusedError,
+    ReplacedError,
     UnavailableError,
     UnsupportedError,
     UsageError,
@@ -71,8 +72,11 @@ class FsspecReader(RemoteReader):
         """Return exactly `size` bytes at `offset`."""
         if size == 0:
             return b""
-        with client_errors(self.path):
-            data: bytes = self._fs.cat_file(self._path, start=offset, end=offset + size)
+        try:
+            with client_errors(self.path):
+                data: bytes = self._fs.cat_file(self._path, start=offset, end=offset + size)
+        except NotFoundError:
+            raise self._removed() from None
         if len(data) == self.size_bytes:  # some HTTP servers ignore ranges
             data = data[offset : offset + size]
         if len(data) != size:
@@ -86,10 +90,16 @@ class FsspecReader(RemoteReader):
 
     def check_unchanged(self) -> None:
         """Raise LockedError when the file's size, ETag or time is not what it was when it was opened."""
-        with client_errors(self.path):
-            now = self._fs.info(self._path)
+        try:
+            with client_errors(self.path):
+                now = self._fs.info(self._path)
+        except NotFoundError:
+            raise self._removed() from None
         if _generation(now) != self._opened:
             raise LockedError("the file changed while it was being read; another process is writing it", path=self.path)
+
+    def _removed(self) -> ReplacedError:
+        return ReplacedError("the file was removed while it was being read", path=self.path)
 
 
 class FsspecStore:

@@ -12,7 +12,8 @@ import pytest
 import elasticdl_rules
 from edl_ckpt.core import list_versions, verify_version
 from places import GOLDEN
-from program import PROGRAM, document, edl
+from program import PROGRAM, document, edl, inside
+from s3_fixtures import Bucket
 
 
 @pytest.fixture
@@ -100,3 +101,19 @@ def test_recover(run: Path) -> None:
     assert document("recover", run) == {**result, "done": [], "kept": []}
     assert edl("recover", run).stdout == f"{run}: nothing to recover\n"
     assert edl("recover", f"{run}-not").returncode == 10
+
+
+@pytest.mark.parametrize("option", [["--all"], ["--since", "3"]])
+def test_from_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str], option: list[str]) -> None:
+    """13.8: a copy from a place without a checkpoint is error 10, never "nothing to copy"; nothing is made."""
+    (tmp_path / "empty").mkdir()
+    for source in (tmp_path / "missing", tmp_path / "empty"):
+        error = inside(capsys, "copy", source, tmp_path / "out", *option, code=10)
+        assert str(source) in error["path"]
+    assert not (tmp_path / "out").exists()
+
+
+def test_from_nowhere_on_s3(s3: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """13.8: the same for an empty prefix of a bucket."""
+    inside(capsys, "copy", s3.url, tmp_path / "out", "--all", code=10)
+    assert not (tmp_path / "out").exists()

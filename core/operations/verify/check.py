@@ -11,7 +11,8 @@ import time
 from contextlib import ExitStack
 from typing import Final
 
-from edl_ckpt.core.checkpoint.catalog import list_versions, named_file
+from edl_ckpt.core.checkpoint.catalog import being_replaced, list_versions, named_file
+from edl_ckpt.core.checkpoint.reader import check_not_replaced
 from edl_ckpt.core.errors import LockedError, UsageError
 from edl_ckpt.core.format.consistency import blocking_problems
 from edl_ckpt.core.format.model import CheckpointRef, State, Version
@@ -49,6 +50,8 @@ def verify_version(
     workers = (
         default_workers(remote=open_store(version.location).properties.round_trips) if workers is None else workers
     )
+    if version.replaced_by:
+        raise being_replaced(version.ref, version.replaced_by)
     for attempt in range(_ATTEMPTS):
         try:
             return _verify(version, level, workers, reporter, use_seal=use_seal, beside=beside)
@@ -59,6 +62,8 @@ def verify_version(
             alone = named_file(CheckpointRef(Location(version.path, version.location.options), "latest"))
             present = (alone,) if alone else list_versions(version.location).versions
             version = next((v for v in present if v.path == version.path), version)
+            if version.replaced_by:
+                raise being_replaced(version.ref, version.replaced_by) from None
     raise AssertionError  # the loop always ends by a return or a raise
 
 
@@ -80,6 +85,8 @@ def _verify(
     with ExitStack() as stack:
         readers: dict[str, RangeReader] = {}
         checkpoint, whole = open_readable_shards(version, report, stack, readers)
+        if any(f.code == "missing-shard" and f.shard is not None for f in report.findings):  # it was in the listing
+            check_not_replaced(version)
         check_headers(version, checkpoint, report)
         fingerprint, sound = None, True
         seal = find_seal(version, report) if use_seal else None

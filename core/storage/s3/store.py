@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from edl_ckpt.core.errors import AuthError, EdlCkptError, LockedError, NotFoundError, UsageError
+from edl_ckpt.core.errors import AuthError, EdlCkptError, LockedError, NotFoundError, ReplacedError, UsageError
 from edl_ckpt.core.storage.interface import (
     SMALL_BYTES,
     Entry,
@@ -77,6 +77,8 @@ class S3Reader(RemoteReader):
         condition = {"IfMatch": self.etag} if self._connection.takes_quoted_etags else {}
         try:
             answer = self._connection.read(self.path, size, **self._target, Range=span, **condition)
+        except NotFoundError:
+            raise self._changed() from None
         except LockedError:
             self.check_unchanged()
             # The object is the same: this service refuses an ETag in quotes. The answer's own ETag says as much.
@@ -88,15 +90,18 @@ class S3Reader(RemoteReader):
         return data
 
     def _changed(self) -> LockedError:
-        return LockedError(
-            "the object was overwritten while it was being read",
+        return ReplacedError(
+            "the object was overwritten or removed while it was being read",
             path=self.path,
             hint="try again when the job has finished saving",
         )
 
     def check_unchanged(self) -> None:
         """Raise LockedError when the object has been overwritten."""
-        answer = self._connection.request("head_object", self.path, **self._target)
+        try:
+            answer = self._connection.request("head_object", self.path, **self._target)
+        except NotFoundError:
+            raise self._changed() from None
         if answer["ETag"] != self.etag:
             raise self._changed()
 

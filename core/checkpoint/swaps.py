@@ -1,0 +1,143 @@
+"""Versions that another command of ours is replacing at the moment of a listing.
+
+A listing is not one instant, and a replacement is not one step where the storage has no exchange of directories: for a
+moment a version has too few shards, too many, placeholder objects, or no name at all. Its journal says so, and whoever
+writes it holds the lock. So a listing that meets such a version waits for the command, or looks again when the command
+is done, before anybody calls the version incomplete.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
+
+from edl_ckpt.core.errors import EdlCkptError
+from edl_ckpt.core.format.model import Listing, State, Version
+from edl_ckpt.core.progress import SILENT
+from edl_ckpt.core.state.lock import open_lock
+from edl_ckpt.core.state.metadata import read_document
+from edl_ckpt.core.state.owner import OWNER_FILE, format_owner, is_abandoned, is_dead, is_me
+from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, is_resumable
+from edl_ckpt.core.state.seal import base_name
+from edl_ckpt.core.storage import LocalStore, ObjectStore
+
+DOUBTFUL: Final = frozenset({State.INCOMPLETE, State.WRITING, State.MIXED, State.INVALID})
+"""The states in which a listing may find a version that is being replaced."""
+_POLL_SECONDS: Final = 0.05
+_REMOTE_POLL_SECONDS: Final = 0.5
+_LOOKS: Final = 5
+"""How often a location is listed again without a command at work: each time something had changed meanwhile."""
+_TICK_NS: Final = 20_000_000
+"""Two changes of a directory in so short a time may have the same time."""
+
+
+class Look:
+    """Decides after each listing of a location whether it can be relied on, or must be made again."""
+
+    def __init__(self, store: LocalStore | ObjectStore, wait_seconds: float) -> None:
+        self._store = store
+        self._deadline = time.monotonic() + wait_seconds
+        self._looks = 0
+        self._seen: Mapping[str, Any] = {}
+        self._changed = self._root_time()
+        self._replacing: dict[str, tuple[int, str]] = {}
+
+    def _root_time(self) -> int:
+        """Return when names in the location last changed; 0 where a listing is one answer of the storage."""
+        if not self._store.properties.rename:
+            return 0
+        try:
+            return os.stat(self._store.path("")).st_mtime_ns
+        except OSError:  # the listing says why
+            return 0
+
+    def is_settled(self, listing: Listing, *, has_state: bool, has_journal: bool) -> bool:
+        """Say whether no version of a listing was being replaced; waits before it says no.
+
+        After the deadline it says yes; `marked` then names the versions. `has_state` and `has_journal` say what of ours
+        the listing found.
+        """
+        self._replacing = {}
+        doubtful = {base_name(v.path): _shape(v) for v in listing.versions if v.state in DOUBTFUL}
+        before, self._changed = self._changed, self._root_time()
+        moved = has_state and (before != self._changed or 0 <= time.time_ns() - before < _TICK_NS)
+        if not (has_journal or moved or (doubtful and has_state)):
+            return True
+        present = {base_name(v.path) for v in listing.versions}
+        at_work = _at_work(self._store)
+        self._replacing = {d: swap for d, swap in at_work if d in doubtful or d not in present}
+        if self._replacing:
+            if time.monotonic() >= self._deadline:
+                return True
+            time.sleep(_REMOTE_POLL_SECONDS if self._store.properties.round_trips else _POLL_SECONDS)
+            return False
+        self._looks += 1
+        unchanged = doubtful == self._seen
+        self._seen = doubtful
+        if self._looks > _LOOKS or (unchanged and not moved):
+            return True
+        if moved:
+            time.sleep(_TICK_NS / 1e9)
+        return False
+
+    def marked(self, listing: Listing) -> Listing:
+        """Return a listing in which the versions that are still being replaced say by whom."""
+        if not self._replacing:
+            return listing
+        versions = tuple(
+            replace(v, replaced_by=self._replacing[base_name(v.path)][1]) if base_name(v.path) in self._replacing else v
+            for v in listing.versions
+        )
+        numbers = dict(self._replacing.values())
+        problems = tuple(f"{listing.location}@{n}: {owner} is replacing it" for n, owner in sorted(numbers.items()))
+        return replace(listing, versions=versions, replacing=numbers, problems=(*listing.problems, *problems))
+
+
+def _shape(version: Version) -> tuple[object, ...]:
+    """Return the names in a version, which change while it is replaced."""
+    return version.state, tuple(base_name(shard.path) for shard in version.shards), version.extra
+
+
+def _at_work(store: LocalStore | ObjectStore) -> Iterator[tuple[str, tuple[int, str]]]:
+    """Yield the directories of versions that a living process is replacing, with number and process."""
+    journals = [(stage, document) for stage in _stages(store) if (document := _read(store, f"{stage}/{JOURNAL}"))]
+    if not journals:
+        return
+    if store.properties.rename:
+        owners = [_local_owner(store, stage) for stage, _ in journals]
+    else:  # every writer holds the lock, and there is one
+        holders = [h.owner for h in open_lock(store, "list", SILENT).holders() if h.is_alive and not is_me(h.owner)]
+        owners = [dict(holders[0]) if holders else {} for _ in journals]
+    for (_, document), owner in zip(journals, owners, strict=True):
+        directory, number = document.get("directory"), document.get("version")
+        if owner and isinstance(directory, str) and isinstance(number, int):
+            yield directory, (number, format_owner(owner))
+
+
+def _stages(store: LocalStore | ObjectStore) -> list[str]:
+    """Return the staging directories that may have a journal of a replacement."""
+    if isinstance(store, LocalStore):  # a new version, and so a copy, appears there in one step
+        return [f"{STAGE_DIR}/{name}" for name in store.names(STAGE_DIR) if not is_resumable(name)]
+    return [path.rpartition("/")[0] for path in store.tree(STAGE_DIR) if path.endswith(f"/{JOURNAL}")]
+
+
+def _local_owner(store: LocalStore | ObjectStore, stage: str) -> dict[str, Any]:
+    """Return the living process that works in a staging directory, {} when it is dead or this one."""
+    owner = _read(store, f"{stage}/{OWNER_FILE}")
+    if not owner or is_me(owner):
+        return {}
+    silent = 0.0
+    with suppress(OSError):
+        silent = time.time() - os.stat(store.path(f"{stage}/{OWNER_FILE}")).st_mtime
+    return {} if is_dead(owner, silent) or is_abandoned(store.path(stage)) else owner
+
+
+def _read(store: LocalStore | ObjectStore, relative: str) -> dict[str, Any]:
+    """Return a small document of another process, {} when it is gone or being written."""
+    with suppress(EdlCkptError):
+        return read_document(store, relative) or {}
+    return {}

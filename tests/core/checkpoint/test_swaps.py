@@ -1,0 +1,227 @@
+"""13.8: a reader never finds a version incomplete, or missing, because another command of ours is replacing it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from checkpoints import save_small
+from edl_ckpt.core import list_versions, open_checkpoint, parse_ref, resolve, verify_version
+from edl_ckpt.core.checkpoint import swaps
+from edl_ckpt.core.errors import LockedError, ReplacedError
+from edl_ckpt.core.format.model import State
+from edl_ckpt.core.operations.export import export_version
+from edl_ckpt.core.storage import LocationLike
+from program import PROGRAM, edl
+from s3_fixtures import Bucket
+
+LOOP = """
+import os, sys, time
+from edl_ckpt.core import open_checkpoint, parse_ref, reshard_version, resolve
+from edl_ckpt.core.commit import remote
+from edl_ckpt.core.storage import files
+
+place, gap, times = sys.argv[1], sys.argv[2], int(sys.argv[3])
+files._RENAME_EXCHANGE = 1 << 20  # a flag that no kernel knows: two renames
+rename, settle = os.rename, remote.settle_remote
+
+def wait():
+    print("between", flush=True)
+    if gap == "ask":
+        sys.stdin.readline()
+    else:
+        time.sleep(float(gap))
+
+def slow_rename(old, new, **kwargs):
+    rename(old, new, **kwargs)
+    if os.path.basename(new) == "old-version-7":
+        wait()
+
+def slow_settle(store, stage, journal):
+    if journal.seal is not None:
+        wait()
+    return settle(store, stage, journal)
+
+os.rename, remote.settle_remote = slow_rename, slow_settle
+print("ready", flush=True)
+for i in range(times):
+    reshard_version(resolve(parse_ref(f"{place}@7")), 3 - i % 2)
+"""
+
+
+@contextmanager
+def resharding(place: str | Path, gap: str, times: int) -> Iterator[subprocess.Popen[str]]:
+    """Run reshards in place, to 3 and 2 servers in turns, in a process that stays a while between the two states."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", LOOP, str(place), gap, str(times)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def until_between(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "between\n"
+
+
+def go_on(process: subprocess.Popen[str]) -> None:
+    process.communicate("\n" * 9, timeout=60)
+    assert process.returncode == 0
+
+
+def read_all(place: LocationLike, tmp_path: Path, rounds: int) -> int:
+    """Look at the version in every way; return how often it was replaced between the listing and the reading."""
+    again = 0
+    for number in range(rounds):
+        listing = list_versions(place)
+        assert [(v.version, v.state) for v in listing.versions] == [(7, State.COMPLETE)], number
+        assert verify_version(resolve(parse_ref(f"{place}@7")), level="deep", beside=False).findings == ()
+        try:
+            with open_checkpoint(resolve(parse_ref(f"{place}@7"))) as checkpoint:
+                assert sum(len(rows.ids) for rows in checkpoint.table("t")) == 60
+            version = resolve(parse_ref(f"{place}@7"))
+            assert export_version(version, str(tmp_path / f"{number}.npz"), force=True).rows == 60
+        except ReplacedError:  # the program begins again by itself
+            again += 1
+    return again
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Note each time that a listing finds a command at work."""
+    found: list[str] = []
+    real = swaps._at_work
+
+    def noted(store: object) -> Iterator[tuple[str, tuple[int, str]]]:
+        for directory, swap in real(store):  # type: ignore[arg-type]
+            found.append(directory)
+            yield directory, swap
+
+    monkeypatch.setattr(swaps, "_at_work", noted)
+    return found
+
+
+def test_readers_beside_reshards(tmp_path: Path, waits: list[str]) -> None:
+    """13.8: beside a loop of reshards in place, without an exchange, the version is always there and complete."""
+    run = tmp_path / "run"
+    save_small(run, 7)
+    with resharding(run, "0.03", 10_000) as process:
+        again = read_all(str(run), tmp_path, 20)
+        assert process.poll() is None
+    assert again < 10
+    assert "version-7" in waits
+
+
+def test_commands_beside_reshards(tmp_path: Path) -> None:
+    """13.8: the commands end with 0 too, because they begin again when a version was replaced under them."""
+    run = tmp_path / "run"
+    save_small(run, 7)
+    with resharding(run, "0.03", 10_000) as process:
+        for number in range(2):
+            for arguments in (
+                ["list", run],
+                ["verify", f"{run}@7"],
+                ["inspect", f"{run}@7"],
+                ["export", f"{run}@7", tmp_path / f"{number}.npz"],
+                ["copy", f"{run}@7", tmp_path / f"copy-{number}"],
+            ):
+                # Without the guard of ElasticDL's scan, which sees the location between two renames.
+                done = subprocess.run([*PROGRAM, *map(str, arguments)], capture_output=True, text=True, check=False)
+                assert done.returncode == 0, done.stderr
+                assert "incomplete" not in done.stdout
+        assert process.poll() is None
+
+
+def test_readers_beside_reshards_on_s3(s3: Bucket, tmp_path: Path, waits: list[str]) -> None:
+    """13.8: the same on S3, where placeholder objects and both sets of shards are visible for a while."""
+    save_small(s3.url, 7)
+    with resharding(s3.url, "0.2", 10_000) as process:
+        until_between(process)
+        again = read_all(s3.url, tmp_path, 3)
+        assert process.poll() is None
+    assert again < 3
+    assert "version-7" in waits
+
+
+def test_one_listing_waits(tmp_path: Path, s3: Bucket) -> None:
+    """13.8: a listing in the middle of a replacement waits, up to its limit; then it names the process."""
+    save_small(tmp_path / "run", 7)
+    save_small(s3.url, 7)
+    for place in (str(tmp_path / "run"), s3.url):
+        with resharding(place, "ask", 1) as process:
+            until_between(process)
+            begin = time.monotonic()
+            listing = list_versions(place, wait_seconds=1)
+            assert 1 <= time.monotonic() - begin < 8
+            assert list(listing.replacing) == [7]
+            assert f"process {process.pid} on " in listing.replacing[7]
+            assert any("is replacing it" in problem for problem in listing.problems)
+            if listing.versions:  # on a disk it has no name just now
+                with pytest.raises(LockedError, match="is replacing it"):
+                    verify_version(listing.versions[0])
+                with pytest.raises(LockedError, match="is replacing it"):
+                    open_checkpoint(listing.versions[0])
+            go_on(process)
+            assert [v.state for v in list_versions(place).versions] == [State.COMPLETE]
+
+
+def test_a_stopped_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """13.8: while the command is stopped between the two renames, naming the version is error 11, and not 10."""
+    run = tmp_path / "run"
+    save_small(run, 7)
+    with resharding(run, "ask", 1) as process:
+        until_between(process)
+        os.kill(process.pid, signal.SIGSTOP)
+        listed = swaps.Look.__init__
+
+        def short(look: swaps.Look, store: object, wait_seconds: float) -> None:
+            listed(look, store, min(wait_seconds, 0.3))  # type: ignore[arg-type]
+
+        monkeypatch.setattr(swaps.Look, "__init__", short)
+        with pytest.raises(LockedError, match="is replacing it"):
+            resolve(parse_ref(f"{run}@7"))
+        os.kill(process.pid, signal.SIGCONT)
+        go_on(process)
+    assert resolve(parse_ref(f"{run}@7")).ps_num == 3
+
+
+def test_a_killed_command(tmp_path: Path) -> None:
+    """13.8: nobody waits for a command that was killed; the listing says how to recover."""
+    run = tmp_path / "run"
+    save_small(run, 7)
+    with resharding(run, "ask", 1) as process:
+        until_between(process)
+    begin = time.monotonic()
+    listing = list_versions(run)
+    assert time.monotonic() - begin < 5
+    assert listing.replacing == {}
+    assert any("edl-ckpt recover" in problem for problem in listing.problems)
+    assert edl("recover", run).returncode == 0
+    assert [v.state for v in list_versions(run).versions] == [State.COMPLETE]
+
+
+def test_a_job_is_not_waited_for(tmp_path: Path) -> None:
+    """13.8: a version that a job is writing is shown at once, in a location with state of ours too."""
+    run = tmp_path / "run"
+    save_small(run, 7)
+    (run / "version-8").mkdir()
+    (run / "version-8/variables-0-of-2.ckpt").touch()
+    begin = time.monotonic()
+    assert [v.state for v in list_versions(run).versions] == [State.COMPLETE, State.WRITING]
+    assert time.monotonic() - begin < 1
