@@ -133,7 +133,7 @@ def _local_owner(store: LocalStore | ObjectStore, stage: str) -> dict[str, Any]:
     silent = 0.0
     with suppress(OSError):
         silent = time.time() - os.stat(store.path(f"{stage}/{OWNER_FILE}")).st_mtime
-    return {} if is_dead(owner, silent) or is_abandoned(store.path(stage)) else owner
+    return {} if is_dead(owner, silent) or is_abandoned(store.path(""), stage) else owner
 
 
 def _read(store: LocalStore | ObjectStore, relative: str) -> dict[str, Any]:

@@ -97,6 +97,9 @@ def test_damage_is_never_sealed(
     error = inside(capsys, *arguments, code=5)
     assert "--force" in error["hint"]
     assert files_of(tmp_path) == before
+    if command == "in place" and damage is make_pipe:  # a pipe is not ours, so nobody but a person moves it away
+        inside(capsys, *arguments, "--force", code=16)
+        return
     done = inside(capsys, *arguments, "--ignore-seal" if "export" in command else "--force")
     if command == "dry run":
         return
