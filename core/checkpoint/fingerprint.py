@@ -117,6 +117,11 @@ class Fingerprint:
         return sorted({n for a, b in pairs for n in a.keys() | b.keys() if a.get(n) != b.get(n)})
 
 
+def empty_fingerprint() -> str:
+    """Return the fingerprint of a checkpoint without variables and tables."""
+    return PREFIX + hashlib.blake2b(_DOMAIN, digest_size=32).hexdigest()
+
+
 def fingerprint_of(checkpoint: Checkpoint, sketch: ContentSketch) -> Fingerprint:
     """Return the fingerprint of a checkpoint from the sketch of all its values."""
     variables = {v.name: v for s in checkpoint.shards for v in s.variables}

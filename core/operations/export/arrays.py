@@ -14,7 +14,7 @@ import numpy as np
 
 from edl_ckpt.core.operations.export.content_format import ContentFormat
 from edl_ckpt.core.operations.export.interface import ExportContent, FormatTraits, Tensor
-from edl_ckpt.core.operations.export.names import check_names, escaped_file_name
+from edl_ckpt.core.operations.export.names import file_names
 from edl_ckpt.core.storage.faults import storage_errors
 
 INDEX: Final = "index.json"
@@ -110,15 +110,18 @@ class NpyDirectory(ContentFormat):
     traits: ClassVar = FormatTraits("npy", endings=(".npy",), is_directory=True)
 
     def write(self, content: ExportContent, path: str) -> None:
-        """Write the files; the name of a file is that of its tensor, with %XX for characters that could make a path."""
-        check_names(tensor.name for tensor in content.tensors)
+        """Write the files; the name of a file is that of its tensor, with %XX for characters that could make a path.
+
+        A long name is shortened; the index has the whole.
+        """
+        files = file_names(tensor.name for tensor in content.tensors)
         for tensor in content.tensors:
-            target = os.path.join(path, f"{escaped_file_name(tensor.name)}.npy")
+            target = os.path.join(path, f"{files[tensor.name]}.npy")
             with storage_errors(target), open(target, "xb") as file:
                 file.write(npy_header(tensor))
                 _write_chunks(tensor, file)
                 _flush(file)
-        _write_json(os.path.join(path, INDEX), index_document(content))
+        _write_json(os.path.join(path, INDEX), index_document(content, files))
 
 
 class Npz(ContentFormat):
@@ -128,25 +131,23 @@ class Npz(ContentFormat):
 
     def write(self, content: ExportContent, path: str) -> None:
         """Write the archive."""
-        check_names(tensor.name for tensor in content.tensors)
+        files = file_names(tensor.name for tensor in content.tensors)
         with storage_errors(path), open(path, "xb") as file:
             with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
                 for tensor in content.tensors:
-                    info = zipfile.ZipInfo(f"{escaped_file_name(tensor.name)}.npy")
+                    info = zipfile.ZipInfo(f"{files[tensor.name]}.npy")
                     with archive.open(info, "w", force_zip64=True) as member:
                         member.write(npy_header(tensor))
                         _write_chunks(tensor, member)
-                archive.writestr(zipfile.ZipInfo(INDEX), json.dumps(index_document(content), indent=1))
+                archive.writestr(zipfile.ZipInfo(INDEX), json.dumps(index_document(content, files), indent=1))
             _flush(file)
 
 
-def index_document(content: ExportContent) -> dict[str, Any]:
+def index_document(content: ExportContent, files: Mapping[str, str]) -> dict[str, Any]:
     """Return the content of `index.json`: the file and dtype of each tensor, notes on tables, metadata."""
     return {
         "schema": INDEX_SCHEMA,
-        "tensors": {
-            t.name: {"file": f"{escaped_file_name(t.name)}.npy", "dtype": t.dtype.name} for t in content.tensors
-        },
+        "tensors": {t.name: {"file": f"{files[t.name]}.npy", "dtype": t.dtype.name} for t in content.tensors},
         "tables": {name: asdict(note) for name, note in content.notes.items()},
         "metadata": dict(content.metadata),
     }

@@ -24,7 +24,7 @@ from edl_ckpt.core.format.model import DTYPES
 from edl_ckpt.core.operations.export.arrays import write_safetensors
 from edl_ckpt.core.operations.export.content_format import ContentFormat
 from edl_ckpt.core.operations.export.interface import ExportContent, FormatTraits, Tensor
-from edl_ckpt.core.operations.export.names import check_names, escaped_file_name
+from edl_ckpt.core.operations.export.names import file_names
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import flush_file
 
@@ -64,7 +64,7 @@ class Parquet(ContentFormat):
     def write(self, content: ExportContent, path: str) -> None:
         """Write the files; UnsupportedError for a table as a matrix, which has no ids."""
         arrow, parquet = library("pyarrow", "arrow"), library("pyarrow.parquet", "arrow")
-        check_names(table.name for table in content.tables)
+        files = file_names(table.name for table in content.tables)
         if content.tables and not content.notes:
             raise UnsupportedError("a Parquet file contains ids and vectors; --dense-rows is for other formats")
         notes = json.dumps(metadata_document(content))
@@ -76,7 +76,7 @@ class Parquet(ContentFormat):
                 [("id", arrow.int64()), ("vector", arrow.list_(values, table.dim))],
                 metadata={"edl-ckpt": notes, "table": table.name},
             )
-            target = os.path.join(path, f"{escaped_file_name(table.name)}.parquet")
+            target = os.path.join(path, f"{files[table.name]}.parquet")
             with storage_errors(target), parquet.ParquetWriter(target, schema, use_dictionary=False) as writer:
                 for ids, vectors in table.batches():
                     flat = arrow.array(np.ascontiguousarray(vectors).reshape(-1), values)

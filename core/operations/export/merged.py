@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.format import wire
 from edl_ckpt.core.format.names import ELASTICDL
 from edl_ckpt.core.operations.export.interface import (
     ContentCounts,
@@ -18,6 +19,7 @@ from edl_ckpt.core.operations.export.interface import (
 from edl_ckpt.core.operations.export.target import open_target
 from edl_ckpt.core.operations.reshard.execute import execute_reshard
 from edl_ckpt.core.operations.reshard.prepare import prepare_reshard
+from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.regular import check_target
 from edl_ckpt.core.storage.trees import remove_tree
@@ -46,6 +48,7 @@ class MergedCheckpoint:
             try:
                 outcome = self._merge(Location(beside))
                 os.rename(outcome.files[0].path, target.path)
+                _spell_out(target.path)
             finally:
                 remove_tree(beside)
             return replace(outcome, files=target.publish())
@@ -68,3 +71,14 @@ class MergedCheckpoint:
             proved=True,
             forced=result.forced,
         )
+
+
+def _spell_out(path: str) -> None:
+    """Write the version of a model of no bytes, which is version 0 without anything.
+
+    A file by itself without any bytes would look like damage.
+    """
+    with storage_errors(path):
+        if not os.path.getsize(path):
+            with open(path, "wb") as file:
+                file.write(wire.tag(1, wire.VARINT) + wire.varint(0))

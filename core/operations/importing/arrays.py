@@ -23,13 +23,14 @@ from typing import IO, Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from edl_ckpt.core.checkpoint.fingerprint import empty_fingerprint
 from edl_ckpt.core.errors import CorruptError, NotFoundError, UnsupportedError
 from edl_ckpt.core.format.checks import dtype_named
 from edl_ckpt.core.format.model import DTYPES, DType
 from edl_ckpt.core.operations.export.arrays import INDEX, SAFETENSORS_DTYPES
-from edl_ckpt.core.operations.export.frameworks import CHECKPOINT_PREFIX, DENSE_FILE
+from edl_ckpt.core.operations.export.frameworks import CHECKPOINT_PREFIX, DENSE_FILE, METADATA_FILE
 from edl_ckpt.core.operations.export.names import original_name
-from edl_ckpt.core.operations.importing.frameworks import Found, read_parquet, read_tensorflow, read_torch
+from edl_ckpt.core.operations.importing.frameworks import Found, read_notes, read_parquet, read_tensorflow, read_torch
 from edl_ckpt.core.storage import LocalStore, Location, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import RangeReader
@@ -81,6 +82,8 @@ class ArraySource:
         self.path = source.url
         self.arrays: dict[str, ArrayData] = {}
         self.notes: dict[str, dict[str, Any]] = {}
+        self._fingerprint: object = None
+        """The fingerprint that an export recorded here."""
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -104,8 +107,11 @@ class ArraySource:
         self.path = self._fetch() if local is None else local
         self._check_inputs()
         prefix = os.path.join(self.path, CHECKPOINT_PREFIX) if os.path.isdir(self.path) else self.path
-        if os.path.exists(f"{prefix}.index"):
-            self._spool(read_tensorflow(prefix, lambda notes: self._take_notes(notes, self.path)))
+        alone = os.path.join(self.path, METADATA_FILE)
+        if os.path.exists(alone) and not os.path.exists(f"{prefix}.index"):
+            self._take_document(read_notes(_load(alone), alone))  # TensorFlow writes no checkpoint without a tensor
+        elif os.path.exists(f"{prefix}.index"):
+            self._spool(read_tensorflow(prefix, self._take_document))
         elif os.path.isdir(self.path):
             self._open_folder()
         elif self.path.lower().endswith(".safetensors"):
@@ -115,7 +121,7 @@ class ArraySource:
         elif self.path.lower().endswith((".pt", ".pth")):
             with storage_errors(self.path):
                 os.stat(self.path)
-            self._spool(read_torch(self.path, lambda notes: self._take_notes(notes, self.path)))
+            self._spool(read_torch(self.path, self._take_document))
         else:
             with storage_errors(self.path):
                 os.stat(self.path)
@@ -124,7 +130,7 @@ class ArraySource:
                 " TensorFlow checkpoint, or a checkpoint of ElasticDL",
                 path=self.path,
             )
-        if not self.arrays:
+        if not self.arrays and self._fingerprint != empty_fingerprint():
             raise NotFoundError("no array in it", path=self.path)
 
     def _check_inputs(self) -> None:
@@ -146,7 +152,7 @@ class ArraySource:
         elif any(name.endswith(".parquet") for name in names) or DENSE_FILE in names:
             if DENSE_FILE in names:
                 self._open_safetensors(os.path.join(self.path, DENSE_FILE))
-            self._spool(read_parquet(self.path, lambda notes: self._take_notes(notes, self.path)))
+            self._spool(read_parquet(self.path, self._take_document))
         else:
             self._open_directory()
 
@@ -226,6 +232,7 @@ class ArraySource:
         metadata = header.pop("__metadata__", {})
         if isinstance(metadata, dict) and isinstance(metadata.get("tables"), str):
             self._take_notes(_parse_json(metadata["tables"].encode("utf-8", "surrogatepass"), path), path)
+            self._fingerprint = metadata.get("fingerprint")
         end = 0
         spans = [(_span(name, entry, path), name, entry) for name, entry in header.items()]
         for (start, stop), name, entry in sorted(spans, key=lambda found: found[0]):
@@ -242,6 +249,11 @@ class ArraySource:
                 )
             self._add(array)
 
+    def _take_document(self, document: Mapping[str, Any]) -> None:
+        """Take what an export leaves for importers: notes on tables, and the fingerprint of everything."""
+        self._take_notes(document["tables"], self.path)
+        self._fingerprint = document.get("fingerprint")
+
     def _take_notes(self, document: Mapping[str, Any], path: str) -> None:
         for name, note in document.items():
             if not isinstance(note, dict) or not all(isinstance(note.get(k), str) for k in ("ids", "vectors")):
@@ -255,10 +267,11 @@ class ArraySource:
                 archive = self._stack.enter_context(zipfile.ZipFile(self.path))
                 names = archive.namelist()
                 index = _parse_json(archive.read(INDEX), self.path) if INDEX in names else {}
+                known = self._tensors_by_file(index)
                 for name in names:
                     if name.endswith(".npy"):
                         with archive.open(name) as member:
-                            self._add_npy(name.removesuffix(".npy"), _Spooled(self._unpack(member), self.path), index)
+                            self._add_npy(name, _Spooled(self._unpack(member), self.path), known)
             except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
                 raise CorruptError(f"not a readable .npz: {error}", path=self.path) from None
         self._take_index(index)
@@ -273,9 +286,10 @@ class ArraySource:
         with storage_errors(self.path):
             names = sorted(os.listdir(self.path))
         index = _load_json(os.path.join(self.path, INDEX)) if INDEX in names else {}
+        known = self._tensors_by_file(index)
         for name in names:
             if name.endswith(".npy"):
-                self._add_npy(name.removesuffix(".npy"), self._reader(os.path.join(self.path, name)), index)
+                self._add_npy(name, self._reader(os.path.join(self.path, name)), known)
         self._take_index(index)
 
     def _take_index(self, index: Mapping[str, Any]) -> None:
@@ -283,14 +297,28 @@ class ArraySource:
         if not isinstance(tables, dict):
             raise CorruptError("the notes on tables in its index are damaged", path=self.path)
         self._take_notes(tables, self.path)
+        metadata = index.get("metadata")
+        if isinstance(metadata, dict):
+            self._fingerprint = metadata.get("fingerprint")
 
-    def _add_npy(self, written: str, reader: RangeReader, index: Mapping[str, Any]) -> None:
-        """Add the array of an .npy file; the index names the dtype where numpy has no such dtype."""
-        name = original_name(written)
+    def _tensors_by_file(self, index: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+        """Return the name and the dtype of the tensor in each file that an index lists; entries of others are ignored.
+
+        Raises CorruptError when the index has two names for a file.
+        """
+        tensors = index.get("tensors")
+        known: dict[str, tuple[str, str]] = {}
+        for name, entry in tensors.items() if isinstance(tensors, dict) else ():
+            file = entry.get("file") if isinstance(entry, dict) else None
+            if isinstance(file, str) and known.setdefault(file, (name, str(entry.get("dtype"))))[0] != name:
+                raise CorruptError(f"the index has two names for {file!r}", path=self.path)
+        return known
+
+    def _add_npy(self, file: str, reader: RangeReader, index: Mapping[str, tuple[str, str]]) -> None:
+        """Add the array of an .npy file; the index has its name, and its dtype where numpy has no such dtype."""
+        name, noted = index.get(file, (original_name(file.removesuffix(".npy")), ""))
         dtype, shape, offset = npy_header(reader, name)
-        tensors = index.get("tensors", {})
-        entry = tensors.get(name) if isinstance(tensors, dict) else None
-        if isinstance(entry, dict) and entry.get("dtype") == "bfloat16" and dtype.name == "uint16":
+        if noted == "bfloat16" and dtype.name == "uint16":
             dtype = DTYPES["bfloat16"]
         array = ArrayData(name, dtype, shape, reader, offset)
         if offset + array.size_bytes != reader.size_bytes:
@@ -350,9 +378,14 @@ def _naturals(value: Any) -> bool:
     return isinstance(value, list) and all(type(n) is int and 0 <= n < 1 << 62 for n in value)
 
 
-def _load_json(path: str) -> dict[str, Any]:
+def _load(path: str) -> bytes:
     with storage_errors(path), open_input(path, "rb") as file:
-        return _parse_json(file.read(_MAX_HEADER_BYTES), path)
+        data: bytes = file.read(_MAX_HEADER_BYTES)
+        return data
+
+
+def _load_json(path: str) -> dict[str, Any]:
+    return _parse_json(_load(path), path)
 
 
 def _parse_json(data: bytes, path: str) -> dict[str, Any]:

@@ -20,11 +20,13 @@ from edl_ckpt.core.format.model import DTYPES, DType
 from edl_ckpt.core.operations.export.frameworks import METADATA_FILE, library
 from edl_ckpt.core.operations.export.names import original_name
 
+TakeNotes = Callable[[Mapping[str, Any]], None]
+"""Takes the document that an export leaves for importers: its `tables`, and its metadata beside them."""
 Found = tuple[str, DType, tuple[int, ...], Iterator[npt.NDArray[np.uint8]]]
 """Name, dtype, shape and the bytes of an array, in order."""
 
 
-def read_torch(path: str, take_notes: Callable[[Mapping[str, Any]], None]) -> Iterator[Found]:
+def read_torch(path: str, take_notes: TakeNotes) -> Iterator[Found]:
     """Yield the tensors of a state_dict; CorruptError for anything that is more than tensors."""
     torch = library("torch", "torch")
     try:
@@ -36,7 +38,7 @@ def read_torch(path: str, take_notes: Callable[[Mapping[str, Any]], None]) -> It
         raise UnsupportedError(f"expected a dict of tensors, got {type(loaded).__name__}", path=path)
     notes = loaded.pop("__edl_ckpt__", None)
     if notes is not None:
-        take_notes(_notes(bytes(notes.numpy()), path))
+        take_notes(read_notes(bytes(notes.numpy()), path))
     for name, tensor in loaded.items():
         if not isinstance(tensor, torch.Tensor):
             raise UnsupportedError(f"{name!r} is a {type(tensor).__name__}, not a tensor", path=path)
@@ -45,7 +47,7 @@ def read_torch(path: str, take_notes: Callable[[Mapping[str, Any]], None]) -> It
         yield str(name), dtype, tuple(tensor.shape), iter([flat])
 
 
-def read_tensorflow(prefix: str, take_notes: Callable[[Mapping[str, Any]], None]) -> Iterator[Found]:
+def read_tensorflow(prefix: str, take_notes: TakeNotes) -> Iterator[Found]:
     """Yield the tensors of a checkpoint by its prefix; anything but arrays of numbers (a graph, texts) is left out."""
     tf = library("tensorflow", "tensorflow")
     try:
@@ -55,7 +57,7 @@ def read_tensorflow(prefix: str, take_notes: Callable[[Mapping[str, Any]], None]
     metadata = os.path.join(os.path.dirname(prefix), METADATA_FILE)
     if os.path.exists(metadata):
         with open(metadata, "rb") as file:
-            take_notes(_notes(file.read(), metadata))
+            take_notes(read_notes(file.read(), metadata))
     dtypes = reader.get_variable_to_dtype_map()
     for name, shape in sorted(reader.get_variable_to_shape_map().items()):
         if dtypes[name].name in DTYPES:
@@ -63,7 +65,7 @@ def read_tensorflow(prefix: str, take_notes: Callable[[Mapping[str, Any]], None]
             yield name, DTYPES[dtypes[name].name], tuple(shape), iter([values.reshape(-1).view(np.uint8)])
 
 
-def read_parquet(path: str, take_notes: Callable[[Mapping[str, Any]], None]) -> Iterator[Found]:
+def read_parquet(path: str, take_notes: TakeNotes) -> Iterator[Found]:
     """Yield NAME.ids and NAME.vectors of each Parquet file of a directory: columns `id` and `vector`."""
     parquet = library("pyarrow.parquet", "arrow")
     for file_name in sorted(name for name in os.listdir(path) if name.endswith(".parquet")):
@@ -77,7 +79,7 @@ def read_parquet(path: str, take_notes: Callable[[Mapping[str, Any]], None]) -> 
             raise UnsupportedError("expected columns `id` and `vector`, a list of fixed size", path=full)
         metadata = schema.metadata or {}
         if b"edl-ckpt" in metadata:
-            take_notes(_notes(metadata[b"edl-ckpt"], full))
+            take_notes(read_notes(metadata[b"edl-ckpt"], full))
         name = metadata[b"table"].decode("utf-8", "replace") if b"table" in metadata else original_name(file_name[:-8])
         rows, vector = table.metadata.num_rows, schema.field("vector").type
         ids = str(schema.field("id").type)
@@ -97,11 +99,13 @@ def _column(table: Any, name: str) -> Iterator[npt.NDArray[np.uint8]]:
         yield np.ascontiguousarray(values.to_numpy(zero_copy_only=False)).reshape(-1).view(np.uint8)
 
 
-def _notes(data: bytes, path: str) -> Mapping[str, Any]:
+def read_notes(data: bytes, path: str) -> Mapping[str, Any]:
+    """Return the document that an export leaves for importers; CorruptError unless it has notes on tables."""
     try:
-        tables = json.loads(data)["tables"]
+        document = json.loads(data)
+        tables = document["tables"]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise CorruptError("the notes on tables are damaged", path=path) from None
-    if not isinstance(tables, dict):
+    if not isinstance(document, dict) or not isinstance(tables, dict):
         raise CorruptError("the notes on tables are damaged", path=path)
-    return tables
+    return document

@@ -27,12 +27,11 @@ from edl_ckpt.core.errors import (
     NoSpaceError,
     NotFoundError,
     RefusedError,
-    UnsupportedError,
     UsageError,
 )
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.operations.export import ExportResult, Selection, export_version
-from edl_ckpt.core.operations.export.names import check_names, escaped_file_name, original_name
+from edl_ckpt.core.operations.export.names import escaped_file_name, file_names, original_name
 from edl_ckpt.core.operations.export.values import cast_floats, draw
 from edl_ckpt.core.operations.save import Table
 from oracle import Model
@@ -45,8 +44,14 @@ def load(path: Path) -> dict[str, Any]:
         return dict(load_file(str(path)))
     if path.suffix == ".npz":
         with np.load(path) as archive:
-            return {original_name(name): archive[name] for name in archive.files if name != "index.json"}
-    return {original_name(f.name.removesuffix(".npy")): np.load(f, mmap_mode="r") for f in path.glob("*.npy")}
+            tensors = json.loads(archive["index.json"])["tensors"]
+            assert {f"{name}.npy" for name in archive.files} - {"index.json.npy"} == {
+                e["file"] for e in tensors.values()
+            }
+            return {name: archive[entry["file"].removesuffix(".npy")] for name, entry in tensors.items()}
+    tensors = json.loads((path / "index.json").read_text())["tensors"]
+    assert {f.name for f in path.iterdir()} - {"index.json"} == {entry["file"] for entry in tensors.values()}
+    return {name: np.load(path / entry["file"], mmap_mode="r") for name, entry in tensors.items()}
 
 
 @pytest.mark.parametrize("ending", ["safetensors", "npz", "npy"])
@@ -85,16 +90,11 @@ def by_value(arrays: dict[str, Any], model: Model) -> None:
 def test_any_model(
     tmp_path_factory: pytest.TempPathFactory, model: Model, ps_num: int, ending: str, part_bytes: int
 ) -> None:
-    """Any model, in one part or in many, is what the format's own library reads; impossible names are refused."""
+    """Any model, in one part or in many, is what the format's own library reads."""
     place = tmp_path_factory.mktemp("m")
     write_checkpoint(place / "run", model, ps_num)
     names = [*model.dense, *(f"{t}.{k}" for t in model.tables for k in ("ids", "vectors"))]
-    folded = {escaped_file_name(name).casefold() for name in names}
-    if len(folded) < len(names) and ending != "safetensors":
-        with pytest.raises(UnsupportedError):
-            export_version(only(place / "run"), str(place / f"m.{ending}"), part_bytes=part_bytes)
-        assert os.listdir(place) == ["run"]
-    elif len(set(names)) == len(names):
+    if len(set(names)) == len(names):
         export_version(only(place / "run"), str(place / f"m.{ending}"), part_bytes=part_bytes)
         by_value(load(place / f"m.{ending}"), model)
     shutil.rmtree(place)
@@ -310,11 +310,29 @@ def test_file_names(name: str) -> None:
     assert written.partition(".")[0].upper() not in {"CON", "NUL", "COM1", "LPT9"}
 
 
-def test_colliding_names() -> None:
-    """Two names that one file would be somewhere, and names too long for a file, are refused."""
-    for names in (["a", "A"], ["x" * 300], ["straße", "STRASSE"]):
-        if names == ["straße", "STRASSE"]:
-            check_names(names)  # written as %C3%9F: two files
-            continue
-        with pytest.raises(EdlCkptError):
-            check_names(names)
+NAMES = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=600), st.sampled_from(["a", "A", "x" * 500, ".."])
+)
+
+
+@given(st.lists(NAMES, unique=True, max_size=8))
+def test_files_of_any_names(names: list[str]) -> None:
+    """Issue 12.6: any names become names of different files, where case does not count too, and none is too long."""
+    files = file_names(names)
+    assert list(files) == names
+    assert len({file.casefold() for file in files.values()}) == len(names)
+    for name, file in files.items():
+        assert file == escaped_file_name(name) or "~" in file
+        assert 0 < len(file.encode()) <= 200
+        assert not {"/", "\\", "\0"} & set(file)
+        assert file not in {".", ".."}
+    assert file_names(reversed(names)).keys() == files.keys()
+
+
+def test_a_name_that_is_the_short_one_of_another() -> None:
+    """Issue 12.6: a name that looks like the shortened one of another gets a file of its own, in either order."""
+    long = "x" * 500
+    short = file_names([long])[long]
+    for names in ([short, long], [long, short]):
+        files = file_names(names)
+        assert len({file.casefold() for file in files.values()}) == 2

@@ -23,7 +23,6 @@ from edl_ckpt.core import fingerprint_checkpoint, open_checkpoint, verify_versio
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, NotFoundError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.operations.export import export_version
-from edl_ckpt.core.operations.export.names import escaped_file_name
 from edl_ckpt.core.operations.importing import NameMap, import_arrays, read_map
 from golden_cases import BEYOND_ELASTICDL
 from oracle import Model
@@ -58,12 +57,11 @@ def test_any_model_round_trip(
     """Any model, exported from N servers and imported for M, has the same fingerprint."""
     place = tmp_path_factory.mktemp("m")
     names = [*model.dense, *(f"{t}.{k}" for t in model.tables for k in ("ids", "vectors"))]
-    if len({escaped_file_name(name).casefold() for name in names}) == len(names):
+    if len(set(names)) == len(names):
         write_checkpoint(place / "run", model, before)
         export_version(only(place / "run"), str(place / f"m.{ending}"), part_bytes=100)
-        if names:
-            result = import_arrays(str(place / f"m.{ending}"), str(place / "new"), 5, after)
-            assert result.fingerprint == fingerprint(only(place / "run")) == fingerprint(only(place / "new"))
+        result = import_arrays(str(place / f"m.{ending}"), str(place / "new"), 5, after)
+        assert result.fingerprint == fingerprint(only(place / "run")) == fingerprint(only(place / "new"))
     shutil.rmtree(place)
 
 

@@ -1,0 +1,166 @@
+"""Issue 12.6: an empty model, and names of any length, survive export and import in every format."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import elasticdl_rules
+from checkpoints import only
+from edl_ckpt.core import diff_versions, export_version, import_arrays, save_checkpoint, verify_version
+from edl_ckpt.core.errors import CorruptError, NotFoundError
+from edl_ckpt.core.operations.importing import as_checkpoint, import_checkpoint
+from edl_ckpt.core.operations.save import Table
+from edl_ckpt.proto import model_v4_pb2
+
+OUTPUTS = ["m.safetensors", "m.npz", "m.npy", "m.ckpt", "m"]
+LIBRARIES = {"m.parquet": "pyarrow", "m.pt": "torch", "m.tf": "tensorflow"}
+LONG = [
+    "x" * 500,
+    "x" * 499 + "y",
+    "X" * 500,
+    "/".join(["layer"] * 100),
+    "../" * 100,
+    "密集" * 100,
+    "\U0001f680" * 125,
+    "%2F" * 170,
+    "é" * 5000,
+    "..",
+    ".",
+    "",
+    "a\0b",
+    "CON",
+    "con",
+    "index",
+    "index.json",
+]
+
+
+def need(output: str) -> str:
+    """Return the format of an output, or skip where its library is missing."""
+    if output in LIBRARIES:
+        pytest.importorskip(LIBRARIES[output], exc_type=ImportError)
+    return {"m.parquet": "parquet", "m.pt": "torch", "m.tf": "tensorflow"}.get(
+        output, "checkpoint" if output in {"m.ckpt", "m"} else output.partition(".")[2]
+    )
+
+
+def there_and_back(place: Path, output: str, number: int) -> None:
+    """Export the version at place/run, import what came out, and compare."""
+    kind = need(output)
+    source = only(place / "run")
+    export_version(source, str(place / output), format_name=kind)
+    version = as_checkpoint(str(place / output))
+    if version is None:
+        import_arrays(str(place / output), str(place / "new"), number, 3, layout="elasticdl")
+    else:
+        assert kind == "checkpoint"
+        import_checkpoint(version, str(place / "new"), number, 3, layout="elasticdl")
+    assert diff_versions(source, only(place / "new")).equal
+    assert elasticdl_rules.latest_valid(place / "new") == f"version-{number}"
+    assert [f for f in verify_version(only(place / "new")).findings if f.severity == "error"] == []
+
+
+EVERY = [*OUTPUTS, *(pytest.param(name, marks=pytest.mark.frameworks) for name in LIBRARIES)]
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("output", EVERY)
+@pytest.mark.parametrize("number", [0, 5])
+def test_an_empty_model(output: str, number: int, tmp_path: Path) -> None:
+    """Issue 12.6: a version without variables and tables is exported and imported, and is empty again."""
+    save_checkpoint(str(tmp_path / "run"), number, 2, variables={}, tables={})
+    there_and_back(tmp_path, output, number)
+    for shard in only(tmp_path / "new").shards:
+        model = model_v4_pb2.Model.FromString(Path(shard.path).read_bytes())
+        assert (model.version, len(model.ListFields())) == (number, 1 if number else 0)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("output", EVERY)
+def test_long_names(output: str, tmp_path: Path) -> None:
+    """Issue 12.6: names of 500 characters and more, and those that could be paths, survive in every format."""
+    variables = {name: np.full(2, k, np.float32) for k, name in enumerate(LONG)}
+    tables = {name: Table(np.array([k]), np.full((1, 2), k, np.float32)) for k, name in enumerate(LONG)}
+    if output == "m.tf":  # TensorFlow itself refuses an empty name
+        variables.pop("")
+    save_checkpoint(str(tmp_path / "run"), 5, 2, variables=variables, tables=tables)
+    before = set(os.listdir(tmp_path))
+    there_and_back(tmp_path, output, 5)
+    assert set(os.listdir(tmp_path)) == before | {output, "new"}
+
+
+@pytest.mark.parametrize("output", ["m.npz", "m.npy"])
+def test_numpy_reads_the_files_of_long_names(output: str, tmp_path: Path) -> None:
+    """Issue 12.6: numpy opens every file, the index has the true names, and no name of a file is too long for any."""
+    variables = {name: np.full(2, k, np.float32) for k, name in enumerate(LONG)}
+    save_checkpoint(str(tmp_path / "run"), 5, 2, variables=variables, tables={})
+    export_version(only(tmp_path / "run"), str(tmp_path / output))
+    if output == "m.npz":
+        with zipfile.ZipFile(tmp_path / output) as archive:
+            assert archive.testzip() is None
+            archive.extractall(tmp_path / "unpacked")
+        folder = tmp_path / "unpacked"
+    else:
+        folder = tmp_path / output
+    names = os.listdir(folder)
+    assert max(len(os.fsencode(name)) for name in names) < 255
+    assert len({name.casefold() for name in names}) == len(LONG) + 1
+    tensors = json.loads((folder / "index.json").read_text())["tensors"]
+    assert list(tensors) == sorted(LONG)
+    for name, entry in tensors.items():
+        assert np.load(folder / entry["file"]).tolist() == variables[name].tolist()
+    import_arrays(str(folder), str(tmp_path / "new"), 5, 2)
+    assert diff_versions(only(tmp_path / "run"), only(tmp_path / "new")).equal
+
+
+def test_nothing_is_not_taken_for_an_empty_model(tmp_path: Path) -> None:
+    """Issue 12.6: a file without arrays is an empty model only if an export of an empty model wrote it."""
+    save_checkpoint(str(tmp_path / "run"), 5, 2, variables={"w": np.ones(2)}, tables={})
+    export_version(only(tmp_path / "run"), str(tmp_path / "m.npy"))
+    (tmp_path / "m.npy/w.npy").unlink()  # lost: the index has the fingerprint of what was there
+    np.savez(tmp_path / "m.npz")
+    save_file({}, str(tmp_path / "m.safetensors"))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "tf").mkdir()
+    (tmp_path / "tf/edl-ckpt.json").write_text('{"tables": {}, "fingerprint": "edl1:"}')
+    for name in ("m.npy", "m.npz", "m.safetensors", "empty", "tf"):
+        with pytest.raises(NotFoundError, match="no array in it"):
+            import_arrays(str(tmp_path / name), str(tmp_path / "new"), 5, 1)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        {"tensors": {"a": {"file": "w.npy"}, "b": {"file": "w.npy"}}},
+        {"tensors": {"a": {"file": "w.npy"}}, "tables": 7},
+    ],
+)
+def test_a_hostile_index(index: dict[str, Any], tmp_path: Path) -> None:
+    """Issue 12.6: an index that has two names for a file, or damaged notes, is an error (5)."""
+    (tmp_path / "m").mkdir()
+    np.save(tmp_path / "m/w.npy", np.ones(2))
+    (tmp_path / "m/index.json").write_text(json.dumps(index))
+    with pytest.raises(CorruptError):
+        import_arrays(str(tmp_path / "m"), str(tmp_path / "new"), 5, 1)
+
+
+@pytest.mark.parametrize("tensors", [7, [], {"w": 7}, {"w": {"file": 7}}, {"x": {"file": "../../etc/passwd"}}])
+def test_an_index_of_something_else(tensors: Any, tmp_path: Path) -> None:
+    """Issue 12.6: entries that name no file there change nothing; no path in them is ever opened."""
+    (tmp_path / "m").mkdir()
+    np.save(tmp_path / "m/w.npy", np.ones(2))
+    (tmp_path / "m/index.json").write_text(json.dumps({"tensors": tensors}))
+    import_arrays(str(tmp_path / "m"), str(tmp_path / "new"), 5, 1)
+    export_version(only(tmp_path / "new"), str(tmp_path / "m.safetensors"))
+    assert load_file(str(tmp_path / "m.safetensors"))["w"].tolist() == [1, 1]
+    shutil.rmtree(tmp_path / "new")
