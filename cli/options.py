@@ -181,7 +181,8 @@ def resolve_ref(ref: str | None, out: Output, *, to_change: bool = False) -> Ver
     With `to_change`, the work of a killed command in the location is finished or undone first, and a checkpoint in a
     file by itself is refused.
     """
-    from edl_ckpt.core.checkpoint.catalog import check_in_location, named_file, resolve
+    from edl_ckpt.core.checkpoint.catalog import resolve
+    from edl_ckpt.core.checkpoint.files import check_in_location, named_file
 
     parsed = parsed_ref(ref, out)
     if to_change:

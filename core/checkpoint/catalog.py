@@ -14,13 +14,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from edl_ckpt.core.checkpoint.files import check_is_no_file, named_file
 from edl_ckpt.core.checkpoint.swaps import Look
 from edl_ckpt.core.errors import (
     EdlCkptError,
     IncompleteError,
     LockedError,
     NotFoundError,
-    RefusedError,
     UnavailableError,
     UsageError,
 )
@@ -334,49 +334,6 @@ def resolve(
         if version.fault and version.version != ref.version:
             reporter.warn(f"{version.ref}: {version.why_unreadable}")
     return pick(listing, ref.version)
-
-
-def named_file(ref: CheckpointRef) -> Version | None:
-    """Return the checkpoint in the file that a reference names; None when it names a location or one of its versions.
-
-    At a URL, where it takes a request to know, only names with the ending of a checkpoint count as files. Raises
-    UsageError for a version in a file, which has only one, and the errors of `file_version`.
-    """
-    place, path = ref.location, ref.location.local_path
-    whole = f"{place}@{ref.version}"
-    if path is not None and ref.version != "latest" and not os.path.lexists(path) and os.path.isfile(whole):
-        place, path, ref = Location(whole), whole, CheckpointRef(Location(whole), "latest")  # an '@' in its name
-    name = place.split()[1]
-    if names.parse_single_file(name) is not None:
-        return None  # a version of the location that it lies in
-    if not name.endswith((".ckpt", ".chkpt")) if path is None else os.path.isdir(path) or not os.path.lexists(path):
-        return None
-    from edl_ckpt.core.checkpoint.files import file_version
-
-    if ref.version != "latest":
-        raise UsageError(f"a file has one version, so '@{ref.version}' cannot follow it", path=place.url)
-    return file_version(place)
-
-
-def check_is_no_file(location: Location) -> None:
-    """Raise NotFoundError for a file where a location is needed; a URL costs a request, and is not looked at."""
-    path = location.local_path
-    if path is not None and os.path.isfile(path):
-        raise NotFoundError(
-            "a file, and not the directory of a location",
-            path=path,
-            hint=f"if it is a checkpoint, make a version of it: edl-ckpt import {path} LOCATION@VERSION --ps N",
-        )
-
-
-def check_in_location(version: Version) -> None:
-    """Raise RefusedError for a checkpoint in a file by itself, which has no location that could be changed."""
-    if version.layout == names.FREE_FILE:
-        raise RefusedError(
-            "a file by itself is in no location: it has no metrics, tags, note or seal, and is never replaced",
-            path=version.path,
-            hint=f"make a version of it: edl-ckpt import {version.path} LOCATION@{version.version} --ps N",
-        )
 
 
 def pick(listing: Listing, wanted: int | str) -> Version:

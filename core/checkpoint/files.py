@@ -7,19 +7,55 @@ seal, no metadata, no other version.
 from __future__ import annotations
 
 import os
-from typing import Final
 
-from edl_ckpt.core.errors import CorruptError, IncompleteError
-from edl_ckpt.core.format.model import ShardFile, State, Version
-from edl_ckpt.core.format.names import FREE_FILE, number_in_name, parse_shard_file, parse_version_dir
-from edl_ckpt.core.format.wire import BYTES, VARINT, Cursor, signed32
+from edl_ckpt.core.errors import CorruptError, IncompleteError, NotFoundError, RefusedError, UsageError
+from edl_ckpt.core.format.model import CheckpointRef, ShardFile, State, Version
+from edl_ckpt.core.format.names import FREE_FILE, number_in_name, parse_shard_file, parse_single_file, parse_version_dir
 from edl_ckpt.core.storage import LocalStore, Location, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.regular import check_input
 
-_MODEL_FIELDS: Final = {1: VARINT, 2: BYTES, 3: BYTES, 4: BYTES, 5: BYTES}
-"""The fields of a Model, over all generations."""
+
+def named_file(ref: CheckpointRef) -> Version | None:
+    """Return the checkpoint in the file that a reference names; None when it names a location or one of its versions.
+
+    At a URL, where it takes a request to know, only names with the ending of a checkpoint count as files. Raises
+    UsageError for a version in a file, which has only one, and the errors of `file_version`.
+    """
+    place, path = ref.location, ref.location.local_path
+    whole = f"{place}@{ref.version}"
+    if path is not None and ref.version != "latest" and not os.path.lexists(path) and os.path.isfile(whole):
+        place, path, ref = Location(whole), whole, CheckpointRef(Location(whole), "latest")  # an '@' in its name
+    name = place.split()[1]
+    if parse_single_file(name) is not None:
+        return None  # a version of the location that it lies in
+    if not name.endswith((".ckpt", ".chkpt")) if path is None else os.path.isdir(path) or not os.path.lexists(path):
+        return None
+    if ref.version != "latest":
+        raise UsageError(f"a file has one version, so '@{ref.version}' cannot follow it", path=place.url)
+    return file_version(place)
+
+
+def check_is_no_file(location: Location) -> None:
+    """Raise NotFoundError for a file where a location is needed; a URL costs a request, and is not looked at."""
+    path = location.local_path
+    if path is not None and os.path.isfile(path):
+        raise NotFoundError(
+            "a file, and not the directory of a location",
+            path=path,
+            hint=f"if it is a checkpoint, make a version of it: edl-ckpt import {path} LOCATION@VERSION --ps N",
+        )
+
+
+def check_in_location(version: Version) -> None:
+    """Raise RefusedError for a checkpoint in a file by itself, which has no location that could be changed."""
+    if version.layout == FREE_FILE:
+        raise RefusedError(
+            "a file by itself is in no location: it has no metrics, tags, note or seal, and is never replaced",
+            path=version.path,
+            hint=f"make a version of it: edl-ckpt import {version.path} LOCATION@{version.version} --ps N",
+        )
 
 
 def file_version(location: Location) -> Version | None:
@@ -66,6 +102,8 @@ def _check_alone(folder: Location, path: str) -> None:
 
 def _number(reader: RangeReader, name: str) -> int:
     """Return the version in a model, read from its first fields; without any, the number at the end of the name."""
+    from edl_ckpt.core.format.wire import BYTES, VARINT, Cursor, signed32  # numpy: most references name no file
+
     if not reader.size_bytes:
         raise CorruptError("the file is empty (0 bytes)", code="empty-file", path=reader.path, offset=0)
     cursor = Cursor(reader)
@@ -75,7 +113,7 @@ def _number(reader: RangeReader, name: str) -> int:
             found = cursor.field(at, cursor.size_bytes)
             if found.number == 1 and found.wire_type == VARINT:
                 return signed32(found.value)
-            if _MODEL_FIELDS.get(found.number) != found.wire_type:
+            if found.number not in {2, 3, 4, 5} or found.wire_type != BYTES:  # the fields of all generations
                 break  # a field that no reader knows, or damage: whoever reads the rest says what it is
             at, known = found.end, True
     except CorruptError:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from edl_ckpt.core.checkpoint.catalog import check_is_no_file
+from edl_ckpt.core.checkpoint.files import check_is_no_file
 from edl_ckpt.core.commit.interface import LockedLocation
 from edl_ckpt.core.commit.journal import Journal, discarded_copy, parse_journal
 from edl_ckpt.core.commit.local import read_journal, settle_stage

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from edl_ckpt.core.checkpoint.catalog import check_in_location, list_versions
+from edl_ckpt.core.checkpoint.catalog import list_versions
+from edl_ckpt.core.checkpoint.files import check_in_location
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.model import Version

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from edl_ckpt.core.checkpoint.catalog import check_is_no_file
+from edl_ckpt.core.checkpoint.files import check_is_no_file
 from edl_ckpt.core.errors import LockedError, RefusedError
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.holder import Holder

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import fields
 
-from edl_ckpt.core.checkpoint.catalog import list_versions, named_file, parse_ref, resolve, split_version_dir
+from edl_ckpt.core.checkpoint.catalog import list_versions, parse_ref, resolve, split_version_dir
+from edl_ckpt.core.checkpoint.files import named_file
 from edl_ckpt.core.errors import CorruptError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import DESIGN, parse_version_dir

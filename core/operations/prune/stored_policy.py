@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from edl_ckpt.core.checkpoint.catalog import check_is_no_file, list_versions
+from edl_ckpt.core.checkpoint.catalog import list_versions
+from edl_ckpt.core.checkpoint.files import check_is_no_file
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.operations.prune.retention import Policy
 from edl_ckpt.core.progress import SILENT, Reporter

@@ -11,7 +11,8 @@ import time
 from contextlib import ExitStack
 from typing import Final
 
-from edl_ckpt.core.checkpoint.catalog import being_replaced, list_versions, named_file
+from edl_ckpt.core.checkpoint.catalog import being_replaced, list_versions
+from edl_ckpt.core.checkpoint.files import named_file
 from edl_ckpt.core.checkpoint.reader import check_not_replaced
 from edl_ckpt.core.errors import LockedError, UsageError
 from edl_ckpt.core.format.consistency import blocking_problems

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from edl_ckpt.core.checkpoint.catalog import check_in_location, list_versions
+from edl_ckpt.core.checkpoint.catalog import list_versions
+from edl_ckpt.core.checkpoint.files import check_in_location
 from edl_ckpt.core.checkpoint.reader import open_checkpoint
 from edl_ckpt.core.checkpoint.sealing import check_chunks, make_seal
 from edl_ckpt.core.checkpoint.trust import check_trust
