@@ -55,6 +55,7 @@ from edl_ckpt.core.storage.beneath import Directory, kind_of
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import NEW
 from edl_ckpt.core.storage.interface import SMALL_BYTES
+from edl_ckpt.core.storage.local import is_gone
 
 OLD_UPLOAD_SECONDS: Final = 24 * 3600.0
 """`recover` aborts an upload of a shard that is in no journal when it is a day old."""
@@ -116,7 +117,7 @@ def _made_directory(path: str | None) -> Iterator[None]:
     """Make a directory and those above it; when the block fails, remove those that were made and are empty."""
     missing: list[str] = []
     above = os.path.abspath(path) if path is not None else ""
-    while above and not os.path.lexists(above):
+    while above and is_gone(above):
         missing.append(above)
         above = os.path.dirname(above)
     if path is not None:

@@ -16,7 +16,7 @@ from edl_ckpt.core.state.owner import is_presumed_dead, owner_in
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import exchange, flush_directory, rename_new
 from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter
-from edl_ckpt.core.storage.local import LocalReader
+from edl_ckpt.core.storage.local import LocalReader, is_gone
 from edl_ckpt.core.storage.regular import check_target
 from edl_ckpt.core.storage.trees import remove_tree
 
@@ -100,7 +100,7 @@ def _sweep_outputs(folder: str) -> None:
             if not owner or not is_presumed_dead(owner, time.time() - os.lstat(path).st_mtime):
                 continue
             target = os.path.join(folder, name[1:].rsplit(".", 3)[0])
-            if name.endswith(_OLD) and not os.path.lexists(target):  # killed between two renames
+            if name.endswith(_OLD) and is_gone(target):  # killed between two renames
                 if len(os.path.basename(target)) < _NAME_PART:
                     os.rename(path, target)
                 continue

@@ -20,7 +20,7 @@ from typing import IO, Any, Final
 
 from edl_ckpt.core.checkpoint.catalog import list_versions
 from edl_ckpt.core.commit.recovery import location_lock
-from edl_ckpt.core.errors import EdlCkptError, NotFoundError, UnsupportedError, UsageError
+from edl_ckpt.core.errors import EdlCkptError, UnsupportedError, UsageError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.annotate import write_metrics
@@ -352,8 +352,8 @@ def _from_tensorboard(source: str) -> Found:
         raise UnsupportedError(
             "TensorBoard's library is not installed", path=source, hint="pip install 'edl-ckpt[tensorboard]'"
         ) from None
-    if not os.path.exists(source):
-        raise NotFoundError("no such file or directory", path=source)
+    with storage_errors(source):
+        os.stat(source)
     _check_events(source)
     everything = {event_accumulator.SCALARS: 0, event_accumulator.TENSORS: 0}
     runs = sorted(io_wrapper.GetLogdirSubdirectories(source)) if os.path.isdir(source) else [source]

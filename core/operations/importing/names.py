@@ -90,6 +90,8 @@ def read_map(path: str) -> NameMap:
             document = tomllib.load(file)
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UsageError(f"not a TOML file: {error}", path=path) from None
+        except RecursionError:
+            raise UsageError("not a TOML file: nested too deeply", path=path) from None
     rename, tables = document.get("rename", {}), document.get("tables", {})
     unknown = sorted(set(document) - {"rename", "tables"})
     if unknown:

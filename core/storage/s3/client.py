@@ -32,6 +32,11 @@ from edl_ckpt.core.errors import (
 )
 from edl_ckpt.core.parallel import pause, stop_requested
 
+
+class NoBucketError(NotFoundError):
+    """The whole bucket is missing, which says nothing of an object that should be in it."""
+
+
 LOG: Final = logging.getLogger("edl_ckpt")
 ATTEMPTS: Final = 5
 """Attempts for each request before it fails."""
@@ -58,7 +63,7 @@ _MEANINGS: Final[Mapping[str, tuple[type[EdlCkptError], str]]] = {
     **dict.fromkeys(("PreconditionFailed", "412"), (LockedError, "another process changed it meanwhile")),
     **dict.fromkeys(("NoSuchKey", "404", "NotFound"), (NotFoundError, "no such file or directory")),
     **dict.fromkeys(("NotImplemented", "501"), (UnsupportedError, "this S3 service does not support the request")),
-    "NoSuchBucket": (NotFoundError, "no such bucket"),
+    "NoSuchBucket": (NoBucketError, "no such bucket"),
     "NoSuchUpload": (LockedError, "the upload is gone: another process completed or aborted it"),
 }
 

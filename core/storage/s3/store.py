@@ -20,7 +20,7 @@ from edl_ckpt.core.storage.interface import (
     flat_listing,
 )
 from edl_ckpt.core.storage.location import Location
-from edl_ckpt.core.storage.s3.client import Connection, connect
+from edl_ckpt.core.storage.s3.client import Connection, NoBucketError, connect
 from edl_ckpt.core.storage.s3.upload import MIN_PART_BYTES, WRITE_ID, Upload, abort_upload
 
 _FIRST_READ_BYTES: Final = 64 << 10
@@ -209,6 +209,8 @@ class S3Store:
             answer = self._connection.request(
                 "get_object", self.path(relative), Bucket=self._bucket, Key=self._key(relative)
             )
+        except NoBucketError:
+            raise
         except NotFoundError:
             return None
         data: bytes = answer["Body"]
@@ -243,6 +245,8 @@ class S3Store:
             answer = self._connection.request(
                 "head_object", self.path(relative), Bucket=self._bucket, Key=self._key(relative)
             )
+        except NoBucketError:
+            raise
         except NotFoundError:
             return None
         age = (_served_at(answer) - answer["LastModified"]).total_seconds()
