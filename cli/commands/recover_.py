@@ -25,6 +25,7 @@ def recover_command(
     """Finish or undo the work of killed commands.
 
     Every command that writes to a location does this first. Interrupted copies are kept, so that they can resume.
+    Exit code 3 means that something could not be settled; the output says what a person can do.
     """
     from edl_ckpt.core.commit.recovery import recover
 
@@ -35,8 +36,12 @@ def recover_command(
         wait_seconds=parse_duration(lock_wait),
         reporter=out.reporter(),
     )
-    document = {"schema": "edl-ckpt/recover/1", "location": where.url, "done": list(done.done), "kept": list(done.kept)}
-    words = [
-        f"{escaped(where.url)}: {escaped(text)}" for text in (*done.done, *(f"kept: {text}" for text in done.kept))
-    ]
-    out.show(lambda: document, lambda: words or [f"{escaped(where.url)}: nothing to recover"])
+    lists = {"done": list(done.done), "kept": list(done.kept), "left": list(done.left)}
+    kept, left = (f"kept: {text}" for text in done.kept), (f"not settled: {text}" for text in done.left)
+    words = [f"{escaped(where.url)}: {escaped(text)}" for text in (*done.done, *kept, *left)]
+    out.show(
+        lambda: {"schema": "edl-ckpt/recover/1", "location": where.url, **lists},
+        lambda: words or [f"{escaped(where.url)}: nothing to recover"],
+    )
+    if done.left:
+        raise SystemExit(3)

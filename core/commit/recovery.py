@@ -61,6 +61,10 @@ OLD_UPLOAD_SECONDS: Final = 24 * 3600.0
 """`recover` aborts an upload of a shard that is in no journal when it is a day old."""
 
 
+_LOOK: Final = "what it describes is not known: look at the versions with `edl-ckpt verify --all`"
+_MOVE: Final = "look at it, and move it away"
+
+
 @dataclass(frozen=True, slots=True)
 class Recovery:
     """What was finished or removed, what is kept so that it can be resumed, and what is left alone, in words."""
@@ -258,7 +262,7 @@ class _LocalState:
                 self.settled.left.append(_strange(stages, name))
         elif not is_stage_name(name):
             if not stages.rmdir(name):  # if it was empty, no process was at work in it
-                self.settled.left.append(f"{stages.join(name)} is not ours; it is left alone")
+                self.settled.left.append(f"{stages.join(name)} is not ours; it is left alone; {_MOVE}")
         else:
             with stages.enter(name) as stage, if_abandoned(stage) as dead:
                 self._settle_ours(stages, stage, name, dead=dead)
@@ -272,7 +276,7 @@ class _LocalState:
             if dead or not owner_in(name):
                 stages.rmdir(name)
         elif not self._freed(stages, name, f"has no {OWNER_FILE} of ours"):
-            self.settled.left.append(f"{stage.path} has no {OWNER_FILE} of ours; it is left alone")
+            self.settled.left.append(f"{stage.path} has no {OWNER_FILE} of ours; it is left alone; {_MOVE}")
 
     def _freed(self, stages: Directory, name: str, why: str) -> bool:
         """Set something aside if we need its name; say whether that was done."""
@@ -287,7 +291,8 @@ class _LocalState:
         try:
             journal = _journal_of(stage)
         except (RefusedError, ValueError) as error:
-            settled.done.append(set_aside(self.state, stages, name, f"has a {JOURNAL} that cannot be used ({error})"))
+            aside = set_aside(self.state, stages, name, f"has a {JOURNAL} that cannot be used ({error})")
+            settled.left.append(f"{aside}; {_LOOK}")
             return
         if journal is not None and journal.source:
             if not self.drop_copies:
@@ -298,7 +303,7 @@ class _LocalState:
             try:
                 done = settle_stage(self.root, stage)
             except RefusedError as error:
-                settled.left.append(str(error))
+                settled.left.append(_unsettled(error))
                 return
             settled.done += [done] if done else []
         else:
@@ -317,7 +322,7 @@ def _journal_of(stage: Directory) -> Journal | None:
 def _strange(directory: Directory, name: str) -> str:
     found = directory.stat(name)
     kind = "gone" if found is None else kind_of(found.st_mode)
-    return f"{directory.join(name)} is {kind}, which is not ours; it is left alone"
+    return f"{directory.join(name)} is {kind}, which is not ours; it is left alone; {_MOVE}"
 
 
 def _sweep_replacements(root: Directory) -> None:
@@ -334,6 +339,11 @@ def _sweep_replacements(root: Directory) -> None:
                     folder.unlink(name)
 
 
+def _unsettled(error: RefusedError) -> str:
+    """Return what cannot be settled, and what a person can do about it."""
+    return f"{error}; {error.hint}" if error.hint else str(error)
+
+
 def _resumes(version: int) -> str:
     return f"an interrupted copy of version {version} resumes when the same copy is run again"
 
@@ -348,7 +358,7 @@ def _settle_objects(store: ObjectStore, settled: _Settled, *, exclusive: bool, d
         try:
             journal = parse_journal(data)
         except ValueError:
-            settled.left.append(f"{relative} is damaged; the files that it lists stay as they are")
+            settled.left.append(f"{relative} is damaged; the files that it lists stay as they are; {_LOOK}")
             if exclusive and len(data) < SMALL_BYTES:  # it was read to its end
                 new = f"{STAGE_DIR}/{damaged_name(f'{os.path.basename(stage)}-{JOURNAL}')}"
                 store.write_small(new, data)
@@ -363,7 +373,7 @@ def _settle_objects(store: ObjectStore, settled: _Settled, *, exclusive: bool, d
         try:
             settled.done.append(settle_remote(store, stage, journal))
         except RefusedError as error:
-            settled.left.append(str(error))
+            settled.left.append(_unsettled(error))
 
 
 def _is_dead(store: ObjectStore, relative: str, journal: Journal) -> bool:
