@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from edl_ckpt.core.checkpoint.catalog import list_versions
 from edl_ckpt.core.checkpoint.files import check_in_location
 from edl_ckpt.core.commit.recovery import location_lock
-from edl_ckpt.core.errors import EdlCkptError
+from edl_ckpt.core.errors import EdlCkptError, LockedError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state import annotate
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.metadata import check_mode
-from edl_ckpt.core.storage import LocationLike
+from edl_ckpt.core.state.seal import base_name
+from edl_ckpt.core.storage import LocationLike, open_store
 
 
 def set_metrics(
@@ -36,6 +37,7 @@ def set_metrics(
     modes = {} if mode is None else dict.fromkeys(metrics, check_mode(mode))
     check_in_location(version)
     with location_lock(version.location, "metrics set", wait_seconds=wait_seconds, reporter=reporter):
+        _check_present(version)
         annotate.write_metrics(version, metrics, steps=steps)
         if modes:
             annotate.write_modes(version.location, modes)
@@ -82,6 +84,7 @@ def add_tag(
     """
     check_in_location(version)
     with location_lock(version.location, "tag add", wait_seconds=wait_seconds, reporter=reporter):
+        _check_present(version)
         annotate.write_tag(version, tag)
         versions = () if also else list_versions(version.location).versions
         others = {v.version: v for v in versions if tag in v.tags and v.version != version.version}
@@ -113,4 +116,11 @@ def set_note(
     """Write a version's note; it replaces an older one, and '' removes it."""
     check_in_location(version)
     with location_lock(version.location, "note", wait_seconds=wait_seconds, reporter=reporter):
+        _check_present(version)
         annotate.write_note(version, text)
+
+
+def _check_present(version: Version) -> None:
+    """Raise LockedError when a version was deleted after it was looked up: its metadata would be lost."""
+    if base_name(version.path) not in open_store(version.location).names(""):
+        raise LockedError("another command deleted this version meanwhile", path=version.ref)
