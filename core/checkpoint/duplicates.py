@@ -7,7 +7,7 @@ the wrong shard, all shards of the table are looked at together.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Final
 
@@ -22,6 +22,9 @@ from edl_ckpt.core.parallel import run_parallel
 
 SORTED_AT_ONCE: Final = 8 << 20
 """Ids that one sort takes to find duplicates: 64 MiB."""
+_LEAST_AT_ONCE: Final = 1 << 16
+_BYTES_PER_ID: Final = 16
+"""Memory for each id that is sorted: as it was read, and in the array that is sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +47,42 @@ def order_of(ids: bulk.I64, shard: ShardFile) -> IdOrder:
     return IdOrder(len(ids), int(ids[0]), int(ids[-1]), ascending, placed)
 
 
-def check_unique(checkpoint: Checkpoint, pieces: Sequence[IdPiece], orders: Sequence[IdOrder], *, workers: int) -> None:
+def check_unique(
+    checkpoint: Checkpoint,
+    pieces: Sequence[IdPiece],
+    orders: Sequence[IdOrder],
+    *,
+    workers: int,
+    max_memory_bytes: int | None = None,
+) -> None:
     """Raise CorruptError when an id occurs twice in a table; `pieces` are all of the checkpoint, table by table.
 
-    Ids that do not ascend are read again, and sorted.
+    Ids that do not ascend are read again, and sorted. `max_memory_bytes` bounds what all workers sort together.
     """
-    for table, found in groupby(zip(pieces, orders, strict=True), key=lambda each: each[0].entry.name):
-        for unit in _units(list(found)):
-            rising = all(order.ascending for _, order in unit)
-            seen = [order for _, order in unit if order.rows]
-            if rising and all(one.last < two.first for one, two in pairwise(seen)):
-                continue
-            rows = sum(order.rows for order in seen)
-            count, some = find_repeated(checkpoint, [piece for piece, _ in unit], rows, workers)
-            if count:
-                path, ref = unit[0][0].shard.file.path, checkpoint.version.ref
-                raise duplicate_id(table, some[0], count, path=path, hint=f"try: edl-ckpt verify {ref}")
+    at_once = SORTED_AT_ONCE
+    if max_memory_bytes is not None:
+        at_once = min(at_once, max(max_memory_bytes // (_BYTES_PER_ID * workers), _LEAST_AT_ONCE))
+
+    def check(unit: list[IdPiece]) -> tuple[int, list[int]]:
+        rows = sum(piece.rows for piece in unit)
+        return find_repeated(checkpoint, unit, rows, 1, at_once=at_once)
+
+    units = [
+        [replace(piece, rows=order.rows) for piece, order in unit]
+        for _, found in groupby(zip(pieces, orders, strict=True), key=lambda each: each[0].entry.name)
+        for unit in _units(list(found))
+        if not _ascend([order for _, order in unit])
+    ]
+    for unit, (count, some) in zip(units, run_parallel(check, units, workers), strict=True):
+        if count:
+            first, hint = unit[0], f"try: edl-ckpt verify {checkpoint.version.ref}"
+            raise duplicate_id(first.entry.name, some[0], count, path=first.shard.file.path, hint=hint)
+
+
+def _ascend(orders: Sequence[IdOrder]) -> bool:
+    """Say whether the ids of pieces that follow each other ascend."""
+    seen = [order for order in orders if order.rows]
+    return all(order.ascending for order in seen) and all(one.last < two.first for one, two in pairwise(seen))
 
 
 def _units(found: list[tuple[IdPiece, IdOrder]]) -> Iterator[list[tuple[IdPiece, IdOrder]]]:
@@ -83,12 +106,14 @@ def check_unique_ids(checkpoint: Checkpoint, *, workers: int) -> None:
     check_unique(checkpoint, pieces, orders, workers=workers)
 
 
-def find_repeated(checkpoint: Checkpoint, pieces: Sequence[IdPiece], rows: int, workers: int) -> tuple[int, list[int]]:
+def find_repeated(
+    checkpoint: Checkpoint, pieces: Sequence[IdPiece], rows: int, workers: int, *, at_once: int | None = None
+) -> tuple[int, list[int]]:
     """Return (the number of ids that repeat another one, the lowest of them) among the ids of some pieces.
 
-    With more ids than one sort takes, each turn reads all of them and sorts those of one hash.
+    With more ids than one sort takes (`at_once`), each turn reads all of them and sorts those of one hash.
     """
-    bits = (max(-(-rows // SORTED_AT_ONCE), 1) - 1).bit_length()
+    bits = (max(-(-rows // (at_once or SORTED_AT_ONCE)), 1) - 1).bit_length()
     total, some = 0, list[int]()
     for turn in range(1 << bits):
 

@@ -90,7 +90,14 @@ def prepare_reshard(
             workers=workers,
             max_memory_bytes=max_memory_bytes,
         )
-        survey = survey_ids(checkpoint, ps_num, workers=first.workers, piece_bytes=first.piece_bytes, reporter=reporter)
+        survey = survey_ids(
+            checkpoint,
+            ps_num,
+            workers=first.workers,
+            piece_bytes=first.piece_bytes,
+            max_memory_bytes=max_memory_bytes,
+            reporter=reporter,
+        )
     plan = plan_reshard(survey, target, renumber=number is not None or version.layout == FREE_FILE)
     return plan, settings_for(plan, workers=workers, max_memory_bytes=max_memory_bytes)
 

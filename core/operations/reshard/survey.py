@@ -74,11 +74,13 @@ def survey_ids(
     *,
     workers: int | None = None,
     piece_bytes: int | None = None,
+    max_memory_bytes: int | None = None,
     reporter: Reporter = SILENT,
 ) -> Survey:
     """Read all ids of a checkpoint and count those of each of `ps_num` servers; no value is read.
 
-    `piece_bytes` is how many bytes of ids are one task, here and when the rows are moved. Raises UsageError for a
+    `piece_bytes` is how many bytes of ids are one task, here and when the rows are moved. `max_memory_bytes` bounds the
+    ids that are sorted to find duplicates. Raises UsageError for a
     number of servers that cannot be, CorruptError for ids that cannot be decoded, are not as many as rows, or that a
     table has twice.
     """
@@ -97,7 +99,8 @@ def survey_ids(
     counted = list(run_parallel(count, pieces, workers))
     counts = tuple(counts for counts, _ in counted)
     numbered = number_rows(checkpoint, pieces, [order.rows for _, order in counted])
-    check_unique(checkpoint, pieces, [order for _, order in counted], workers=workers)
+    orders = [order for _, order in counted]
+    check_unique(checkpoint, pieces, orders, workers=workers, max_memory_bytes=max_memory_bytes)
     variables = {v.name: v for shard in checkpoint.shards for v in shard.variables}
     return Survey(
         source=checkpoint.version,

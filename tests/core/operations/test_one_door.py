@@ -9,6 +9,7 @@ import json
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from edl_ckpt.core import (
     save_checkpoint,
     verify_version,
 )
+from edl_ckpt.core.checkpoint import duplicates
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, UnsupportedError, UsageError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.operations.copy.execute import execute_copy
@@ -443,3 +445,24 @@ def test_numbers_of_other_types(tmp_path: Path) -> None:
     for wrong in (7.0, "7"):
         with pytest.raises(UsageError, match="must be a whole number"):
             save_checkpoint(str(tmp_path / "run"), wrong, 2, variables={}, tables={})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("max_memory_bytes", [None, 3_000_000])
+def test_duplicates_among_many_ids(
+    max_memory_bytes: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue 12.4: one repeated id among 300,000 in any order is found in bounded memory, in turns; without it, none."""
+    ids = np.random.default_rng(4).permutation(
+        np.unique(np.random.default_rng(5).integers(-(2**63), 2**63 - 1, 300_000))
+    )
+    if max_memory_bytes is None:
+        monkeypatch.setattr(duplicates, "SORTED_AT_ONCE", 10_000)
+    for place, repeated in (("good", 0), ("bad", 1)):
+        every = np.concatenate([ids, ids[7 : 7 + repeated]])
+        tables = {"t": Table(every, np.zeros((len(every), 1), np.int8), "zeros")}
+        write_unchecked(tmp_path / place, 7, 2, tables)
+    reshard = partial(reshard_version, max_memory_bytes=max_memory_bytes)
+    reshard(only(tmp_path / "good"), 3, output=str(tmp_path / "out"))
+    with pytest.raises(CorruptError, match=f"id {ids[7]} occurs twice$"):
+        reshard(only(tmp_path / "bad"), 3, output=str(tmp_path / "none"))
+    assert not (tmp_path / "none").exists()
