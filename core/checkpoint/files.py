@@ -7,6 +7,7 @@ seal, no metadata, no other version.
 from __future__ import annotations
 
 import os
+import stat
 
 from edl_ckpt.core.errors import CorruptError, IncompleteError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.format.model import CheckpointRef, ShardFile, State, Version
@@ -30,11 +31,21 @@ def named_file(ref: CheckpointRef) -> Version | None:
     name = place.split()[1]
     if parse_single_file(name) is not None:
         return None  # a version of the location that it lies in
-    if not name.endswith((".ckpt", ".chkpt")) if path is None else os.path.isdir(path) or not os.path.lexists(path):
+    if not name.endswith((".ckpt", ".chkpt")) if path is None else not _is_file(path):
         return None
     if ref.version != "latest":
         raise UsageError(f"a file has one version, so '@{ref.version}' cannot follow it", path=place.url)
     return file_version(place)
+
+
+def _is_file(path: str) -> bool:
+    """Say whether a path is not that of a directory; one that cannot be looked at is left to the listing."""
+    try:
+        return not stat.S_ISDIR(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return os.path.lexists(path)
+    except OSError:
+        return False
 
 
 def check_is_no_file(location: Location) -> None:

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from edl_ckpt.core.operations.prune.plan_file import read_plan
 from forked import run_forked
 from places import GOLDEN
 from program import PROGRAM, edl, inside
+from waiting import wait_until
 
 ERRORS: dict[str, tuple[BaseException, int, str]] = {
     "input/output": (OSError(errno.EIO, "Input/output error", "here"), 1, "here: input/output error"),
@@ -154,7 +154,7 @@ def test_signal_ends_an_import(tmp_path: Path) -> None:
     program = subprocess.Popen(
         [*PROGRAM, "metrics", "import", "m.log", "run"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
     )
-    time.sleep(3)
+    wait_until(lambda: _read_bytes(program.pid) > 100 << 20)
     assert program.poll() is None
     program.send_signal(signal.SIGTERM)
     assert program.wait(timeout=20) == 143
@@ -162,6 +162,11 @@ def test_signal_ends_an_import(tmp_path: Path) -> None:
     assert "Traceback" not in program.stderr.read()
     program.stderr.close()
     assert edl("metrics", "import", "/dev/zero", "run", cwd=tmp_path).returncode == 2
+
+
+def _read_bytes(pid: int) -> int:
+    """Return how many bytes a process has read."""
+    return int(Path(f"/proc/{pid}/io").read_text().split()[1])
 
 
 def test_more_than_the_machine_has(

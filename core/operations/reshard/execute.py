@@ -170,6 +170,9 @@ def write_reshard(
 def _check_listed(source: Version) -> None:
     """Raise LockedError when a version is not as it was planned: another command was at work before this one."""
     present = list_versions(source.location).versions
+    for version in present:
+        if version.path == source.path and version.fault is not None:
+            raise version.fault.error()
     if all(v.path != source.path or v.shards != source.shards for v in present):
         raise LockedError("the version has changed since the plan was made; try again", path=source.path)
 
