@@ -54,7 +54,7 @@ def _by_count(shards: Iterable[ShardFile]) -> dict[int, list[ShardFile]]:
 
 
 def _choose(store: ObjectStore, version: Version, sets: dict[int, list[ShardFile]], whole: list[int]) -> int | None:
-    """Return the shard count of the set that stays: the sealed one, the one that is whole, or the one of a job."""
+    """Return the shard count of the set that stays: the sealed one, or the only one that is whole."""
     try:
         seal = read_seal(store, version.version)
     except EdlCkptError:
@@ -64,8 +64,6 @@ def _choose(store: ObjectStore, version: Version, sets: dict[int, list[ShardFile
         sealed = [count for count in whole if {base_name(shard.path) for shard in sets[count]} == names]
         if sealed:
             return sealed[0]
-    if len(whole) > 1:
-        whole = [count for count in whole if not any(_is_ours(store, shard) for shard in sets[count])]
     return whole[0] if len(whole) == 1 else None
 
 

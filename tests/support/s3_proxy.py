@@ -214,6 +214,15 @@ def strange_etags(call: Call, forward: Forward) -> Reply | None:
     return replace(reply, headers=sent, body=_reversed_in(reply.body))
 
 
+def list_no_uploads(call: Call, forward: Forward) -> Reply | None:
+    """Answer 501 to a listing of uploads, as s3rver does."""
+    return (status(501, "NotImplemented") if call.request.operation == "list_uploads" else _plain)(call, forward)
+
+
+def _plain(call: Call, forward: Forward) -> Reply | None:
+    return forward(call)
+
+
 def _reversed(etag: str) -> str:
     return f'"{etag.strip(chr(34))[::-1]}"'
 
@@ -229,6 +238,7 @@ DIALECTS: dict[str, Kind] = {
     "ignores If-None-Match": ignore_if_none_match,
     "no delimiter": ignore_delimiter,
     "ETag is no MD5": strange_etags,
+    "no list of uploads": list_no_uploads,
 }
 """Services that differ from AWS, each in one respect."""
 

@@ -7,7 +7,15 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from edl_ckpt.core.errors import AuthError, EdlCkptError, LockedError, NotFoundError, ReplacedError, UsageError
+from edl_ckpt.core.errors import (
+    AuthError,
+    EdlCkptError,
+    LockedError,
+    NotFoundError,
+    ReplacedError,
+    UnsupportedError,
+    UsageError,
+)
 from edl_ckpt.core.storage.interface import (
     SMALL_BYTES,
     Entry,
@@ -257,12 +265,15 @@ class S3Store:
         return Upload(self._connection, self._bucket, self._key(relative), self.path(relative), size_bytes)
 
     def open_uploads(self) -> Iterator[OpenUpload]:
-        """Yield the uploads below the location that are neither completed nor aborted."""
+        """Yield the uploads below the location that are neither completed nor aborted, if the service lists them."""
         more: dict[str, str] = {}
         while True:
-            answer = self._connection.request(
-                "list_multipart_uploads", self._url, Bucket=self._bucket, Prefix=self._prefix, **more
-            )
+            try:
+                answer = self._connection.request(
+                    "list_multipart_uploads", self._url, Bucket=self._bucket, Prefix=self._prefix, **more
+                )
+            except UnsupportedError:
+                return
             now = _served_at(answer)
             for item in answer.get("Uploads", ()):
                 age = (now - item["Initiated"]).total_seconds()
