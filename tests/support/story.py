@@ -344,7 +344,8 @@ class Story:
         for place in PLACES:
             recover = actor.start(Step(("recover", self.world.url(place), "--drop-copies"), lambda i: i))
             assert recover.end() == 0, recover.log.read_text()
-            assert leftovers(self.world.files(place)) == []
+            left = leftovers(self.world.files(place))
+            assert left == [], f"{place}: {left}"
         check(observe(self.world), self.items, [self.items], done=True)
 
 

@@ -91,17 +91,20 @@ def _add_metadata(items: Items, place: str, number: int, document: Mapping[str, 
 
 def check(observed: Items, before: Items, after: Sequence[Items], *, done: bool) -> None:
     """Check each item: its value is the new one when `done`, else it is the old one, or a new one."""
-    for key in {*observed, *before, *(key for items in after for key in items)}:
-        value, old = observed.get(key), before.get(key)
-        new = [items.get(key) for items in after]
-        if done:
-            assert value in new, f"{key} is {value}, not {new}; it was {old}"
-        elif key[0] == "tag":
-            either = [frozenset(x or ()) for x in (old, *new)]
-            assert frozenset(value or ()) <= frozenset().union(*either), f"{key} is {value}, not {new} or {old}"
-            assert value or not all(either), f"{key} is on no version; it was {old}"
-        else:
-            assert value in [old, *new], f"{key} is {value}, not {new} or {old}"
+    wrong = []
+    for key in sorted({*observed, *before, *(key for items in after for key in items)}, key=str):
+        value, old, new = observed.get(key), before.get(key), [items.get(key) for items in after]
+        if not _may_be(key, value, new if done else [old, *new], between=not done):
+            wrong.append(f"{key} is {value}, not {new}; it was {old}")
+    assert not wrong, "\n".join(wrong)
+
+
+def _may_be(key: tuple[Any, ...], value: Any, either: Sequence[Any], *, between: bool) -> bool:
+    """Say whether an item may have a value; a tag that is moving may be on several versions, and never on none."""
+    if between and key[0] == "tag":
+        known = [frozenset(x or ()) for x in either]
+        return frozenset(value or ()) <= frozenset().union(*known) and bool(value or not all(known))
+    return value in either
 
 
 def numbers(items: Items, place: str) -> list[int]:
