@@ -86,7 +86,7 @@ def file_version(location: Location) -> Version | None:
         path, size = store.path(name), stat.size_bytes
     else:
         check_input(path)
-        if os.path.isdir(path) or not os.path.lexists(path):
+        if not _is_file(path):
             return None
         with storage_errors(path):
             size = os.stat(path).st_size

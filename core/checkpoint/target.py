@@ -28,7 +28,9 @@ from edl_ckpt.core.format.names import (
 )
 from edl_ckpt.core.format.shard_layout import ShardLayout
 from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage.local import is_gone
 from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.storage.regular import is_directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +74,14 @@ def free_target(location: Location, number: int, *, layout: str | None = None, e
     """
     check_version(number)
     store, path = open_store(location), location.local_path
-    if path is not None and os.path.lexists(path) and not os.path.isdir(path):
+    if path is not None and not is_gone(path) and not is_directory(path):
         raise NotFoundError("not a directory", path=location.url)
     names = store.names("")
     beside = _layouts_among(location, names)
     chosen, warnings = choose_layout(location, beside, layout, empty=empty)
     directory = store.path(chosen.version_dir(number))
     taken = number in {parsed[1] for parsed in map(parse_version_dir, names) if parsed}
-    if taken or number in set(map(parse_single_file, names)) or (path is not None and os.path.lexists(directory)):
+    if taken or number in set(map(parse_single_file, names)) or (path is not None and not is_gone(directory)):
         raise RefusedError(f"version {number} exists there already", path=location.url, hint="nothing was changed")
     return Target(location, chosen, number, directory, beside=beside, warnings=warnings)
 

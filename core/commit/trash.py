@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from edl_ckpt.core.commit.removal import Before, Removal, remove_in_order, safe_order
 from edl_ckpt.core.commit.staging import remove_empty_state
-from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UnsupportedError
+from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import SINGLE_FILE, parse_single_file, parse_version_dir, version_names
 from edl_ckpt.core.ids import new_id
@@ -28,7 +28,7 @@ from edl_ckpt.core.state.document import MAX_BYTES, parse_document
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.paths import META_DIR, TRASH_DIR, metadata_owner, seal_file, version_file
 from edl_ckpt.core.storage import LocalStore, LocationLike, open_store
-from edl_ckpt.core.storage.beneath import Directory
+from edl_ckpt.core.storage.beneath import Directory, ForeignError
 from edl_ckpt.core.storage.files import NEW
 from edl_ckpt.core.storage.interface import SMALL_BYTES, ObjectStore
 from edl_ckpt.core.storage.location import Location
@@ -398,8 +398,8 @@ def damaged_records(top: Directory) -> Iterator[tuple[str, str]]:
         if not name.startswith(_DROP) and top.is_directory(name):
             with top.enter(name) as inside:
                 fault = _read_record(inside)[1]
-            if fault:
-                yield name, fault
+            if isinstance(fault, UsageError | ForeignError):  # an error of the disk says nothing about the record
+                yield name, fault.message
 
 
 def forget_gone(location: Location, present: Iterable[int]) -> list[EdlCkptError]:
@@ -477,13 +477,13 @@ def _has_content(inside: Directory) -> bool:
     return False
 
 
-def _read_record(inside: Directory) -> tuple[dict[str, Any], str]:
-    """Return the record of an entry, {} when it has none, and why it cannot be used."""
+def _read_record(inside: Directory) -> tuple[dict[str, Any], EdlCkptError | None]:
+    """Return the record of an entry, {} when it has none, and why it cannot be read or used."""
     try:
         data = inside.read(RECORD, MAX_BYTES)
-        return (parse_document(data, inside.join(RECORD)) if data else {}), ""
+        return (parse_document(data, inside.join(RECORD)) if data else {}), None
     except EdlCkptError as error:
-        return {}, error.message
+        return {}, error
 
 
 def _tree_bytes(directory: int) -> int:

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from edl_ckpt.core.checkpoint.catalog import list_versions
 from edl_ckpt.core.checkpoint.files import check_in_location
@@ -18,6 +19,20 @@ from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.metadata import check_mode
 from edl_ckpt.core.state.seal import base_name
 from edl_ckpt.core.storage import LocationLike, open_store
+
+
+@contextmanager
+def _changing(version: Version, purpose: str, wait_seconds: float, reporter: Reporter) -> Iterator[None]:
+    """Hold the lock of a version's location while its metadata changes.
+
+    Raises LockedError when the version was deleted after it was looked up: its metadata would be that of the next
+    version of this number.
+    """
+    check_in_location(version)
+    with location_lock(version.location, purpose, wait_seconds=wait_seconds, reporter=reporter):
+        if base_name(version.path) not in open_store(version.location).names(""):
+            raise LockedError("another command deleted this version meanwhile", path=version.ref)
+        yield
 
 
 def set_metrics(
@@ -35,9 +50,7 @@ def set_metrics(
     declares the better end of these metrics for the location. Raises LockedError when the lock is not free in time.
     """
     modes = {} if mode is None else dict.fromkeys(metrics, check_mode(mode))
-    check_in_location(version)
-    with location_lock(version.location, "metrics set", wait_seconds=wait_seconds, reporter=reporter):
-        _check_present(version)
+    with _changing(version, "metrics set", wait_seconds, reporter):
         annotate.write_metrics(version, metrics, steps=steps)
         if modes:
             annotate.write_modes(version.location, modes)
@@ -51,8 +64,7 @@ def remove_metrics(
     reporter: Reporter = SILENT,
 ) -> None:
     """Remove metrics of a version; NotFoundError when it has none of such a name."""
-    check_in_location(version)
-    with location_lock(version.location, "metrics remove", wait_seconds=wait_seconds, reporter=reporter):
+    with _changing(version, "metrics remove", wait_seconds, reporter):
         annotate.erase_metrics(version, names)
 
 
@@ -82,9 +94,7 @@ def add_tag(
     A tag names one version, so the others lose it. With `also` they keep it, and a reference cannot use the tag. Raises
     EdlCkptError, after all that can be done, when the metadata of another version cannot be read: it may have the tag.
     """
-    check_in_location(version)
-    with location_lock(version.location, "tag add", wait_seconds=wait_seconds, reporter=reporter):
-        _check_present(version)
+    with _changing(version, "tag add", wait_seconds, reporter):
         annotate.write_tag(version, tag)
         versions = () if also else list_versions(version.location).versions
         others = {v.version: v for v in versions if tag in v.tags and v.version != version.version}
@@ -105,8 +115,7 @@ def remove_tag(
     version: Version, tag: str, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = SILENT
 ) -> None:
     """Remove a tag from a version; NotFoundError when the version does not have it."""
-    check_in_location(version)
-    with location_lock(version.location, "tag remove", wait_seconds=wait_seconds, reporter=reporter):
+    with _changing(version, "tag remove", wait_seconds, reporter):
         annotate.erase_tag(version, tag)
 
 
@@ -114,13 +123,5 @@ def set_note(
     version: Version, text: str, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = SILENT
 ) -> None:
     """Write a version's note; it replaces an older one, and '' removes it."""
-    check_in_location(version)
-    with location_lock(version.location, "note", wait_seconds=wait_seconds, reporter=reporter):
-        _check_present(version)
+    with _changing(version, "note", wait_seconds, reporter):
         annotate.write_note(version, text)
-
-
-def _check_present(version: Version) -> None:
-    """Raise LockedError when a version was deleted after it was looked up: its metadata would be lost."""
-    if base_name(version.path) not in open_store(version.location).names(""):
-        raise LockedError("another command deleted this version meanwhile", path=version.ref)

@@ -10,7 +10,7 @@ import stat
 from contextlib import suppress
 from typing import IO, Any
 
-from edl_ckpt.core.errors import RefusedError, UsageError
+from edl_ckpt.core.errors import NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.storage.faults import storage_errors
 
 
@@ -19,6 +19,30 @@ def _special(mode: int) -> str:
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
         return ""
     return "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+
+
+def mode_of(path: str) -> int | None:
+    """Return the mode of what a path leads to, None when there is nothing; any other error is raised as one of ours.
+
+    `os.path.isdir` and the like say False for every error.
+    """
+    try:
+        with storage_errors(path):
+            return os.stat(path).st_mode
+    except NotFoundError:
+        return None
+
+
+def is_directory(path: str) -> bool:
+    """Say whether a path leads to a directory; errors as `mode_of`."""
+    mode = mode_of(path)
+    return mode is not None and stat.S_ISDIR(mode)
+
+
+def is_file(path: str) -> bool:
+    """Say whether a path leads to a regular file; errors as `mode_of`."""
+    mode = mode_of(path)
+    return mode is not None and stat.S_ISREG(mode)
 
 
 def check_input(path: str) -> None:

@@ -39,7 +39,8 @@ from story_model import (
     Files,
     Items,
     World,
-    check,
+    check_done,
+    check_failed,
     content,
     leftovers,
     numbers,
@@ -75,13 +76,12 @@ class Running:
     step: Step
     pid: int
     log: Path
-    kind: str
 
     def end(self) -> int:
         """Wait for the end of the command and return its code."""
         code = int(self.actor.line())
         text = self.log.read_text(errors="replace")
-        words = f"{' '.join(self.step.argv)} ({self.kind}) ended with {code}:\n{text}"
+        words = f"{' '.join(self.step.argv)} ended with {code}:\n{text}"
         assert code in _CODES, words
         assert "Traceback" not in text, words
         match = re.search(r"(\d+) calls$", text)
@@ -122,7 +122,7 @@ class Actor:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
-        return Running(self, step, int(self.line()), log, f"{kind} at call {at}" if kind else "no fault")
+        return Running(self, step, int(self.line()), log)
 
     def run(self, step: Step, kind: str = "", at: int = 0) -> int:
         """Run a command to its end and return its code."""
@@ -305,23 +305,16 @@ class Story:
         if few or self.author.chance.random() < 0.15:
             self.items = self.author.save(self.items)
 
-    def judge(self, ended: Sequence[tuple[Running, int]], *, faults: bool) -> None:
-        """Compare what is there after one or two steps with what may be there."""
-        words = "".join(
-            f"\nseed {self.seed}, step {sum(self.counts.values())}: {' '.join(r.step.argv)} ({r.kind}) -> {code}"
-            f"\n{r.log.read_text(errors='replace')}"
-            for r, code in ended
-        )
+    def judge(self, ended: Sequence[tuple[Running, int]], *, faults: str) -> None:
+        """Compare what is there after one or two steps with what may be there; `faults` says what went wrong."""
+        words = faults or "no fault"
+        for r, code in ended:
+            words += f"\nseed {self.seed}, step {self.steps}: {' '.join(r.step.argv)} -> {code}"
+            words += f"\n{r.log.read_text(errors='replace')}"
         observed = observe(self.world)
         try:
-            assert faults or len(ended) > 1 or ended[0][1] == 0
-            effects = [running.step.effect for running, _ in ended]
-            done = [running.step.effect for running, code in ended if code == 0]
-            after = [_all_of(order, self.items) for order in (effects, effects[::-1], done, done[::-1])]
-            if len(done) == len(ended):
-                check(observed, self.items, after, done=True)
-            else:
-                self._judge_failed(observed, after, done)
+            assert faults or len(ended) > 1 or ended[0][1] == 0, "it failed"
+            self._judge(observed, ended)
         except AssertionError as error:
             raise AssertionError(f"{words}\n{error}") from None
         for running, code in ended:
@@ -330,13 +323,24 @@ class Story:
             self.counts[end] = self.counts.get(end, 0) + 1
         self.items = observed
 
-    def _judge_failed(self, observed: Items, after: list[Items], done: Sequence[Effect]) -> None:
-        """Check that what failed left old or new items, and what ended with 0 beside it its new ones."""
+    @property
+    def steps(self) -> int:
+        """Return how many steps there were."""
+        return sum(self.counts.values())
+
+    def _judge(self, observed: Items, ended: Sequence[tuple[Running, int]]) -> None:
+        """Check that all steps that ended with 0 are done, in one order or the other, and the others wholly or not."""
+        effects = [running.step.effect for running, _ in ended]
+        done = [running.step.effect for running, code in ended if code == 0]
+        after = [_all_of(order, self.items) for order in (effects, effects[::-1])]
+        if len(done) == len(ended):
+            check_done(observed, after)
+            return
         before = _all_of(done, self.items)
-        check(observed, self.items, [before, *after], done=False)
+        check_failed(observed, self.items, [before, *after])
         for key in {*before, *self.items}:
-            alone = all(items.get(key) == before.get(key) for items in after)
-            if alone and before.get(key) != self.items.get(key):
+            touched = any(items.get(key) != before.get(key) for items in after)
+            if before.get(key) != self.items.get(key) and not touched:
                 assert observed.get(key) == before.get(key), f"{key} is {observed.get(key)}, not {before.get(key)}"
 
     def end(self, actor: Actor) -> None:
@@ -346,7 +350,7 @@ class Story:
             assert recover.end() == 0, recover.log.read_text()
             left = leftovers(self.world.files(place))
             assert left == [], f"{place}: {left}"
-        check(observe(self.world), self.items, [self.items], done=True)
+        check_done(observe(self.world), [self.items])
 
 
 def _all_of(effects: Sequence[Effect], items: Items) -> Items:
@@ -361,13 +365,13 @@ def tell(work: Path, seed: int, *, steps: int, seconds: float = FOR_EVER) -> dic
     chance = story.author.chance
     with closing(Actor(work, {})) as actor:
         until = time.monotonic() + seconds
-        while sum(story.counts.values()) < steps and time.monotonic() < until:
+        while story.steps < steps and time.monotonic() < until:
             story.save_at_times()
             step = story.author.step(story.items)
             kind = chance.choice(KINDS) if chance.random() < 0.6 else ""
             at = chance.randint(1, actor.calls.get(step.argv[0], _FIRST_CALLS)) if kind else 0
             running = actor.start(step, kind, at)
-            story.judge([(running, running.end())], faults=bool(kind))
+            story.judge([(running, running.end())], faults=f"{kind} at call {at}" if kind else "")
         story.end(actor)
     return story.counts
 
@@ -408,7 +412,7 @@ def tell_on_s3(work: Path, bucket: Bucket, seed: int, *, steps: int, seconds: fl
     with ExitStack() as stack:
         actors = [stack.enter_context(closing(Actor(work, variables, "s3fs", "aiobotocore.session"))) for _ in "ab"]
         until = time.monotonic() + seconds
-        while sum(story.counts.values()) < steps and time.monotonic() < until:
+        while story.steps < steps and time.monotonic() < until:
             story.save_at_times()
             running = [actor.start(story.author.step(story.items)) for actor in actors]
             fault = _fault(chance, [r.pid for r in running]) if chance.random() < 0.8 else None
@@ -418,7 +422,8 @@ def tell_on_s3(work: Path, bucket: Bucket, seed: int, *, steps: int, seconds: fl
             if any(code for _, code in ended):
                 for place in PLACES:
                     assert actors[0].run(Step(("recover", story.world.url(place)), lambda i: i)) == 0
-            story.judge(ended, faults=bool(armed and armed.hits))
+            struck = f"{armed.fault.kind.__qualname__}, {armed.hits} times" if armed and armed.hits else ""
+            story.judge(ended, faults=struck)
         story.end(actors[0])
         assert bucket.open_uploads() == []
     return story.counts

@@ -89,22 +89,26 @@ def _add_metadata(items: Items, place: str, number: int, document: Mapping[str, 
         items[key] = items.get(key, frozenset()) | {number}
 
 
-def check(observed: Items, before: Items, after: Sequence[Items], *, done: bool) -> None:
-    """Check each item: its value is the new one when `done`, else it is the old one, or a new one."""
-    wrong = []
-    for key in sorted({*observed, *before, *(key for items in after for key in items)}, key=str):
-        value, old, new = observed.get(key), before.get(key), [items.get(key) for items in after]
-        if not _may_be(key, value, new if done else [old, *new], between=not done):
-            wrong.append(f"{key} is {value}, not {new}; it was {old}")
-    assert not wrong, "\n".join(wrong)
+def check_done(observed: Items, after: Sequence[Items]) -> None:
+    """Check that what is there is one of these, as a whole."""
+    if observed not in after:
+        keys = sorted({*observed, *(key for items in after for key in items)}, key=str)
+        wrong = [(key, observed.get(key), [items.get(key) for items in after]) for key in keys]
+        raise AssertionError(
+            "\n".join(f"{k} is {v}; expected {new}" for k, v, new in wrong if any(v != x for x in new))
+        )
 
 
-def _may_be(key: tuple[Any, ...], value: Any, either: Sequence[Any], *, between: bool) -> bool:
-    """Say whether an item may have a value; a tag that is moving may be on several versions, and never on none."""
-    if between and key[0] == "tag":
-        known = [frozenset(x or ()) for x in either]
-        return frozenset(value or ()) <= frozenset().union(*known) and bool(value or not all(known))
-    return value in either
+def check_failed(observed: Items, before: Items, after: Sequence[Items]) -> None:
+    """Check each item by itself: it is as before, or as after."""
+    for key in {*observed, *before, *(key for items in after for key in items)}:
+        value, either = observed.get(key), [before.get(key), *(items.get(key) for items in after)]
+        if key[0] == "tag":  # while it moves it is on both versions, and never on none
+            known = [frozenset(x or ()) for x in either]
+            possible = frozenset(value or ()) <= frozenset().union(*known) and bool(value or not all(known))
+        else:
+            possible = value in either
+        assert possible, f"{key} is {value}; expected one of {either}"
 
 
 def numbers(items: Items, place: str) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import fields
 
 from edl_ckpt.core.checkpoint.catalog import list_versions, parse_ref, resolve, split_version_dir
@@ -18,13 +17,14 @@ from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import LocationLike, open_store
 from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.storage.regular import is_directory, is_file
 
 
 def as_checkpoint(source: LocationLike) -> Version | None:
     """Return a source as a version: a reference, a checkpoint_dir or one file; None for files of other tools."""
     place = Location.of(source)
     path, ending = place.local_path, place.url.lower()
-    if ending.endswith(ARRAY_ENDINGS) and (path is None or os.path.isfile(path)):
+    if ending.endswith(ARRAY_ENDINGS) and (path is None or is_file(path)):
         return None
     ref = parse_ref(place.url, options=place.options)
     try:
@@ -45,7 +45,7 @@ def _is_checkpoint_dir(place: Location) -> bool:
     path = place.local_path
     if path is None:
         return any(map(parse_version_dir, open_store(place).names("")))
-    return os.path.isdir(path) and bool(list_versions(place).versions)
+    return is_directory(path) and bool(list_versions(place).versions)
 
 
 def import_checkpoint(

@@ -19,8 +19,10 @@ from edl_ckpt.core import (
     list_versions,
     plan_copy,
     prepare_reshard,
+    prune,
     recover,
     reshard_version,
+    undo,
     verify_version,
 )
 from edl_ckpt.core.commit import staging
@@ -29,7 +31,9 @@ from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.commit.remote import RemoteOutput
 from edl_ckpt.core.commit.staging import Staging
 from edl_ckpt.core.errors import EdlCkptError, RefusedError
+from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.storage import files
+from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.s3.upload import Upload
 from forked import run_forked
 from s3_fixtures import Bucket
@@ -180,3 +184,21 @@ def test_small_shards_of_a_killed_copy(s3: Bucket, tmp_path: Path, monkeypatch: 
     kill()
     assert recover(s3.url, drop_copies=True).done != ()
     assert s3.objects() == {}
+
+
+def test_a_record_that_cannot_be_read_now_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """13.1: an error of the disk says nothing about a record of the trash: it is not set aside as damaged."""
+    save_small(tmp_path / "run", 5, 7)
+    prune([str(tmp_path / "run")], Policy((Latest(1),)), trash=True)
+    real = Directory.read
+
+    def read(self: Directory, name: str, limit: int) -> bytes | None:
+        if name == "record.json":
+            raise EdlCkptError("input/output error", path=self.join(name))
+        return real(self, name, limit)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Directory, "read", read)
+        recover(tmp_path / "run")
+    assert undo(tmp_path / "run") == ("version-5",)
+    assert not list((tmp_path / "run").rglob("damaged-*"))
