@@ -38,6 +38,7 @@ from edl_ckpt.core.format.model import (
     TableInfo,
     Version,
 )
+from edl_ckpt.core.format.names import parse_version_dir
 from edl_ckpt.core.format.shard_layout import table_dtype
 from edl_ckpt.core.format.wire import Cursor
 from edl_ckpt.core.memory import check_memory
@@ -248,10 +249,19 @@ def open_checkpoint(
 
 
 def check_not_replaced(version: Version) -> None:
-    """Raise ReplacedError when a version has new shards since its listing, of which one is gone."""
+    """Raise ReplacedError when a version has new shards since its listing; for callers that found something wrong.
+
+    On storage without rename, new shards always have new names. Elsewhere their times differ.
+    """
+    if parse_version_dir(version.path.rpartition("/")[2]) is None:
+        return  # a file, which no command of ours replaces in place
     present = catalog.list_versions(version.location).versions
     now = next((v for v in present if v.path == version.path), None)
-    if now is not None and set(now.shards) - set(version.shards):
+    has_times = open_store(version.location).properties.rename
+    listed, found = (
+        {(s.path, s.size_bytes, s.modified if has_times else 0.0) for s in v.shards} for v in (version, now or version)
+    )
+    if found - listed:
         raise ReplacedError("another command has replaced the version since it was listed", path=version.path)
 
 

@@ -62,7 +62,7 @@ class Look:
         the listing found.
         """
         self._replacing = {}
-        doubtful = {base_name(v.path): _shape(v) for v in listing.versions if v.state in DOUBTFUL}
+        doubtful = {base_name(v.path): _shape(v) for v in listing.versions if v.state in DOUBTFUL or v.seal_fault}
         before, self._changed = self._changed, self._root_time()
         moved = has_state and (before != self._changed or 0 <= time.time_ns() - before < _TICK_NS)
         if not (has_journal or moved or (doubtful and has_state)):
@@ -98,8 +98,11 @@ class Look:
 
 
 def _shape(version: Version) -> tuple[object, ...]:
-    """Return the names in a version, which change while it is replaced."""
-    return version.state, tuple(base_name(shard.path) for shard in version.shards), version.extra
+    """Return what a listing says of a version that changes while it is replaced.
+
+    Its seal is read after its names, so it may be that of the next shards.
+    """
+    return version.state, tuple(base_name(shard.path) for shard in version.shards), version.extra, version.seal_fault
 
 
 def _at_work(store: LocalStore | ObjectStore) -> Iterator[tuple[str, tuple[int, str]]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from edl_ckpt.core.checkpoint.reader import check_not_replaced
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, UnavailableError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import parse_single_file, parse_version_dir
@@ -68,6 +69,7 @@ def check_trust(version: Version, *, force: bool = False, reporter: Reporter = S
 
     Raises CorruptError for a seal that is damaged or does not match names and sizes, UnsupportedError for one that is
     newer than this program, and the error of reading it. `force` goes on, except when the storage does not answer.
+    Raises ReplacedError when another command replaced the version since it was listed.
     """
     if version.fault is not None:  # what is listed of its files says nothing about the seal
         raise version.fault.error()
@@ -90,6 +92,7 @@ def check_trust(version: Version, *, force: bool = False, reporter: Reporter = S
     if not change:
         trust.seal = seal
         return trust
+    check_not_replaced(version)  # or it is the seal of the next shards
     trust.overrule(
         CorruptError(
             f"does not match its seal: {change}",

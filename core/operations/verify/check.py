@@ -86,8 +86,6 @@ def _verify(
     with ExitStack() as stack:
         readers: dict[str, RangeReader] = {}
         checkpoint, whole = open_readable_shards(version, report, stack, readers)
-        if any(f.code == "missing-shard" and f.shard is not None for f in report.findings):  # it was in the listing
-            check_not_replaced(version)
         check_headers(version, checkpoint, report)
         fingerprint, sound = None, True
         seal = find_seal(version, report) if use_seal else None
@@ -106,6 +104,8 @@ def _verify(
         for shard in checkpoint.shards:
             checkpoint.reader(shard).check_unchanged()
         bytes_read, shards_read = checkpoint.bytes_read, len(checkpoint.shards)
+    if any(finding.severity == "error" for finding in report.findings):  # names, shards and seal may be of two moments
+        check_not_replaced(version)
     order = {"error": 0, "warning": 1}
     findings = sorted(
         report.findings,

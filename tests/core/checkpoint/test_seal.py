@@ -74,7 +74,7 @@ def test_a_thousand_flipped_bits(run: Path, monkeypatch: pytest.MonkeyPatch) -> 
             byte_before = file.read(1)[0]
             file.seek(offset)
             file.write(bytes([byte_before ^ 1 << bit]))
-        found = verify_version(version, level="deep", workers=1)
+        found = verify_version(only(run), level="deep", workers=1)
         with path.open("r+b") as file:
             file.seek(offset)
             file.write(bytes([byte_before]))

@@ -14,13 +14,21 @@ from pathlib import Path
 import pytest
 
 from checkpoints import save_small
-from edl_ckpt.core import list_versions, open_checkpoint, parse_ref, resolve, verify_version
-from edl_ckpt.core.checkpoint import swaps
+from edl_ckpt.core import list_versions, open_checkpoint, parse_ref, reshard_version, resolve, verify_version
+from edl_ckpt.core.checkpoint import catalog, swaps
+from edl_ckpt.core.checkpoint.reader import check_not_replaced
+from edl_ckpt.core.checkpoint.trust import check_trust
 from edl_ckpt.core.errors import LockedError, ReplacedError
-from edl_ckpt.core.format.model import State
+from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.operations.export import export_version
+from edl_ckpt.core.operations.verify import check
+from edl_ckpt.core.operations.verify.findings import Report
+from edl_ckpt.core.operations.verify.seals import find_seal
+from edl_ckpt.core.state.seal import Seal, read_seal
 from edl_ckpt.core.storage import LocationLike
-from program import PROGRAM, edl
+from edl_ckpt.core.storage.interface import Store
+from fork_server import server
+from program import edl
 from s3_fixtures import Bucket
 
 LOOP = """
@@ -142,7 +150,8 @@ def test_commands_beside_reshards(tmp_path: Path) -> None:
                 ["copy", f"{run}@7", tmp_path / f"copy-{number}"],
             ):
                 # Without the guard of ElasticDL's scan, which sees the location between two renames.
-                done = subprocess.run([*PROGRAM, *map(str, arguments)], capture_output=True, text=True, check=False)
+                env = {**os.environ, "XDG_CONFIG_HOME": "/nowhere"}
+                done = server().run([*map(str, arguments)], cwd=None, env=env, timeout=120)
                 assert done.returncode == 0, done.stderr
                 assert "incomplete" not in done.stdout
         assert process.poll() is None
@@ -225,3 +234,41 @@ def test_a_job_is_not_waited_for(tmp_path: Path) -> None:
     begin = time.monotonic()
     assert [v.state for v in list_versions(run).versions] == [State.COMPLETE, State.WRITING]
     assert time.monotonic() - begin < 1
+
+
+@pytest.mark.parametrize("ps_num", [2, 3])
+def test_the_seal_of_the_next_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ps_num: int) -> None:
+    """13.8: a reader that has the names of the old shards and the seal of the new ones finds no damage."""
+    run = tmp_path / "run"
+    save_small(run, 7)
+    old = resolve(parse_ref(f"{run}@7"))
+    real = find_seal
+
+    def replaced_meanwhile(version: Version, report: Report) -> Seal | None:
+        monkeypatch.setattr(check, "find_seal", real)
+        reshard_version(old, ps_num)
+        return real(version, report)
+
+    monkeypatch.setattr(check, "find_seal", replaced_meanwhile)
+    assert verify_version(old, level="deep").findings == ()
+    with pytest.raises(ReplacedError):
+        open_checkpoint(old) if ps_num == 3 else check_not_replaced(old)
+
+
+def test_the_seal_of_the_next_shards_in_a_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """13.8: the same for a listing, and for a command that relies on the seal."""
+    run = tmp_path / "run"
+    save_small(run, 7)
+    old = resolve(parse_ref(f"{run}@7"))
+    real = read_seal
+
+    def replaced_meanwhile(store: Store, version: int) -> Seal | None:
+        monkeypatch.setattr(catalog, "read_seal", real)
+        reshard_version(old, 3)
+        return real(store, version)
+
+    monkeypatch.setattr(catalog, "read_seal", replaced_meanwhile)
+    (found,) = list_versions(run).versions
+    assert (found.ps_num, found.seal_fault) == (3, "")
+    with pytest.raises(ReplacedError):
+        check_trust(old)
