@@ -13,6 +13,7 @@ from edl_ckpt.core.commit.remote import UPLOAD_BYTES
 from edl_ckpt.core.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.state.owner import is_presumed_dead, owner_in
+from edl_ckpt.core.storage.access import Access
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import exchange, flush_directory, rename_new
 from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter
@@ -72,8 +73,20 @@ class StagedOutput:
             rename_new(self.path, self.target)
         else:
             with storage_errors(self.target):
+                self._keep_access()
                 self._replace()
         flush_directory(self._folder)
+
+    def _keep_access(self) -> None:
+        """Give the output the owner, mode and ACL of the one that it replaces, as far as this process may."""
+        if os.path.isdir(self.target) != self._is_directory:
+            return
+        access = Access.of(self.target)
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            access.give(fd)
+        finally:
+            os.close(fd)
 
     def _replace(self) -> None:
         """Exchange both if the kernel can, and leave the old one for removal; or else use one rename, or two."""

@@ -19,6 +19,7 @@ from checkpoints import at, numbers, save_small
 from edl_ckpt.core import reshard_version
 from edl_ckpt.core.operations.copy.execute import execute_copy
 from edl_ckpt.core.operations.copy.plan import plan_copy
+from edl_ckpt.core.operations.export import export_version
 from edl_ckpt.core.storage import files
 from program import edl
 from reporters import Recorder
@@ -245,3 +246,21 @@ def test_old_shards_in_the_trash(place: Path) -> None:
     reshard_version(at(run, 7), 1, keep_old=True)
     (old,) = (run / ".edl-ckpt-0/trash-0").glob("*/version-7")
     assert rights(old) == rights(run / "version-7") == f"{ALICE}:{TEAM} 2750"
+
+
+@ACL
+@pytest.mark.usefixtures("kernel")
+def test_replaced_exports(tmp_path: Path) -> None:
+    """13.9: `export --force` leaves the mode and the ACL of the file or directory that it replaces."""
+    save_small(tmp_path / "run", 7)
+    file, directory = tmp_path / "model.npz", tmp_path / "arrays"
+    for output in (file, directory):
+        export_version(at(tmp_path / "run", 7), str(output), format_name="npy" if output is directory else None)
+    file.chmod(0o600)
+    directory.chmod(0o2750)
+    setfacl("-m", f"u:{ALICE}:r", file)
+    before = rights(file), acl(file), rights(directory)
+    for output in (file, directory):
+        name = "npy" if output is directory else None
+        export_version(at(tmp_path / "run", 7), str(output), format_name=name, force=True)
+    assert (rights(file), acl(file), rights(directory)) == before
