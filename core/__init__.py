@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.stats import TensorStats, tensor_stats
     from edl_ckpt.core.operations.summary import CheckpointSummary, summarize
     from edl_ckpt.core.operations.undo import undo
+    from edl_ckpt.core.operations.unlock import unlock
     from edl_ckpt.core.operations.verify.check import verify_version
     from edl_ckpt.core.operations.verify.findings import Finding, VerifyResult
     from edl_ckpt.core.operations.verify.seals import seal_version
@@ -131,6 +132,7 @@ _HOMES: Final = {
     "operations.stats": ("TensorStats", "tensor_stats"),
     "operations.summary": ("CheckpointSummary", "summarize"),
     "operations.undo": ("undo",),
+    "operations.unlock": ("unlock",),
     "operations.verify.check": ("verify_version",),
     "operations.verify.findings": ("Finding", "VerifyResult"),
     "operations.verify.seals": ("seal_version",),
@@ -240,6 +242,7 @@ __all__ = [
     "survey_ids",
     "tensor_stats",
     "undo",
+    "unlock",
     "variable_owner",
     "verify_and_seal",
     "verify_version",
