@@ -191,7 +191,11 @@ def settle_first(location: Location, *, wait_seconds: float = LOCK_WAIT_SECONDS,
     """
     store = open_store(location)
     if isinstance(store, LocalStore):
-        stages = [f"{STAGE_DIR}/{name}" for name in store.names(STAGE_DIR) if not is_resumable(name)]
+        try:
+            names = store.names(STAGE_DIR)
+        except RefusedError:  # it is none of ours, and a command that takes the lock sets it aside
+            return
+        stages = [f"{STAGE_DIR}/{name}" for name in names if not is_resumable(name)]
         if any(_has_journal(store.root, stage) and is_abandoned(store.root, stage) for stage in stages):
             with location_lock(location, "recover", wait_seconds=wait_seconds, reporter=reporter):
                 return

@@ -425,6 +425,8 @@ def forget_gone(location: Location, present: Iterable[int]) -> list[EdlCkptError
         for name in gone:
             prove_lock(location)
             store.remove(f"{META_DIR}/{name}")
+    except ForeignError:  # the directory of the metadata is none of ours, of which the listing warns
+        return []
     except EdlCkptError as error:
         return [error]
     return []

@@ -10,13 +10,15 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from edl_ckpt.core.errors import EdlCkptError, NotFoundError
+from edl_ckpt.core.errors import EdlCkptError, NotFoundError, UsageError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import FREE_FILE
 from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state.document import MAX_BYTES
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.metadata import (
     LOCATION_SCHEMA,
+    MAX_NAMES,
     VERSION_SCHEMA,
     check_metric_name,
     check_tag,
@@ -148,7 +150,12 @@ def _edit(
         store.remove(relative)
         return
     text = json.dumps(document, indent=2, sort_keys=False, ensure_ascii=False, allow_nan=False) + "\n"
-    store.write_small(relative, text.encode("utf-8", "surrogatepass"))
+    data = text.encode("utf-8", "surrogatepass")
+    names = max((len(document.get(key, ())) for key in ("metrics", "tags")), default=0)
+    if len(data) > MAX_BYTES or names > MAX_NAMES:  # or it could not be read again
+        limits = f"{MAX_NAMES} tags, as many metrics, and {MAX_BYTES} bytes in all"
+        raise UsageError(f"too much metadata: at most {limits}", path=f"{location}/{relative}")
+    store.write_small(relative, data)
 
 
 def copy_metadata(source: Version, target: Location, *, reporter: Reporter = SILENT) -> None:

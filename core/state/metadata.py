@@ -30,6 +30,8 @@ _SEAL_FILE = re.compile(r"(0|[1-9][0-9]{0,17})\.seal\.json", re.ASCII)
 _KNOWN_MODES: Final = {"loss": "min", "mse": "min", "error": "min", "auc": "max", "accuracy": "max"}
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _MAX_NAME: Final = 200
+MAX_NAMES: Final = 10_000
+"""A version has at most so many tags, and so many metrics: listings show all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,8 @@ def parse_version(document: Mapping[str, Any]) -> VersionMetadata:
         raise UsageError("damaged: tags must be a list of strings")
     if not isinstance(note, str):
         raise UsageError("damaged: note must be a string")
+    if max(len(metrics), len(tags)) > MAX_NAMES:
+        raise UsageError(f"damaged: more than {MAX_NAMES} tags or metrics")
     return VersionMetadata(
         {name: number(value, name) for name, value in metrics.items()},
         {name: step for name, step in steps.items() if isinstance(step, int)},

@@ -1,0 +1,163 @@
+"""Issue 13.2 and 13.10: every command over a directory of hostile state; nothing outside of the location changes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+import hostile_state
+from edl_ckpt.cli import app
+from edl_ckpt.core.errors import EdlCkptError
+from forked import run_forked
+
+SECONDS = 20
+"""More than any command needs here; one that opened a pipe would wait for ever."""
+MEMORY_BYTES = 1 << 30
+"""What a command may take beside what this process has already."""
+REFUSED = {
+    "linked state": set(hostile_state.COMMANDS) - hostile_state.READING,
+    "linked metadata": {
+        "reshard", "import", "policy set", "policy clear", "metrics set", "metrics import", "metrics remove",
+        "metrics mode", "tag add", "tag remove", "note",
+    },
+}  # fmt: skip
+"""The commands that need what a scene has taken away. They are refused before anything changes."""
+SEALS_UNKNOWN = {"linked metadata", "linked state"}
+"""Scenes in which no seal can be read: what would copy or replace a version says so instead."""
+FAILING = {
+    "undo": {10, 16},
+    "policy show": {2, 10, 16},
+    "policy clear": {2, 10, 16},
+    "policy set": {2, 16},
+    "metrics mode": {2, 16},
+    "unlock": {10, 16},
+    "tag add": {1},
+}
+"""Commands that a scene leaves nothing to do, or whose own file it damages, and how they say so."""
+
+
+def documented_codes() -> set[int]:
+    """Return the exit codes of our errors."""
+
+    def below(kind: type[EdlCkptError]) -> set[int]:
+        return {kind.exit_code}.union(*map(below, kind.__subclasses__()))
+
+    return {0, 3} | below(EdlCkptError)
+
+
+def facts(top: Path) -> dict[str, tuple[int, int, int, bytes]]:
+    """Return what there is below a directory: kind and mode, size, time, and the beginning of each file."""
+    found: dict[str, tuple[int, int, int, bytes]] = {}
+    for folder, directories, files in os.walk(top):
+        if folder.count("/deep") > 3:  # the rest has no path
+            directories.clear()
+        for name in (*directories, *files):
+            path = os.path.join(folder, name)
+            info = os.lstat(path)
+            is_file = os.path.isfile(path) and not os.path.islink(path)
+            with open(path, "rb") if is_file else io.BytesIO() as file:
+                content = file.read(1 << 16)
+            found[path] = (info.st_mode, info.st_size, 0 if path.endswith("/run") else info.st_mtime_ns, content)
+    return found
+
+
+def outside(base: Path) -> dict[str, tuple[int, int, int, bytes]]:
+    """Return what there is beside the location and what commands are asked to write."""
+    names = ("victim", "away", "arrays.npz", "metrics.csv")
+    return {name: fact for place in names for name, fact in facts(base / place).items()} | {
+        name: (0, 0, 0, (base / name).read_bytes()) for name in names if (base / name).is_file()
+    }
+
+
+def run_command(base: Path, words: tuple[str, ...]) -> tuple[int, str, str]:
+    """Run a command in this process; return its exit code, and what it wrote to both streams."""
+    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
+    with chdir(base), redirect_stdout(out), redirect_stderr(err):
+        signal.alarm(SECONDS)
+        try:
+            app.run(list(words))
+        except SystemExit as end:
+            code = int(end.code or 0)
+        finally:
+            signal.alarm(0)
+    out.flush()
+    return code, out.buffer.getvalue().decode(), err.getvalue()
+
+
+def run_all(template: Path, base: Path, scene: str) -> list[str]:
+    """Run every command, each over a fresh copy of a scene; return what went wrong."""
+    problems: list[str] = []
+    for command, words in hostile_state.COMMANDS.items():
+        work = base / command.replace(" ", "-")
+        run = work / "run"
+        shutil.copytree(template, work)
+        hostile_state.SCENES[scene](run)
+        before, inner = outside(work), facts(run)
+        try:
+            code, _, err = run_command(work, (*command.split(), *words))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is a finding
+            problems.append(f"{command}: {type(error).__name__} {error}")
+            continue
+        wanted = {0, 3} | FAILING.get(command, set())
+        if command in REFUSED.get(scene, set()):
+            wanted = {2, 16}
+        if scene in SEALS_UNKNOWN and command in {"reshard", "copy", "export"}:
+            wanted = {5}
+        if code not in wanted & documented_codes():
+            problems.append(f"{command}: ended with {code}: {err[-600:]}")
+        if "Traceback" in err:
+            problems.append(f"{command}: a traceback: {err[-3000:]}")
+        if outside(work) != before:
+            changed = {n for n, f in (outside(work).items() ^ before.items())}
+            problems.append(f"{command}: changed {sorted(changed)}")
+        if command in hostile_state.READING and facts(run) != inner:
+            problems.append(f"{command}: changed the location, though it only reads")
+        remove(work)
+    return problems
+
+
+def remove(place: Path) -> None:
+    """Remove a directory; `shutil` cannot remove a tree that is deeper than Python's stack."""
+    subprocess.run(["rm", "-rf", place], check=True)
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory in which nothing is hostile yet."""
+    base = tmp_path_factory.mktemp("scene")
+    hostile_state.prepare(base)
+    return base
+
+
+def test_every_command_has_words() -> None:
+    """A new command needs a row in `hostile_state.COMMANDS`, so that it cannot escape the test below."""
+    assert set(hostile_state.COMMANDS) == set(app.COMMANDS)
+
+
+@pytest.mark.parametrize("scene", sorted(hostile_state.SCENES))
+def test_every_command(tmp_path: Path, template: Path, scene: str, request: pytest.FixtureRequest) -> None:
+    """13.2, 13.10: within its time and memory each command ends by its own code, and the victim is as it was."""
+    log = tmp_path / "problems.json"
+
+    request.addfinalizer(lambda: remove(tmp_path / "work"))
+
+    def act() -> None:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES, used + MEMORY_BYTES))
+        own = {name: value for name, value in os.environ.items() if not name.startswith("EDL_CKPT_")}
+        with mock.patch.dict(os.environ, {**own, "XDG_CONFIG_HOME": "/nowhere"}, clear=True):
+            log.write_text(json.dumps(run_all(template, tmp_path / "work", scene)))
+
+    assert run_forked(act) == 0
+    problems = json.loads(log.read_text())
+    assert not problems, "\n".join(problems)
