@@ -187,7 +187,7 @@ class Directory:
         if found is not None and stat.S_ISREG(found.st_mode) and wanted == "a file":
             kind = "a file with several names (hard links)"
         return ForeignError(
-            f"is {kind}, and must be {wanted} of ours; nothing was changed",
+            f"is {kind}, and must be {wanted} of ours",
             path=self.join(name),
             hint="look at it, and move it away",
         )

@@ -220,7 +220,7 @@ def documents(run: Path) -> None:
 
 
 def names(run: Path) -> None:
-    """Odd names, and trees that are deep."""
+    """Odd names, and a deep tree."""
     for folder in (run / STAGE, run / TRASH, run / META, run / ".edl-ckpt-0"):
         folder.mkdir(parents=True, exist_ok=True)
         for name in (
@@ -236,15 +236,13 @@ def names(run: Path) -> None:
         ):
             os.mkdir(os.path.join(os.fsencode(folder), name))
             os.close(os.open(os.path.join(os.fsencode(folder), name, b"file"), os.O_CREAT))
-    for parent in (stage(run, 1), run / TRASH / "drop-deep"):
-        parent.mkdir(exist_ok=True)
-        fd = os.open(parent, os.O_RDONLY)
-        for _ in range(150):
-            os.mkdir("deep", dir_fd=fd)
-            below = os.open("deep", os.O_RDONLY, dir_fd=fd)
-            os.close(fd)
-            fd = below
+    fd = os.open(stage(run, 1), os.O_RDONLY)
+    for _ in range(80):
+        os.mkdir("deep", dir_fd=fd)
+        below = os.open("deep", os.O_RDONLY, dir_fd=fd)
         os.close(fd)
+        fd = below
+    os.close(fd)
     put(run / META / "020.json", "{}")
     put(run / META / f"{'9' * 30}.json", "{}")
 
