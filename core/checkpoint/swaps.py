@@ -24,6 +24,7 @@ from edl_ckpt.core.state.owner import OWNER_FILE, format_owner, is_abandoned, is
 from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, is_resumable
 from edl_ckpt.core.state.seal import base_name
 from edl_ckpt.core.storage import LocalStore, ObjectStore
+from edl_ckpt.core.storage.beneath import ForeignError
 
 DOUBTFUL: Final = frozenset({State.INCOMPLETE, State.WRITING, State.MIXED, State.INVALID})
 """The states in which a listing may find a version that is being replaced."""
@@ -124,7 +125,10 @@ def _at_work(store: LocalStore | ObjectStore) -> Iterator[tuple[str, tuple[int, 
 def _stages(store: LocalStore | ObjectStore) -> list[str]:
     """Return the staging directories that may have a journal of a replacement."""
     if isinstance(store, LocalStore):  # a new version, and so a copy, appears there in one step
-        return [f"{STAGE_DIR}/{name}" for name in store.names(STAGE_DIR) if not is_resumable(name)]
+        try:
+            return [f"{STAGE_DIR}/{name}" for name in store.names(STAGE_DIR) if not is_resumable(name)]
+        except ForeignError:  # no directory of ours
+            return []
     return [path.rpartition("/")[0] for path in store.tree(STAGE_DIR) if path.endswith(f"/{JOURNAL}")]
 
 

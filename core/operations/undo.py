@@ -48,6 +48,8 @@ def _check_layouts(location: Location) -> None:
     """Raise RefusedError if the deleted versions have another layout than those that are at the location now."""
     entry = last_deletion(location)
     for version in list_versions(entry.path).versions if entry else ():
+        if entry is None or os.path.basename(version.path) not in entry.recorded:
+            continue
         others = layouts_at(location) - layouts_among([os.path.basename(version.path)])
         if others:
             names = " and ".join(sorted(layout.name for layout in others))

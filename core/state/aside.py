@@ -16,11 +16,12 @@ from edl_ckpt.core.storage.beneath import Directory, kind_of
 def set_aside(state: Directory, directory: Directory, name: str, why: str, *, was: str = "") -> str:
     """Move a name of a directory away; return what was done, in words. `was` is the name it had before, if another."""
     new = damaged_name(was or name)
-    make_way(state, os.path.basename(STAGE_DIR))
+    before = make_way(state, os.path.basename(STAGE_DIR))
     with state.enter(os.path.basename(STAGE_DIR), make=True) as stages:
         directory.rename(name, stages, new)
         stages.flush()
-    return f"{directory.join(was or name)} {why}; it was set aside as {STAGE_DIR}/{new}"
+    done = f"{directory.join(was or name)} {why}; it was set aside as {STAGE_DIR}/{new}"
+    return f"{before}; {done}" if before else done
 
 
 def make_way(state: Directory, name: str) -> str:

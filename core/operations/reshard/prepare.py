@@ -5,6 +5,7 @@ from __future__ import annotations
 from edl_ckpt.core.checkpoint.reader import open_checkpoint
 from edl_ckpt.core.checkpoint.target import Target, free_target
 from edl_ckpt.core.checkpoint.trust import check_trust
+from edl_ckpt.core.commit.local import replaces_link
 from edl_ckpt.core.errors import RefusedError, UsageError
 from edl_ckpt.core.format.checks import check_ps_num
 from edl_ckpt.core.format.model import Version
@@ -125,6 +126,8 @@ def reshard_target(
             path=version.path,
             hint="try: --output LOCATION",
         )
+    if version.linked:
+        raise replaces_link(version.path)
     if not is_directory:
         raise RefusedError(
             "one file without shards cannot be resharded in place",
