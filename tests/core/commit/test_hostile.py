@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import signal
 import threading
@@ -229,7 +230,7 @@ def swap(run: Path, victim: Path, stop: int) -> None:
             path.rename(away)
             try:
                 path.symlink_to(victim)
-                time.sleep(0.0005)
+                select.select([stop], [], [], 0.0005)
                 path.unlink()
             finally:
                 with suppress(OSError):
