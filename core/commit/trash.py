@@ -19,18 +19,20 @@ from typing import Any, Final
 
 from edl_ckpt.core.commit.removal import Before, Removal, remove_in_order, safe_order
 from edl_ckpt.core.commit.staging import remove_empty_state
-from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UnsupportedError, UsageError
+from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UnsupportedError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import SINGLE_FILE, parse_single_file, parse_version_dir, version_names
 from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.progress import Reporter
 from edl_ckpt.core.state.document import MAX_BYTES, parse_document
 from edl_ckpt.core.state.holder import prove_lock
+from edl_ckpt.core.state.metadata import is_unread
 from edl_ckpt.core.state.paths import META_DIR, TRASH_DIR, metadata_owner, seal_file, version_file
 from edl_ckpt.core.storage import LocalStore, LocationLike, open_store
-from edl_ckpt.core.storage.beneath import Directory, ForeignError
+from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.files import NEW
 from edl_ckpt.core.storage.interface import SMALL_BYTES, ObjectStore
+from edl_ckpt.core.storage.local import is_gone
 from edl_ckpt.core.storage.location import Location
 
 RECORD_SCHEMA: Final = "edl-ckpt/trash/1"
@@ -58,6 +60,8 @@ class TrashEntry:
     size_bytes: int
     recorded: tuple[str, ...] = ()
     metadata: tuple[str, ...] = ()
+    fault: EdlCkptError | None = None
+    """Why its record, which is there, cannot be read now; then it stays, and its time is that of the directory."""
 
 
 def delete_versions(
@@ -239,7 +243,7 @@ def list_trash(location: LocationLike) -> list[TrashEntry]:
     What is no directory there is none of ours, and is left out.
     """
     store = open_store(location)
-    if not isinstance(store, LocalStore) or not os.path.lexists(store.root):
+    if not isinstance(store, LocalStore) or is_gone(store.root):
         return []
     with Directory.open(store.root) as root, _entries(root) as top:
         if top is None:
@@ -252,7 +256,7 @@ def _read_entry(top: Directory, name: str) -> TrashEntry | None:
     if not top.is_directory(name):
         return None
     with top.enter(name) as inside:
-        record, _ = _read_record(inside)
+        record, damage = _read_record(inside)
         present = [each for each in inside.names() if not _is_ours(each)]
         recorded = record.get("time")
         modified = os.fstat(inside.fd).st_mtime
@@ -264,6 +268,7 @@ def _read_entry(top: Directory, name: str) -> TrashEntry | None:
             _tree_bytes(inside.fd),
             tuple(each for each in present if _is_recorded(each, record)),
             _recorded_metadata(inside, record),
+            damage if damage is not None and is_unread(damage) else None,
         )
 
 
@@ -286,8 +291,16 @@ def _is_recorded(name: str, record: dict[str, Any]) -> bool:
 
 
 def last_deletion(location: Location) -> TrashEntry | None:
-    """Return the deletion that `put_back` would undo, None when there is none."""
-    return next((entry for entry in list_trash(location) if entry.recorded or entry.metadata), None)
+    """Return the deletion that `put_back` would undo, None when there is none.
+
+    Raises the error of reading a newer record: an older deletion is not the last one.
+    """
+    for entry in list_trash(location):
+        if entry.fault is not None:
+            raise entry.fault
+        if entry.recorded or entry.metadata:
+            return entry
+    return None
 
 
 def put_back(store: LocalStore, reporter: Reporter) -> tuple[str, ...]:
@@ -357,7 +370,9 @@ def empty_trash(locations: Iterable[Location], *, now: float, older_than_seconds
         store = open_store(location)
         if isinstance(store, LocalStore):
             for entry in list_trash(location):
-                if now - entry.time >= older_than_seconds:
+                if entry.fault is not None:
+                    problems.append(entry.fault)
+                elif now - entry.time >= older_than_seconds:
                     with Directory.open(store.root) as root:
                         failed = _drop(root, os.path.basename(entry.path))
                     problems += failed
@@ -388,18 +403,18 @@ def _is_doomed(top: Directory, name: str) -> bool:
     if name.startswith(_DROP):
         return True
     with top.enter(name) as inside:
-        record, fault = _read_record(inside)
-        return not fault and (not record.get("keep", True) or not _has_content(inside))
+        record, damage = _read_record(inside)
+        return damage is None and (not record.get("keep", True) or not _has_content(inside))
 
 
 def damaged_records(top: Directory) -> Iterator[tuple[str, str]]:
-    """Yield the entries of an open trash whose records cannot be used, and why."""
+    """Yield the entries of an open trash whose records are damaged, and why; not those that cannot be read now."""
     for name in top.names():
         if not name.startswith(_DROP) and top.is_directory(name):
             with top.enter(name) as inside:
-                fault = _read_record(inside)[1]
-            if isinstance(fault, UsageError | ForeignError):  # an error of the disk says nothing about the record
-                yield name, fault.message
+                damage = _read_record(inside)[1]
+            if damage is not None and not is_unread(damage):
+                yield name, damage.message
 
 
 def forget_gone(location: Location, present: Iterable[int]) -> list[EdlCkptError]:

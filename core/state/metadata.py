@@ -15,7 +15,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NoReturn
 
-from edl_ckpt.core.errors import CorruptError, EdlCkptError, UnavailableError, UnsupportedError, UsageError
+from edl_ckpt.core.errors import (
+    CorruptError,
+    EdlCkptError,
+    RefusedError,
+    UnavailableError,
+    UnsupportedError,
+    UsageError,
+)
 from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.state.document import MAX_BYTES, MAX_SUMS_BYTES, parse_document
 from edl_ckpt.core.state.paths import JOURNAL, LOCATION_FILE, META_DIR
@@ -95,7 +102,7 @@ def read_metadata(store: Store, names: Iterable[str] | None = None) -> LocationM
 
 def is_unread(error: EdlCkptError) -> bool:
     """Say whether an error is one of reading a file, and not of what the file contains."""
-    return not isinstance(error, UsageError | CorruptError | UnsupportedError)
+    return not isinstance(error, UsageError | CorruptError | UnsupportedError | RefusedError)
 
 
 def unread_fault(error: EdlCkptError, path: str) -> Fault | None:

@@ -154,7 +154,7 @@ def test_signal_ends_an_import(tmp_path: Path) -> None:
     program = subprocess.Popen(
         [*PROGRAM, "metrics", "import", "m.log", "run"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
     )
-    wait_until(lambda: _read_bytes(program.pid) > 100 << 20)
+    wait_until(lambda: _read_bytes(program.pid) > 30 << 20, seconds=60)
     assert program.poll() is None
     program.send_signal(signal.SIGTERM)
     assert program.wait(timeout=20) == 143

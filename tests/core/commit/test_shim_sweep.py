@@ -14,7 +14,7 @@ from shim_sweep import FAULTS, READING, build, start
 from sweep_commands import COMMANDS
 
 CHANGING = [c.name for c in COMMANDS if not c.always and not c.then]
-SAMPLED = ("prune", "tag add", "reshard in place", "export", "list", "verify", "prune --dry-run", "metrics show")
+SAMPLED = ("prune", "tag add", "reshard in place", "export", "list", "verify", "metrics show")
 """The commands of the ordinary suite; `pytest -m slow tests/core/commit/test_shim_sweep.py` tries all, at each call."""
 
 
@@ -33,9 +33,9 @@ def outcomes(done: subprocess.CompletedProcess[str]) -> Iterator[dict[str, Any]]
 
 def test_sample(library: Path) -> None:
     """13.13: faults in reads, stat, readdir, close, flock and renames: old or new, the right code, no traceback."""
-    found = list(outcomes(start(library, "--sample", "4", *SAMPLED)))
+    found = list(outcomes(start(library, "--sample", "3", *SAMPLED)))
     assert {outcome["command"] for outcome in found} == set(SAMPLED)
-    assert all(outcome["met"] == outcome["points"] == 4 for outcome in found)
+    assert all(outcome["met"] == outcome["points"] == 3 for outcome in found)
     wrong = [f"{o['command']} {point}: {problem}" for o in found for point, problem in o["wrong"].items()]
     assert not wrong, "\n".join(wrong)
 

@@ -16,6 +16,7 @@ import elasticdl_rules
 from checkpoints import at, numbers
 from edl_ckpt.core import add_tag, list_versions, prune
 from edl_ckpt.core.commit.trash import forget_gone, list_trash
+from edl_ckpt.core.errors import EdlCkptError, NotFoundError
 from edl_ckpt.core.operations.annotate import set_metrics
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.undo import undo
@@ -173,3 +174,24 @@ def test_links_free_nothing(run: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert (done["deleted"], done["freed_bytes"]) == (3, own)
     assert (tmp_path / "shard").exists()
     assert len(list((tmp_path / "elsewhere").iterdir())) == 2
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.ESTALE])
+def test_record_that_cannot_be_read(code: int, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """13.1: the record of a deletion that cannot be read for a moment is not damaged: `undo` fails, and works later."""
+    prune([run], NEWEST, trash=True)
+    opened = os.open
+
+    def failing(path: Any, *words: Any, **more: Any) -> int:
+        if path == "record.json":
+            raise OSError(code, os.strerror(code), path)
+        return opened(path, *words, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", failing)
+        with pytest.raises(EdlCkptError) as failed:
+            undo(run)
+        assert not isinstance(failed.value, NotFoundError)
+        prune([run], NEWEST, purge_older_than_seconds=0.0)
+    undo(run)
+    assert numbers(run) == [1, 2, 3, 4, 5]
