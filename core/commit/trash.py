@@ -29,7 +29,7 @@ from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.metadata import is_unread
 from edl_ckpt.core.state.paths import META_DIR, TRASH_DIR, metadata_owner, seal_file, version_file
 from edl_ckpt.core.storage import LocalStore, LocationLike, open_store
-from edl_ckpt.core.storage.beneath import Directory
+from edl_ckpt.core.storage.beneath import Directory, ForeignError
 from edl_ckpt.core.storage.files import NEW
 from edl_ckpt.core.storage.interface import SMALL_BYTES, ObjectStore
 from edl_ckpt.core.storage.local import is_gone
