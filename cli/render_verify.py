@@ -93,6 +93,8 @@ def _compared(results: Sequence[VerifyResult]) -> str:
         return " and compared with the seal"
     if results[0].level != "deep":
         return "" if unsealed else "; --deep compares every byte with the seal"
+    if any(f.code == "checksum-mismatch" for r in results if not r.sealed for f in r.findings):
+        return "; a seal cannot be read, so its version was not compared with it"
     which = "not sealed" if len(unsealed) == len(results) else f"{len(unsealed)} of {len(results)} versions not sealed"
     return f"; {which}: there is no recorded checksum to compare with (use --seal)"
 

@@ -61,7 +61,7 @@ def test_every_command(s3: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture
     assert [p["version"] for p in pruned["plan"] if p["action"] == "delete"] == [9]
     assert not any("version-9/" in key or "/9.json" in key for key in s3.objects())
     assert edl("undo", run, code=15)["id"] == "unsupported"
-    assert edl("recover", run) == {"schema": "edl-ckpt/recover/1", "location": run, "done": [], "kept": []}
+    assert edl("recover", run) == {"schema": "edl-ckpt/recover/1", "location": run, "done": [], "kept": [], "left": []}
     assert s3.open_uploads() == []
     assert not any("stage-0" in key or "lock-0" in key for key in s3.objects())
 

@@ -121,6 +121,9 @@ def test_verify(run: Path, capsys: pytest.CaptureFixture[str], damage: Callable[
     for level in ("--quick", "--deep", "--seal"):
         found = inside(capsys, "verify", f"{run}@7", level, code=3)
         assert [f["code"] for f in found["findings"]] == ["checksum-mismatch"]
+    shown = edl("verify", f"{run}@7", "--deep").stdout
+    assert "a seal cannot be read, so its version was not compared with it" in shown
+    assert "use --seal" not in shown
     with pytest.raises(CorruptError):
         read_seal(open_store(str(run)), 7)
     assert inside(capsys, "verify", f"{run}@7", "--seal", "--force")["sealed"] is True
