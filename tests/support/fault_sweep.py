@@ -70,6 +70,8 @@ ENDS: Mapping[str, set[int]] = {
     EINVAL: {0},
 }
 """The exit codes that a fault may lead to; 0 where it met what the result does not depend on."""
+PARTLY = 3
+"""The exit code of a command of several steps that did all but the one that failed."""
 REMOVALS = {"unlink", "unlinkat", "rmdir", UNLINK}
 OF_FILES = {"write", "pwrite64", "fallocate", "ftruncate", "fsync", "fdatasync"}
 """Calls that name their file by its number."""
@@ -279,7 +281,8 @@ def disturb(trial: Trial, point: Point) -> Outcome:
         names = point.calls.replace("?", "").split(",")
         hit = [call for call in parse(log, work) if call.k == point.k and call.name in names]
         fired = any(call.concerns(work) for call in hit)
-        problems = [*_judge_end(point, done, fired=fired, astray=bool(hit) and not fired)]
+        astray = bool(hit) and not fired
+        problems = [*_judge_end(point, done, fired=fired, astray=astray, one_step=trial.command.one_step)]
         problems += judge_state(trial, point, done.returncode, work)
         problems += judge_next(trial, work)
         return Outcome(point, fired, tuple(problems))
@@ -296,13 +299,15 @@ def exit_codes() -> set[int]:
     return {*below(EdlCkptError)} - {UsageError.exit_code}
 
 
-def _judge_end(point: Point, done: subprocess.CompletedProcess[str], *, fired: bool, astray: bool) -> Iterator[str]:
+def _judge_end(
+    point: Point, done: subprocess.CompletedProcess[str], *, fired: bool, astray: bool, one_step: bool
+) -> Iterator[str]:
     """Yield what is wrong with how a process ended; a fault that went astray, into the interpreter, tells nothing."""
     code = -done.returncode if done.returncode < 0 else done.returncode
     if point.fault == KILL:
         wanted = {int(signal.SIGKILL)} if fired or astray else {0}
     else:
-        wanted = ENDS.get(point.fault, {0, *exit_codes()})
+        wanted = ENDS.get(point.fault, {0, *exit_codes()}) | (set() if one_step else {PARTLY})
     if astray:
         return
     if code not in wanted:
