@@ -180,7 +180,7 @@ def _half_done(location: Location, state: Iterable[Entry]) -> Iterator[str]:
     """
     if not all(is_resumable(entry.parent) for entry in _journals(state)):
         yield (
-            f"{location}: a command is publishing a version, or was killed while it did;"
+            f"{location}: a command is publishing or deleting a version, or was killed while it did;"
             f" if none is running: edl-ckpt recover {location}"
         )
 

@@ -47,6 +47,10 @@ class Journal:
     """The placeholder objects that make the entry count invalid during the swap."""
     seal: Mapping[str, Any] | None = None
     """The seal of the new shards once they are proved: from then on the commit is finished, never rolled back."""
+    deletes: tuple[str, ...] = ()
+    """The files of a version that is being deleted, in the order of their removal; then nothing else is set."""
+    metadata: str = ""
+    """A digest of the metadata of a version that is being deleted."""
     inode: int = 0
     """What tells the new local directory from the old one."""
     keep_old: bool = False
@@ -67,6 +71,8 @@ class Journal:
             "old": list(self.old),
             "markers": list(self.markers),
             "seal": None if self.seal is None else dict(self.seal),
+            "deletes": list(self.deletes),
+            "metadata": self.metadata,
             "inode": self.inode,
             "keep_old": self.keep_old,
         }
@@ -94,6 +100,8 @@ def parse_journal(data: bytes) -> Journal:
             old=tuple(str(name) for name in document.get("old", document.get("old_names", ()))),
             markers=tuple(str(name) for name in document.get("markers", ())),
             seal=None if seal is None else dict(seal),
+            deletes=tuple(str(name) for name in document.get("deletes", ())),
+            metadata=str(document.get("metadata", "")),
             inode=int(document.get("inode", 0)),
             keep_old=bool(document.get("keep_old", False)),
         )
@@ -103,6 +111,7 @@ def parse_journal(data: bytes) -> Journal:
     if parsed is None or parsed[1] != journal.version:
         raise ValueError(f"damaged journal: {journal.directory!r} is not a directory of version {journal.version}")
     named = (*journal.sizes, *journal.finished, *journal.uploads, *journal.write_ids, *journal.old, *journal.markers)
+    named = (*named, *journal.deletes)
     if any("/" in name or "\0" in name or name in {"", ".", ".."} for name in named):
         raise ValueError("damaged journal: it names a file outside of the version")
     return journal

@@ -21,6 +21,7 @@ from edl_ckpt.core.commit.interface import LockedLocation
 from edl_ckpt.core.commit.journal import Journal, discarded_copy, parse_journal
 from edl_ckpt.core.commit.local import read_journal, settle_stage
 from edl_ckpt.core.commit.remote import settle_remote
+from edl_ckpt.core.commit.removal import settle_deletion
 from edl_ckpt.core.commit.staging import remove_empty, remove_stage
 from edl_ckpt.core.commit.strays import sweep_strays
 from edl_ckpt.core.commit.trash import RECORD, damaged_records, sweep
@@ -375,9 +376,13 @@ def _settle_objects(store: ObjectStore, settled: _Settled, *, exclusive: bool, d
             settled.kept.append(_resumes(journal.version))
             continue
         try:
-            settled.done.append(settle_remote(store, stage, journal))
+            settled.done.append(_settle_object(store, stage, journal))
         except RefusedError as error:
             settled.left.append(_unsettled(error))
+
+
+def _settle_object(store: ObjectStore, stage: str, journal: Journal) -> str:
+    return (settle_deletion if journal.deletes else settle_remote)(store, stage, journal)
 
 
 def _is_dead(store: ObjectStore, relative: str, journal: Journal) -> bool:
