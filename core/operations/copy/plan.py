@@ -7,7 +7,6 @@ of the versions at the target: a copy keeps names, and ElasticDL's scan crashes 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from edl_ckpt.core.format.model import Listing, State, Version
 from edl_ckpt.core.format.names import FREE_FILE, SINGLE_FILE, Layout, layouts_among
 from edl_ckpt.core.state.seal import base_name, read_seal
 from edl_ckpt.core.storage import Location, LocationLike, Store, open_store
+from edl_ckpt.core.storage.local import is_gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def _list_target(where: Location) -> Listing:
     try:
         return list_versions(where)
     except NotFoundError:
-        if where.local_path is not None and os.path.lexists(where.local_path):
+        if where.local_path is not None and not is_gone(where.local_path):
             raise NotFoundError("not a directory", path=where.url) from None
         return Listing(where, ())
 
