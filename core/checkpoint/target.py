@@ -28,7 +28,7 @@ from edl_ckpt.core.format.names import (
 )
 from edl_ckpt.core.format.shard_layout import ShardLayout
 from edl_ckpt.core.storage import open_store
-from edl_ckpt.core.storage.local import is_gone
+from edl_ckpt.core.storage.local import is_gone, is_there
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.regular import is_directory
 
@@ -81,7 +81,7 @@ def free_target(location: Location, number: int, *, layout: str | None = None, e
     chosen, warnings = choose_layout(location, beside, layout, empty=empty)
     directory = store.path(chosen.version_dir(number))
     taken = number in {parsed[1] for parsed in map(parse_version_dir, names) if parsed}
-    if taken or number in set(map(parse_single_file, names)) or (path is not None and not is_gone(directory)):
+    if taken or number in set(map(parse_single_file, names)) or (path is not None and is_there(directory)):
         raise RefusedError(f"version {number} exists there already", path=location.url, hint="nothing was changed")
     return Target(location, chosen, number, directory, beside=beside, warnings=warnings)
 

@@ -134,6 +134,16 @@ def _private_entry(relative: str, path: str, info: os.stat_result) -> Entry:
     return Entry(relative, path, False, 0, info.st_mtime, fault)
 
 
+def is_there(path: str) -> bool:
+    """Say whether something has a name, a link itself too; raises the error of looking, which says neither."""
+    with storage_errors(path):
+        try:
+            os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+    return True
+
+
 class LocalStore:
     """Directories and files of the local disk; `root` is the location's path.
 
