@@ -31,6 +31,7 @@ from typing import Any, Final
 from edl_ckpt.core.errors import EdlCkptError, UnsupportedError
 from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.state import owner as owners
+from edl_ckpt.core.state.document import parse_document
 from edl_ckpt.core.state.holder import Holder, lost_lock
 from edl_ckpt.core.state.owner import describe, format_owner, is_dead, is_here, is_me, owner_in
 from edl_ckpt.core.state.paths import LOCK_FILE, STATE_DIR
@@ -213,11 +214,10 @@ class RemoteLock:
 
     def _read_owner(self, claim: str) -> dict[str, Any]:
         """Return the description in a claim; what its name says where it cannot be read."""
-        try:
-            owner = json.loads(self._store.read_small(self._path(claim)) or b"{}")
-        except (EdlCkptError, ValueError):
-            owner = {}
-        return owner if isinstance(owner, dict) and owner else owner_in(claim)
+        with suppress(EdlCkptError):
+            data = self._store.read_small(self._path(claim)) or b"{}"
+            return parse_document(data, self._path(claim)) or owner_in(claim)
+        return owner_in(claim)
 
     def read(self) -> dict[str, Any]:
         """Return the description of the lock holder."""

@@ -30,6 +30,7 @@ from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError
 from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
+from edl_ckpt.core.storage import open_store
 from hostile_state import STAGE, TRASH, journal, link, pipe, put, record, stage, trash
 from reporters import Recorder
 from s3_fixtures import Bucket
@@ -146,6 +147,18 @@ def test_damaged_journals_on_s3(s3: Bucket) -> None:
     again = Recorder()
     add_tag(only(s3.url), "y", reporter=again)
     assert again.warnings == []
+
+
+def test_state_on_s3_is_bounded(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """13.10: of a state object that is huge only the beginning is fetched; nested ones and an empty one are damage."""
+    monkeypatch.setattr("edl_ckpt.core.storage.s3.store.SMALL_BYTES", 4096)
+    save_small(s3.url, 7, 8, 9)
+    for number, data in ((7, b'{"tags": ["' + b"x" * 9000 + b'"]}'), (8, b'{"a": ' * 50_000), (9, b"")):
+        s3.put(f"run/.edl-ckpt-0/meta-0/{number}.json", data)
+    store = open_store(s3.url)
+    assert len(store.read_small(".edl-ckpt-0/meta-0/7.json") or b"") == 4096
+    assert store.read_small(".edl-ckpt-0/meta-0/9.json") == b""
+    assert all(v.metadata_fault.startswith("damaged") for v in list_versions(s3.url).versions)
 
 
 # Undo
