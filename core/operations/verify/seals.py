@@ -58,6 +58,9 @@ def seal_version(
         seal = make_seal(checkpoint, fingerprint, workers=count, reporter=reporter)
         checkpoint.check_unchanged()
         present = list_versions(version.location).versions
+        for listed in present:
+            if listed.path == version.path and listed.fault is not None:
+                raise listed.fault.error()
         if all(v.path != version.path or v.shards != version.shards for v in present):
             raise LockedError("the version changed before it was sealed; a job may be writing it", path=version.path)
         if trust.seal is not None and _contradict(trust.seal, seal):
