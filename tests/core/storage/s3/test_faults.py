@@ -99,7 +99,7 @@ def test_a_flipped_bit_on_the_way_down(s3: Bucket, large: Path, tmp_path: Path) 
             assert execute_reshard(plan, settings).fingerprint == found.fingerprint  # a byte that is not of the content
         except EdlCkptError:
             refused += 1
-            assert list((tmp_path / f"out{nth}").iterdir()) == []
+            assert not (tmp_path / f"out{nth}").exists()
         s3.proxy.heal()
     assert refused >= 1
 
