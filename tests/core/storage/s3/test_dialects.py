@@ -62,8 +62,13 @@ class TestEachDialect(TestAllDialectsAtOnce):
         self._put(dialect)
 
 
-def test_main_commands(dialect: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "names",
+    [pytest.param((*DIALECTS,), id="all"), *(pytest.param((n,), marks=pytest.mark.slow, id=n) for n in DIALECTS)],
+)
+def test_main_commands(s3: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str], names: tuple[str, ...]) -> None:
     """list, reshard in place and --output, copy, tag, verify, prune, recover and unlock do what they do on AWS."""
+    dialect = speak(s3, *names)
     dialect.upload(GOLDEN / "multi")
     run, other, third = dialect.url, f"s3://{dialect.name}/other", f"s3://{dialect.name}/third"
 
