@@ -9,6 +9,7 @@ import resource
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest import mock
@@ -95,35 +96,42 @@ def run_command(base: Path, words: tuple[str, ...]) -> tuple[int, str, str]:
 
 
 def run_all(template: Path, base: Path, scene: str) -> list[str]:
-    """Run every command, each over a fresh copy of a scene; return what went wrong."""
+    """Run every command over a scene, each that writes over a copy of its own; return what went wrong."""
     problems: list[str] = []
-    for command, words in hostile_state.COMMANDS.items():
-        work = base / command.replace(" ", "-")
-        run = work / "run"
-        shutil.copytree(template, work)
-        hostile_state.SCENES[scene](run)
-        before, inner = outside(work), facts(run)
-        try:
-            code, _, err = run_command(work, (*command.split(), *words))
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is a finding
-            problems.append(f"{command}: {type(error).__name__} {error}")
-            continue
-        wanted = {0, 3} | FAILING.get(command, set())
-        if command in REFUSED.get(scene, set()):
-            wanted = {2, 16}
-        if scene in SEALS_UNKNOWN and command in {"reshard", "copy", "export"}:
-            wanted = {5}
-        if code not in wanted & documented_codes():
-            problems.append(f"{command}: ended with {code}: {err[-600:]}")
-        if "Traceback" in err:
-            problems.append(f"{command}: a traceback: {err[-3000:]}")
-        if outside(work) != before:
-            changed = {n for n, f in (outside(work).items() ^ before.items())}
-            problems.append(f"{command}: changed {sorted(changed)}")
-        if command in hostile_state.READING and facts(run) != inner:
-            problems.append(f"{command}: changed the location, though it only reads")
-        remove(work)
+    for command in hostile_state.COMMANDS:
+        reads = command in hostile_state.READING  # these change nothing, so they share one copy
+        work = base / ("reading" if reads else command.replace(" ", "-"))
+        if not work.exists():
+            shutil.copytree(template, work)
+            hostile_state.SCENES[scene](work / "run")
+        problems += [f"{command}: {problem}" for problem in try_command(work, command, scene)]
+        if not reads:
+            remove(work)
     return problems
+
+
+def try_command(work: Path, command: str, scene: str) -> Iterator[str]:
+    """Run a command over a scene, and yield what went wrong."""
+    before, inner = outside(work), facts(work / "run")
+    try:
+        code, _, err = run_command(work, (*command.split(), *hostile_state.COMMANDS[command]))
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it is a finding
+        yield f"{type(error).__name__} {error}"
+        return
+    wanted = {0, 3} | FAILING.get(command, set())
+    if command in REFUSED.get(scene, set()):
+        wanted = {2, 16}
+    if scene in SEALS_UNKNOWN and command in {"reshard", "copy", "export"}:
+        wanted = {5}
+    if code not in wanted & documented_codes():
+        yield f"ended with {code}: {err[-600:]}"
+    if "Traceback" in err:
+        yield f"a traceback: {err[-3000:]}"
+    after = outside(work)
+    if after != before:
+        yield f"changed {sorted({name for name, _ in after.items() ^ before.items()})}"
+    if command in hostile_state.READING and facts(work / "run") != inner:
+        yield "changed the location, though it only reads"
 
 
 def remove(place: Path) -> None:
