@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 )
 def policy_show_command(out: Output, location: o.Place = None) -> None:
     """Show the retention rules stored with a location."""
+    from edl_ckpt.core.checkpoint.catalog import list_versions
     from edl_ckpt.core.operations.prune.stored_policy import read_policy
 
     where = out.location(location)
+    list_versions(where)  # raises when there is no such location
     policy = read_policy(where)
     document = {
         "schema": "edl-ckpt/policy/1",

@@ -31,6 +31,7 @@ from edl_ckpt.cli import (
     render_metrics,
     render_prune,
     render_reshard,
+    render_unlock,
     render_verify,
 )
 from edl_ckpt.cli.output import Output
@@ -70,6 +71,7 @@ from edl_ckpt.core.operations.prune.execute import PruneResult
 from edl_ckpt.core.operations.prune.plan import judge_versions
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.state.holder import Holder
 from places import GOLDEN
 
 if TYPE_CHECKING:
@@ -264,6 +266,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 _VECTOR = np.array([[1.5, np.nan, np.inf]], np.float32)
 
+_HOLDERS = [
+    Holder(
+        {"pid": 7, "host": "a\x1b[31m", "since": "2026-11-21", "purpose": "copy"}, is_alive=False, silent_seconds=720.0
+    ),
+    Holder({}, is_alive=False, silent_seconds=None),
+]
+
 CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "render_copy.document": lambda r: [render_copy.document(r.copied)],
     "render_copy.human": lambda r: [render_copy.human(r.copied)],
@@ -306,6 +315,8 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "render_reshard.human": lambda r: [render_reshard.human(r.resharded)],
     "render_reshard.plan_document": lambda r: [render_reshard.plan_document(*r.plan)],
     "render_reshard.plan_human": lambda r: [render_reshard.plan_human(*r.plan)],
+    "render_unlock.document": lambda r: [render_unlock.document(r.listing.location, _HOLDERS)],
+    "render_unlock.human": lambda r: [render_unlock.human(r.listing.location, _HOLDERS)],
     "render_verify.document": lambda r: map(render_verify.document, r.verified),
     "render_verify.document_all": lambda r: [render_verify.document_all("run", r.verified, [])],
     "render_verify.human": lambda r: [render_verify.human(r.verified)],

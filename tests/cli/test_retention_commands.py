@@ -321,4 +321,4 @@ def test_wrong_places(run: Path, command: list[str]) -> None:
     if verb == ["prune"]:
         assert edl(*verb, run / "version-20", *flags).returncode == 2
     (run / ".edl-ckpt-0").write_text("in the way")
-    assert edl("tag", "add", f"{run}@20", "x").returncode == 10
+    assert edl("tag", "add", f"{run}@20", "x").returncode == 16

@@ -179,7 +179,6 @@ WRITERS = (
     copy,
     export,
 )
-FROM_ARRAYS = (save, import_npz, import_safetensors)
 
 
 def unreached(reason: str, *writers: Callable[..., None]) -> dict[Callable[..., None], str]:
