@@ -40,6 +40,7 @@ def plan_document(plan: ReshardPlan, settings: ReshardSettings) -> dict[str, Any
         "peak_memory_bytes": None,
         "fingerprint": None,
         "shards": [asdict(shard) for shard in plan.shards],
+        "forced": None,
         "dry_run": True,
         "in_place": plan.target.in_place,
         "layout": plan.target.layout.name,
