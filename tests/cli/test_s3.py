@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from places import GOLDEN
 from program import inside
 from s3_fixtures import Bucket
-from s3_proxy import Fault, status
+from s3_proxy import Fault, hook, status
 
 
 def test_every_command(s3: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,6 +89,30 @@ def test_secrets_are_never_told(s3: Bucket, capfd: pytest.CaptureFixture[str]) -
     with pytest.raises(SystemExit) as end:
         app.run(["list", s3.url, *flags])
     assert end.value.code == 12
+
+
+def test_no_object_has_a_secret(s3: Bucket, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """13.16: journals, locks, seals and metadata in the bucket have no storage option in them, at any moment."""
+    from edl_ckpt.cli import app
+
+    shutil.copytree(GOLDEN / "multi", tmp_path / "run")
+    options = ("key=AKIDEXAMPLE99", "secret=very-secret-words", "token=session-token-words")
+    flags = [word for option in options for word in ("--storage-option", option)]
+    met: set[str] = set()
+
+    def look(_request: object) -> None:
+        for key in s3.objects():
+            met.add(key.rpartition("/")[2].partition(".")[2] if "stage-0" in key else key.split("/")[2])
+            assert not any(option.partition("=")[2].encode() in s3.get(key) for option in options), key
+
+    s3.proxy.fail(Fault(hook(look), operation="complete", times=None))
+    for command in (["copy", f"{tmp_path / 'run'}@20", s3.url], ["reshard", f"{s3.url}@20", "--ps", "3"]):
+        with pytest.raises(SystemExit) as end:
+            app.run([*command, *flags])
+        assert not end.value.code, capfd.readouterr()
+    look(None)
+    assert {"json", "lock-0", "meta-0"} <= met
+    assert not any(option.partition("=")[2] in "".join(capfd.readouterr()) for option in options)
 
 
 def test_retries_are_told_with_v(multi: Bucket, capsys: pytest.CaptureFixture[str]) -> None:
