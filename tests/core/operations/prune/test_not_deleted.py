@@ -22,6 +22,7 @@ from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.undo import undo
 from edl_ckpt.core.storage import Location
 from program import inside
+from scan_guard import scan_guard
 
 NEWEST = Policy((Latest(1),))
 
@@ -69,7 +70,7 @@ def inside_twice(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> 
     from edl_ckpt.cli import app
 
     capsys.readouterr()
-    with pytest.raises(SystemExit):
+    with scan_guard(arguments), pytest.raises(SystemExit):
         app.run([*map(str, arguments), "--json"])
     printed = capsys.readouterr()
     assert json.loads(printed.out)["failed"]
