@@ -7,7 +7,7 @@ as when it is killed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -193,6 +193,11 @@ CASES = {
 }
 
 
+def sampled(names: Iterable[str], sample: Container[str]) -> list[Any]:
+    """Return names as parameters of a test: those outside of the sample are slow."""
+    return [name if name in sample else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
 @pytest.fixture
 def scene(s3: Bucket, tmp_path: Path) -> Scene:
     """Return an empty location, and sources: one version, four versions, and an .npz."""
@@ -262,7 +267,7 @@ def disturb(scene: Scene, name: str, *, every: bool) -> Iterator[tuple[int, bool
             yield nth, error is not None
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sampled(CASES, {"reshard in place, other reshards", "copy", "prune", "tag add"}))
 def test_asleep_beyond_the_lock(scene: Scene, name: str) -> None:
     """Issue 13.5: the work of the other command stays, the sleeper ends with 11 or 16, and `recover` leaves nothing."""
     ended = list(disturb(scene, name, every=False))

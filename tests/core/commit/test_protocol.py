@@ -175,12 +175,20 @@ def _leave_everything(output: RemoteOutput, *_: object) -> None:
         spooled.close()
 
 
+POINTS = ("created", "written", "visible", "proved", "published")
+ENDS = [
+    *(pytest.param(False, point, id=f"is killed-{point}") for point in POINTS),
+    pytest.param(True, "visible", id="fails-visible"),
+    *(pytest.param(True, point, id=f"fails-{point}", marks=pytest.mark.slow) for point in POINTS if point != "visible"),
+]
+"""How a write ends early, and where. A kill leaves more behind than a failure, so the suite kills it everywhere."""
+
+
 @pytest.mark.parametrize("operation", OPERATIONS)
 class TestEveryOperation:
     """What holds for reshard, import, save and copy alike."""
 
-    @pytest.mark.parametrize("point", ["created", "written", "visible", "proved", "published"])
-    @pytest.mark.parametrize("fails", [True, False], ids=["fails", "is killed"])
+    @pytest.mark.parametrize(("fails", "point"), ENDS)
     def test_old_or_new(
         self, place: Place, monkeypatch: pytest.MonkeyPatch, operation: str, point: str, fails: bool
     ) -> None:
