@@ -44,7 +44,8 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_a_thousand_flipped_bits(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("flips", [250, pytest.param(1000, marks=pytest.mark.slow)])
+def test_flipped_bits(run: Path, monkeypatch: pytest.MonkeyPatch, flips: int) -> None:
     """Every single flipped bit in a sealed version is found by a deep verify, in the shard and the thing it lies in."""
     monkeypatch.setattr(module, "CHUNK_BYTES", 1 << 10)
     version = only(run)
@@ -64,7 +65,7 @@ def test_a_thousand_flipped_bits(run: Path, monkeypatch: pytest.MonkeyPatch) -> 
                 )
     random = np.random.default_rng(0)
     sizes = np.array([s.size_bytes for s in version.shards])
-    for flip in random.choice(int(sizes.sum()) * 8, 1000, replace=False).tolist():
+    for flip in random.choice(int(sizes.sum()) * 8, flips, replace=False).tolist():
         byte, bit = divmod(flip, 8)
         number = int(np.searchsorted(np.cumsum(sizes), byte, "right"))
         offset = byte - int(sizes[:number].sum())
