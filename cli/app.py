@@ -118,13 +118,13 @@ def _without_parameters() -> None:
 
 def main(argv: list[str] | None = None) -> NoReturn:
     """Run the program with `argv`, by default the arguments of the process, and exit with the code of the command."""
-    from edl_ckpt.cli.secrets import hide_arguments
-
     arguments = sys.argv[1:] if argv is None else argv
     if arguments == ["--version"]:
         print(f"edl-ckpt {__version__}")
         raise SystemExit(0)
     _open_streams()
+    from edl_ckpt.cli.secrets import hide_arguments
+
     hide_arguments(arguments)
     # Our own threads do the work. Threads of BLAS would only wait, and starting them costs 0.1 s.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -12,8 +12,6 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from edl_ckpt.core.storage.location import check_no_password
-
 _SECRET: Final = re.compile(
     r"secret|token|passw|passphrase|credential|private|account_key|connection_string", re.IGNORECASE
 )
@@ -26,7 +24,10 @@ _LEAST_CHARACTERS: Final = 8
 def check_arguments(arguments: Iterable[str]) -> None:
     """Raise UsageError for an argument with a password in a URL, before anything can repeat it."""
     for word in arguments:
-        check_no_password(word)
+        if "://" in word:  # else the help would wait for all of storage to be imported
+            from edl_ckpt.core.storage.location import check_no_password
+
+            check_no_password(word)
 
 
 def hide_arguments(arguments: Iterable[str]) -> None:

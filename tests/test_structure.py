@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 import edl_ckpt.core
 from edl_ckpt.cli.app import COMMANDS
@@ -130,3 +133,14 @@ def test_the_door_has_every_error() -> None:
     """A library user can catch every error of the engine by a public name."""
     errors = ast.parse((TOP / "core/errors.py").read_text(encoding="utf-8"))
     assert {node.name for node in errors.body if isinstance(node, ast.ClassDef)} <= set(edl_ckpt.core.__all__)
+
+
+def test_the_top_level_is_that_of_the_design() -> None:
+    """Git tracks nothing at the top level but these names: a package that somebody downloaded stays out."""
+    if not (TOP / ".git").exists():
+        pytest.skip("not a checkout of git")
+    done = subprocess.run(["git", "ls-files"], cwd=TOP, capture_output=True, text=True, timeout=60, check=True)
+    hidden = {".ci", ".gitignore", ".pre-commit-config.yaml", ".src"}
+    pages = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "README.md", "SECURITY.md", "mkdocs.yml"}
+    rooms = {"cli", "completions", "core", "docs", "proto", "pyproject.toml", "tests"}
+    assert {name.partition("/")[0] for name in done.stdout.splitlines()} == hidden | pages | rooms

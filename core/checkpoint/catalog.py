@@ -336,6 +336,16 @@ def resolve(
     return pick(listing, ref.version)
 
 
+def check_listed(version: Version, changed: str) -> None:
+    """Raise LockedError, with these words, when a version is not as it was listed before; its fault if it has one."""
+    present = list_versions(version.location).versions
+    for listed in present:
+        if listed.path == version.path and listed.fault is not None:
+            raise listed.fault.error()
+    if all(v.path != version.path or v.shards != version.shards for v in present):
+        raise LockedError(changed, path=version.path)
+
+
 def pick(listing: Listing, wanted: int | str) -> Version:
     """Return one version of a listing, by number, 'latest', 'best', 'best:METRIC' or tag; errors as `resolve`."""
     if isinstance(wanted, int):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edl_ckpt.core.checkpoint.catalog import list_versions
+from edl_ckpt.core.checkpoint.catalog import check_listed
 from edl_ckpt.core.checkpoint.fingerprint import ContentSketch, Fingerprint, fingerprint_of
 from edl_ckpt.core.checkpoint.proof import prove_version
 from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
@@ -33,7 +33,6 @@ from edl_ckpt.core.commit.interface import LockedLocation, Written
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import LockedError, UnsupportedError
 from edl_ckpt.core.format import bulk, placement
-from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.shard_layout import write_groups
 from edl_ckpt.core.memory import peak_memory_bytes
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan, Route
@@ -109,7 +108,7 @@ def write_reshard(
     begin = time.perf_counter()
     target, source = plan.target, plan.survey.source
     if target.in_place:
-        _check_listed(source)
+        check_listed(source, "the version has changed since the plan was made; try again")
     trust = check_trust(source, force=force)
     trust.reporter = reporter
     if not target.in_place:
@@ -165,16 +164,6 @@ def write_reshard(
         shards=plan.shards,
         forced=trust.forced,
     )
-
-
-def _check_listed(source: Version) -> None:
-    """Raise LockedError when a version is not as it was planned: another command was at work before this one."""
-    present = list_versions(source.location).versions
-    for version in present:
-        if version.path == source.path and version.fault is not None:
-            raise version.fault.error()
-    if all(v.path != source.path or v.shards != source.shards for v in present):
-        raise LockedError("the version has changed since the plan was made; try again", path=source.path)
 
 
 def _check_unchanged(checkpoint: Checkpoint) -> None:

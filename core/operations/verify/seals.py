@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from edl_ckpt.core.checkpoint.catalog import list_versions
+from edl_ckpt.core.checkpoint.catalog import check_listed
 from edl_ckpt.core.checkpoint.files import check_in_location
 from edl_ckpt.core.checkpoint.reader import open_checkpoint
 from edl_ckpt.core.checkpoint.sealing import check_chunks, make_seal
@@ -14,7 +14,6 @@ from edl_ckpt.core.errors import (
     AuthError,
     CorruptError,
     EdlCkptError,
-    LockedError,
     UnavailableError,
     UnsupportedError,
 )
@@ -57,12 +56,7 @@ def seal_version(
         trust.confirm(fingerprint)
         seal = make_seal(checkpoint, fingerprint, workers=count, reporter=reporter)
         checkpoint.check_unchanged()
-        present = list_versions(version.location).versions
-        for listed in present:
-            if listed.path == version.path and listed.fault is not None:
-                raise listed.fault.error()
-        if all(v.path != version.path or v.shards != version.shards for v in present):
-            raise LockedError("the version changed before it was sealed; a job may be writing it", path=version.path)
+        check_listed(version, "the version changed before it was sealed; a job may be writing it")
         if trust.seal is not None and _contradict(trust.seal, seal):
             trust.overrule(_other_bytes(version))
         prove_lock(version.location)
