@@ -6,11 +6,12 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from edl_ckpt.core.arrays import Array, as_array, dtype_name
 from edl_ckpt.core.checkpoint.target import Target, free_target
 from edl_ckpt.core.commit.interface import written_version
 from edl_ckpt.core.errors import UsageError
@@ -30,10 +31,13 @@ from edl_ckpt.core.storage.location import Location
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A whole table in memory: int64 [n] ids, their [n, dim] vectors, and the initializer of ids yet unseen."""
+    """A whole table in memory: int64 [n] ids, their [n, dim] vectors, and the initializer of ids yet unseen.
 
-    ids: npt.NDArray[np.int64]
-    vectors: npt.NDArray[np.generic]
+    Arrays are those of any library: anything with `__array__` or DLPack.
+    """
+
+    ids: Array
+    vectors: Array
     initializer: str = "uniform"
 
 
@@ -42,7 +46,7 @@ def save_checkpoint(
     version: int,
     ps_num: int,
     *,
-    variables: Mapping[str, npt.NDArray[np.generic]],
+    variables: Mapping[str, Array],
     tables: Mapping[str, Table],
     layout: str | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
@@ -61,7 +65,7 @@ def save_checkpoint(
     number, count = _whole("version", version), _whole("ps_num", ps_num)
     check_ps_num(count)
     arrays = Assignment(
-        {name: _array(name, np.asarray(value)) for name, value in variables.items()},
+        {name: _array(name, as_array(value, f"variable {name!r}")) for name, value in variables.items()},
         tuple(_table(name, table) for name, table in tables.items()),
     )
     target = free_target(Location.of(location), number, layout=layout)
@@ -93,7 +97,7 @@ def _whole(what: str, number: object) -> int:
 
 
 def _table(name: str, table: Table) -> ImportedTable:
-    ids, vectors = table.ids, table.vectors
+    ids, vectors = (as_array(v, f"table {name!r}") for v in (table.ids, table.vectors))
     if ids.ndim != 1 or ids.dtype != np.int64 or vectors.shape[:1] != ids.shape:
         raise UsageError(f"table {name!r}: expected ids int64 [n] and vectors [n, dim]")
     if vectors.ndim != 2:
@@ -101,8 +105,8 @@ def _table(name: str, table: Table) -> ImportedTable:
     return ImportedTable(name, _array(name, ids), _array(name, vectors), table.initializer)
 
 
-def _array(name: str, values: npt.NDArray[np.generic]) -> ArrayData:
-    return ArrayData(name, dtype_named(name, values.dtype.name), values.shape, _MemoryReader(values), 0)
+def _array(name: str, values: npt.NDArray[Any]) -> ArrayData:
+    return ArrayData(name, dtype_named(name, dtype_name(values)), values.shape, _MemoryReader(values), 0)
 
 
 class _MemoryReader:

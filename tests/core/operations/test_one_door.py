@@ -371,7 +371,7 @@ def test_accepted(case: str, writer: Callable[..., None], tmp_path: Path) -> Non
     assert {n: t.tensor_content for n, t in read.items()} == {n: v.tobytes() for n, v in given.variables.items()}
     for name, expected in given.tables.items():
         ids = [i for shard in shards for i in shard.embedding_tables[name].ids]
-        assert sorted(ids) == sorted(expected.ids.tolist())
+        assert sorted(ids) == sorted(np.asarray(expected.ids).tolist())
 
 
 def test_equal_ids_in_several_shards(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from checkpoints import only, save_small
-from edl_ckpt.core import save_checkpoint
+from edl_ckpt.core import open_checkpoint, save_checkpoint
+from edl_ckpt.core.arrays import BFLOAT16
 from edl_ckpt.core.errors import RefusedError
 from edl_ckpt.core.operations.save import Table
 from s3_fixtures import Bucket
@@ -50,3 +51,16 @@ def test_a_taken_number_is_refused(tmp_path: Path, s3: Bucket, ps_num: int, layo
         with pytest.raises(RefusedError, match="version 7 exists there already"):
             save(place, ps_num, layout)
         assert only(place) == before
+
+
+def test_arrays_of_other_libraries(tmp_path: Path) -> None:
+    """Variables, ids and vectors may be any arrays; bfloat16, which numpy lacks, is saved bit for bit."""
+    values = np.array([1.0, -2.5, 3.0], np.float32)
+    half = (values.view("<u4") >> 16).astype("<u2").view(BFLOAT16)
+    table = Table(memoryview(np.array([4, 5])), memoryview(np.ones((2, 3))))  # type: ignore[arg-type]
+    save_checkpoint(tmp_path / "run", 1, 2, variables={"half": half, "b": values}, tables={"t": table})
+    with open_checkpoint(f"{tmp_path}/run@1") as checkpoint:
+        dtypes = {v.name: v.dtype.name for shard in checkpoint.shards for v in shard.variables}
+        assert dtypes == {"half": "bfloat16", "b": "float32"}
+        assert checkpoint.variable("half").tolist() == [1.0, -2.5, 3.0]
+        assert sum(len(batch.ids) for batch in checkpoint.table("t")) == 2
