@@ -199,6 +199,73 @@ static PyObject *decode_varints(PyObject *self, PyObject *args)
     return PyLong_FromSsize_t(bad);
 }
 
+/* Return how many bytes the varint of a value takes. */
+static int length_of(uint64_t value)
+{
+    return (int)((70 - (uint64_t)__builtin_clzll(value | 1)) / 7);
+}
+
+/* Encode values back to back; `out` has exactly the bytes that they need. */
+static void encode(const int64_t *values, Py_ssize_t n, uint8_t *out)
+{
+    Py_ssize_t k;
+    for (k = 0; k < n; k++) {
+        uint64_t value = (uint64_t)values[k];
+        for (; value >= 0x80; value >>= 7)
+            *out++ = (uint8_t)(value | 0x80);
+        *out++ = (uint8_t)value;
+    }
+}
+
+static PyObject *varint_lengths(PyObject *self, PyObject *args)
+{
+    PyObject *values_o, *out_o;
+    Buffers b = {.count = 0};
+    Py_buffer *values, *out;
+    Py_ssize_t k;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OO:varint_lengths", &values_o, &out_o))
+        return NULL;
+    if (!(values = acquire(&b, values_o, 0)) || !(out = acquire(&b, out_o, 1))) {
+        release(&b);
+        return NULL;
+    }
+    if (values->len != out->len * 8)
+        return refuse_size(&b, "varint_lengths", "values", values, out->len, 8);
+    Py_BEGIN_ALLOW_THREADS
+    for (k = 0; k < out->len; k++)
+        ((uint8_t *)out->buf)[k] = (uint8_t)length_of(((const uint64_t *)values->buf)[k]);
+    Py_END_ALLOW_THREADS
+    release(&b);
+    Py_RETURN_NONE;
+}
+
+static PyObject *encode_varints(PyObject *self, PyObject *args)
+{
+    PyObject *values_o, *out_o;
+    Buffers b = {.count = 0};
+    Py_buffer *values, *out;
+    Py_ssize_t k, n, needed = 0;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OO:encode_varints", &values_o, &out_o))
+        return NULL;
+    if (!(values = acquire(&b, values_o, 0)) || !(out = acquire(&b, out_o, 1))) {
+        release(&b);
+        return NULL;
+    }
+    n = values->len / 8;
+    Py_BEGIN_ALLOW_THREADS
+    for (k = 0; k < n; k++)
+        needed += length_of(((const uint64_t *)values->buf)[k]);
+    if (needed == out->len)
+        encode(values->buf, n, out->buf);
+    Py_END_ALLOW_THREADS
+    if (needed != out->len)
+        return refuse(&b, "encode_varints: out has %zd byte%s, the values need %zd", COUNTED(out->len), needed);
+    release(&b);
+    Py_RETURN_NONE;
+}
+
 /* Fill `out` with Python's modulo. A quotient from the high half of a product is exact or at most two too small. */
 static void owners_of(const int64_t *ids, Py_ssize_t n, uint64_t ps_num, uint16_t *out)
 {
@@ -746,6 +813,8 @@ static PyObject *set_simd_level(PyObject *self, PyObject *args)
 static PyMethodDef methods[] = {
     {"set_simd_level", set_simd_level, METH_VARARGS, "Choose the instructions: 2 all, 1 up to AVX2 and BMI2, 0 none."},
     {"decode_varints", decode_varints, METH_VARARGS, "Fill values and lengths; return the bad position or -1."},
+    {"varint_lengths", varint_lengths, METH_VARARGS, "Fill `out` with the bytes of each value's varint."},
+    {"encode_varints", encode_varints, METH_VARARGS, "Fill `out` with the varints of values."},
     {"owners", owners, METH_VARARGS, "Fill `out` with id % ps_num."},
     {"tally", tally, METH_VARARGS, "Add rows and id bytes per owner."},
     {"group_rows", group_rows, METH_VARARGS, "Copy rows to `out`, ordered by owner."},

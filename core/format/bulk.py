@@ -174,6 +174,11 @@ def varint_lengths(values: I64) -> U8:
     >>> varint_lengths(np.array([0, 127, 128, -1])).tolist()
     [1, 1, 2, 10]
     """
+    fill = getattr(kernel, "varint_lengths", None)  # a kernel of an older version, built in place, lacks it
+    if fill is not None:
+        out = np.empty(len(values), np.uint8)
+        fill(np.ascontiguousarray(values), out)
+        return out
     bits = values.view(np.uint64)
     lengths = np.ones(len(values), np.uint8)
     for group in range(1, MAX_VARINT_BYTES):
@@ -188,6 +193,11 @@ def encode_varints(values: I64) -> U8:
     [5, 128, 1]
     """
     lengths = varint_lengths(values)
+    fill = getattr(kernel, "encode_varints", None)  # as in `varint_lengths`
+    if fill is not None:
+        out = np.empty(int(lengths.sum()), np.uint8)
+        fill(np.ascontiguousarray(values), out)
+        return out
     shifts = np.arange(MAX_VARINT_BYTES, dtype=np.uint64) * np.uint64(7)
     groups = ((values.view(np.uint64)[:, None] >> shifts) & np.uint64(0x7F)).astype(np.uint8)
     column = np.arange(MAX_VARINT_BYTES)

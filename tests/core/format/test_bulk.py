@@ -80,7 +80,7 @@ def test_kernel_equals_numpy(simd_level: None, monkeypatch: pytest.MonkeyPatch, 
     values = {width: random.integers(0, 256, (rows, width)).astype(np.uint8) for width in widths}
 
     def everything() -> list[list[int]]:
-        found: list[npt.NDArray[Any]] = [*bulk.decode_varints(data)]
+        found: list[npt.NDArray[Any]] = [*bulk.decode_varints(data), bulk.varint_lengths(ids), bulk.encode_varints(ids)]
         found += [bulk.owners(ids, n) for n in (1, 3, 7, 8, 1000, 65536)]
         for width, rows_of_width in values.items():
             sketch = bulk.new_sketch(width)

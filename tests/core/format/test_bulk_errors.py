@@ -139,6 +139,14 @@ KERNEL_MISFITS: list[tuple[Callable[[Any], Any], str]] = [
         lambda k: k.decode_varints(zeros(U8, 3), zeros(I64, 2), zeros(U8, 3)),
         "decode_varints: values has 16 bytes, the 3 rows need 24",
     ),
+    (
+        lambda k: k.varint_lengths(zeros(I64, 2), zeros(U8, 3)),
+        "varint_lengths: values has 16 bytes, the 3 rows need 24",
+    ),
+    (
+        lambda k: k.encode_varints(array(I64, 128), zeros(U8, 1)),
+        "encode_varints: out has 1 byte, the values need 2",
+    ),
     (lambda k: k.owners(zeros(I64, 2), 3, zeros(U16, 3)), "owners: ids has 16 bytes, the 3 rows need 24"),
     (
         lambda k: k.tally(zeros(U16, 1), zeros(U8, 1), zeros(I64, 2), zeros(I64, 1)),
