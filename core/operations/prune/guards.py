@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from edl_ckpt.core.checkpoint.catalog import GRACE_SECONDS
-from edl_ckpt.core.checkpoint.reader import open_checkpoint
+from edl_ckpt.core.checkpoint.readable import read_fault
 from edl_ckpt.core.errors import EdlCkptError, LockedError, UnavailableError
 from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.operations.prune.retention import by_location
@@ -120,7 +120,7 @@ def find_unreadable(versions: Iterable[Version], errors: list[EdlCkptError] | No
     for trial in by_location(v for v in versions if v.state is State.COMPLETE):
         for version in reversed(trial):
             try:
-                fault = _read_fault(version)
+                fault = read_fault(version)
             except UnavailableError:
                 raise  # a fault of the storage, not of the version
             except EdlCkptError as error:
@@ -131,18 +131,3 @@ def find_unreadable(versions: Iterable[Version], errors: list[EdlCkptError] | No
                 break
             faults[version.path] = fault
     return faults
-
-
-def _read_fault(version: Version) -> str | None:
-    """Return why ElasticDL could not restore a version, as far as headers show; None when they show no fault.
-
-    Raises the error of reading them, CorruptError for headers that are damaged.
-    """
-    with open_checkpoint(version) as checkpoint:
-        for shard in checkpoint.shards:
-            if checkpoint.reader(shard).size_bytes != shard.file.size_bytes:
-                return f"{shard.file.path}: still being written"
-            absent = checkpoint.infos.keys() - {info.name for info in shard.infos}
-            if absent:
-                return f"{shard.file.path}: does not describe table {min(absent)!r}, as other shards do"
-    return None
