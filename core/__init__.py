@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from edl_ckpt.core.checkpoint.catalog import list_versions, parse_ref, resolve
     from edl_ckpt.core.checkpoint.fingerprint import Fingerprint, fingerprint_checkpoint
-    from edl_ckpt.core.checkpoint.reader import Checkpoint, Part, Rows, open_checkpoint
+    from edl_ckpt.core.checkpoint.parts import Part, Rows
+    from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
     from edl_ckpt.core.checkpoint.target import Target, free_target
     from edl_ckpt.core.commit.recovery import Recovery, location_lock, recover
     from edl_ckpt.core.errors import (
@@ -81,7 +82,8 @@ __version__: Final = "0.1.0"
 _HOMES: Final = {
     "checkpoint.catalog": ("list_versions", "parse_ref", "resolve"),
     "checkpoint.fingerprint": ("Fingerprint", "fingerprint_checkpoint"),
-    "checkpoint.reader": ("Checkpoint", "Part", "Rows", "open_checkpoint"),
+    "checkpoint.parts": ("Part", "Rows"),
+    "checkpoint.reader": ("Checkpoint", "open_checkpoint"),
     "checkpoint.target": ("Target", "free_target"),
     "commit.recovery": ("Recovery", "location_lock", "recover"),
     "errors": (

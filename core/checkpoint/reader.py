@@ -7,23 +7,23 @@ except when the caller asks for one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.checkpoint import catalog
+from edl_ckpt.core.checkpoint.blocks import as_dtype, check_row_count, id_blocks, read_rows
+from edl_ckpt.core.checkpoint.parts import Part, Rows
 from edl_ckpt.core.errors import (
     CorruptError,
     IncompleteError,
     NotFoundError,
     ReplacedError,
-    UnsupportedError,
     UsageError,
 )
-from edl_ckpt.core.format import bulk, placement
+from edl_ckpt.core.format import placement
 from edl_ckpt.core.format.consistency import blocking_problems
 from edl_ckpt.core.format.generations import draft_shard
 from edl_ckpt.core.format.indexing import index_shards
@@ -31,11 +31,9 @@ from edl_ckpt.core.format.model import (
     CheckpointRef,
     DenseEntry,
     DType,
-    IdRun,
     ShardIndex,
     State,
     TableEntry,
-    TableInfo,
     Version,
 )
 from edl_ckpt.core.format.names import parse_version_dir
@@ -46,34 +44,6 @@ from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.local import MappedReader
 from edl_ckpt.core.words import abridged, missing_shards
-
-ID_BLOCK_BYTES: Final = 512 << 10
-"""Id bytes read at a time: with what they decode to, about the L2 cache of a core."""
-
-
-class IdBlock(NamedTuple):
-    """Ids that follow each other in a shard: their varints without tags, their values and lengths."""
-
-    data: bulk.U8
-    ids: bulk.I64
-    lengths: bulk.U8
-
-
-class Rows(NamedTuple):
-    """Rows of one table: int64 [n] ids and [n, dim] vectors."""
-
-    ids: npt.NDArray[np.int64]
-    vectors: npt.NDArray[np.generic]
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """The content of one parameter server after a restore."""
-
-    version: int
-    variables: Mapping[str, npt.NDArray[np.generic]]
-    tables: Mapping[str, Rows]
-    infos: Mapping[str, TableInfo]
 
 
 class Checkpoint:
@@ -297,80 +267,4 @@ def raise_problems(version: Version, shards: Iterable[ShardIndex]) -> None:
             path=shard.file.path,
             offset=problem.offset,
             hint=f"try: edl-ckpt verify {version.ref}",
-        )
-
-
-def as_dtype(data: bulk.U8, dtype: DType | None) -> npt.NDArray[np.generic]:
-    """Return raw bytes as elements; bfloat16 as float32 of the same values."""
-    if dtype is None:
-        return np.empty(0, np.float32)
-    if dtype.name == "bfloat16":
-        return (data.view("<u2").astype(np.uint32) << 16).view(np.float32)
-    try:
-        numpy_dtype = np.dtype(dtype.name).newbyteorder("<")
-    except TypeError:
-        raise UnsupportedError(f"numpy has no {dtype.name}") from None
-    return data.view(numpy_dtype)
-
-
-def id_blocks(reader: RangeReader, entry: TableEntry, *, block_bytes: int = ID_BLOCK_BYTES) -> Iterator[IdBlock]:
-    """Yield a table's ids in blocks of about `block_bytes` bytes of varints, in order."""
-    for run in entry.ids:
-        at = run.start
-        while at < run.end:
-            block, at = read_id_block(reader, entry.name, run, at, min(at + block_bytes, run.end))
-            yield block
-
-
-def read_id_block(reader: RangeReader, table: str, run: IdRun, start: int, end: int) -> tuple[IdBlock, int]:
-    """Return the ids whose whole varints lie in [start, end) of a run, and the offset of the next one."""
-    data = np.empty(end - start, np.uint8)
-    reader.read_into(start, data.data)
-    try:
-        whole = bulk.complete_prefix(data)
-        values, lengths = bulk.decode_varints(data[:whole])
-    except bulk.VarintError as error:
-        raise bad_id(reader, table, start + error.position, str(error)) from None
-    if end == run.end and whole < len(data):
-        raise bad_id(reader, table, start + whole, "an id is cut short")
-    if not run.tagged:
-        return IdBlock(data[:whole], values, lengths), start + whole
-    if len(values) % 2:
-        whole -= int(lengths[-1])
-        values, lengths = values[:-1], lengths[:-1]
-    is_id = np.repeat(np.arange(len(values)) % 2 == 1, lengths)
-    return IdBlock(data[:whole][is_id], values[1::2].copy(), lengths[1::2].copy()), start + whole
-
-
-def bad_id(reader: RangeReader, table: str, offset: int, fault: str) -> CorruptError:
-    """Return the error for ids that cannot be decoded."""
-    return CorruptError(f"table {table!r}: {fault}", path=reader.path, offset=offset)
-
-
-def read_rows(reader: RangeReader, entry: TableEntry, first: int, rows: bulk.U8) -> bulk.U8:
-    """Return the rows from `first` on, as many as uint8 [n, row_bytes] has; CorruptError past the last row.
-
-    The result is the array, or a view of the file when the reader can give one without a copy.
-    """
-    if first + len(rows) > entry.rows:
-        check_row_count(reader, entry, first + len(rows), at_least=True)
-    if not rows.size:
-        return rows
-    at = entry.values.start + first * entry.row_bytes
-    view = reader.view(at, rows.nbytes)
-    if view is not None:
-        return np.frombuffer(view, np.uint8).reshape(rows.shape)
-    reader.read_into(at, rows.reshape(-1).data)
-    return rows
-
-
-def check_row_count(reader: RangeReader, entry: TableEntry, ids: int, *, at_least: bool = False) -> None:
-    """Raise CorruptError when a table has another number of ids than of rows."""
-    if ids != entry.rows:
-        more = "or more " if at_least else ""
-        raise CorruptError(
-            f"table {entry.name!r} has {ids} {more}ids for {entry.rows} rows",
-            code="id-row-mismatch",
-            path=reader.path,
-            offset=entry.offset,
         )

@@ -8,7 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from edl_ckpt.core.checkpoint.reader import Checkpoint, IdBlock, bad_id, check_row_count, read_id_block, read_rows
+from edl_ckpt.core.checkpoint.blocks import IdBlock, bad_id, check_row_count, read_id_block, read_rows
+from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.model import DenseEntry, IdRun, ShardIndex, TableEntry
 from edl_ckpt.core.parallel import run_parallel

@@ -17,9 +17,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from edl_ckpt.core.checkpoint.blocks import as_dtype
 from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint
 from edl_ckpt.core.checkpoint.partition import PART_BYTES, PartitionedTable, TablePart, by_hash, parts_needed
-from edl_ckpt.core.checkpoint.reader import Checkpoint, as_dtype, open_checkpoint
+from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.checkpoint.scan import IdPiece, count_rows, id_pieces, read_piece
 from edl_ckpt.core.format.model import DenseEntry, ShardIndex, Version
 from edl_ckpt.core.parallel import default_workers

@@ -14,15 +14,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.checkpoint.reader import (
-    Checkpoint,
-    as_dtype,
-    check_row_count,
-    id_blocks,
-    open_checkpoint,
-    raise_problems,
-    read_rows,
-)
+from edl_ckpt.core.checkpoint.blocks import as_dtype, check_row_count, id_blocks, read_rows
+from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint, raise_problems
 from edl_ckpt.core.checkpoint.scan import VALUE_BATCH_BYTES
 from edl_ckpt.core.errors import IncompleteError, NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.format import placement

@@ -11,7 +11,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.checkpoint.reader import Checkpoint, as_dtype
+from edl_ckpt.core.checkpoint.blocks import as_dtype
+from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import dense_pieces, read_dense
 from edl_ckpt.core.progress import SILENT, Reporter
 

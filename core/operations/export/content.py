@@ -11,9 +11,10 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from edl_ckpt.core.checkpoint.blocks import as_dtype
 from edl_ckpt.core.checkpoint.fingerprint import ContentSketch
 from edl_ckpt.core.checkpoint.partition import PART_BYTES, PartitionedTable, TablePart, by_range, parts_needed
-from edl_ckpt.core.checkpoint.reader import Checkpoint, as_dtype
+from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import IdPiece, count_rows, id_pieces, read_piece
 from edl_ckpt.core.errors import UnsupportedError, UsageError
 from edl_ckpt.core.format import bulk

@@ -26,7 +26,7 @@ from edl_ckpt.core import (
     resolve,
     verify_version,
 )
-from edl_ckpt.core.checkpoint import reader, scan
+from edl_ckpt.core.checkpoint import blocks, scan
 from edl_ckpt.core.commit.local import LocalOutput
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import (
@@ -117,7 +117,7 @@ def test_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """No read of values is larger than a batch of the settings, unless one row is."""
     version = save_mixed(tmp_path / "a")
     seen: list[int] = []
-    real = reader.read_rows
+    real = blocks.read_rows
 
     def read_rows(file: RangeReader, entry: TableEntry, first: int, rows: bulk.U8) -> bulk.U8:
         seen.append(rows.nbytes)
