@@ -13,7 +13,6 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import asdict
-from importlib import import_module
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -21,6 +20,7 @@ import numpy.typing as npt
 
 from edl_ckpt.core.errors import UnsupportedError
 from edl_ckpt.core.format.model import DTYPES
+from edl_ckpt.core.libraries import library
 from edl_ckpt.core.operations.export.arrays import write_safetensors
 from edl_ckpt.core.operations.export.content_format import ContentFormat
 from edl_ckpt.core.operations.export.interface import ExportContent, FormatTraits, Tensor
@@ -32,16 +32,6 @@ DENSE_FILE: Final = "dense.safetensors"
 CHECKPOINT_PREFIX: Final = "model"
 METADATA_FILE: Final = "edl-ckpt.json"
 _SLICE_BYTES: Final = 64 << 20
-
-
-def library(name: str, extra: str) -> Any:
-    """Return an optional library; UnsupportedError names the extra that installs it."""
-    if name.partition(".")[0] == "tensorflow":
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # it writes to stderr at import
-    try:
-        return import_module(name)
-    except ImportError:
-        raise UnsupportedError(f"{name} is not installed", hint=f"pip install 'edl-ckpt[{extra}]'") from None
 
 
 def missing_names(module: Any) -> frozenset[str]:

@@ -17,7 +17,8 @@ import numpy.typing as npt
 from edl_ckpt.core.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.format.checks import dtype_named
 from edl_ckpt.core.format.model import DTYPES, DType
-from edl_ckpt.core.operations.export.frameworks import METADATA_FILE, library
+from edl_ckpt.core.libraries import library
+from edl_ckpt.core.operations.export.frameworks import METADATA_FILE
 from edl_ckpt.core.operations.export.names import original_name
 
 TakeNotes = Callable[[Mapping[str, Any]], None]
