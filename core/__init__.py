@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.checkpoint.catalog import list_versions, parse_ref, resolve
     from edl_ckpt.core.checkpoint.fingerprint import Fingerprint, fingerprint_checkpoint
     from edl_ckpt.core.checkpoint.parts import Part, Rows
+    from edl_ckpt.core.checkpoint.readable import latest
     from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
     from edl_ckpt.core.checkpoint.target import Target, free_target
     from edl_ckpt.core.commit.recovery import Recovery, location_lock, recover
@@ -83,6 +84,7 @@ _HOMES: Final = {
     "checkpoint.catalog": ("list_versions", "parse_ref", "resolve"),
     "checkpoint.fingerprint": ("Fingerprint", "fingerprint_checkpoint"),
     "checkpoint.parts": ("Part", "Rows"),
+    "checkpoint.readable": ("latest",),
     "checkpoint.reader": ("Checkpoint", "open_checkpoint"),
     "checkpoint.target": ("Target", "free_target"),
     "commit.recovery": ("Recovery", "location_lock", "recover"),
@@ -213,6 +215,7 @@ __all__ = [
     "import_arrays",
     "import_checkpoint",
     "import_metrics",
+    "latest",
     "list_versions",
     "location_lock",
     "look_up",

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from edl_ckpt.core.checkpoint.catalog import GRACE_SECONDS
-from edl_ckpt.core.checkpoint.readable import read_fault
-from edl_ckpt.core.errors import EdlCkptError, LockedError, UnavailableError
+from edl_ckpt.core.checkpoint.readable import newest_readable
+from edl_ckpt.core.errors import EdlCkptError, LockedError
 from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.operations.prune.retention import by_location
-from edl_ckpt.core.state.metadata import is_unread
 from edl_ckpt.core.words import counted
 
 
@@ -117,17 +116,9 @@ def find_unreadable(versions: Iterable[Version], errors: list[EdlCkptError] | No
     ends before it describes its tables. `errors` gets the errors of reading, which say nothing of the content.
     """
     faults: dict[str, str] = {}
+    found: list[EdlCkptError] = []
     for trial in by_location(v for v in versions if v.state is State.COMPLETE):
-        for version in reversed(trial):
-            try:
-                fault = read_fault(version)
-            except UnavailableError:
-                raise  # a fault of the storage, not of the version
-            except EdlCkptError as error:
-                fault = str(error)
-                if errors is not None and is_unread(error) and not isinstance(error, LockedError):
-                    errors.append(error)
-            if fault is None:
-                break
-            faults[version.path] = fault
+        faults |= newest_readable(trial, found)[1]
+    if errors is not None:
+        errors += [error for error in found if not isinstance(error, LockedError)]
     return faults

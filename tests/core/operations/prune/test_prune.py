@@ -134,6 +134,6 @@ def test_find_unreadable_stops_at_the_first_good_one(run: Path, monkeypatch: pyt
         opened.append(version.version)
         return open_checkpoint(version, **options)
 
-    monkeypatch.setattr("edl_ckpt.core.operations.prune.guards.open_checkpoint", counted)
+    monkeypatch.setattr("edl_ckpt.core.checkpoint.readable.open_checkpoint", counted)
     assert find_unreadable(list_versions(str(run)).versions) == {}
     assert opened == [5]
