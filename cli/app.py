@@ -19,7 +19,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Check": ("verify",),
     "Change": ("reshard", "copy", "export", "import"),
     "Keep": ("prune", "undo", "policy"),
-    "Record": ("metrics", "tag", "note"),
+    "Record": ("metrics", "tag", "note", "metadata"),
     "Mend": ("recover", "unlock"),
     "Learn": ("demo",),
 }
@@ -27,6 +27,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 GROUPS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "policy": ("Store retention rules with a location.", ("show", "set", "clear")),
     "metrics": ("Record, import and show metrics of versions.", ("set", "show", "import", "remove", "mode")),
+    "metadata": ("Record values of your own with versions.", ("set", "show", "remove")),
     "tag": ("Name versions, and protect them from pruning.", ("add", "remove", "list")),
 }
 """The commands that are groups: the first line of their help, and their sub-commands."""

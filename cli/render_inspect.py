@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
+from edl_ckpt.cli.render_metadata import lines
 from edl_ckpt.cli.tables import new_table, shard_table
 from edl_ckpt.core import words
 
@@ -37,6 +38,9 @@ def human(summary: CheckpointSummary, stats: Sequence[TensorStats] = ()) -> Iter
         "dim",
     )
     yield shard_table(summary.shards)
+    if summary.metadata:
+        yield Text("metadata", "dim")
+        yield lines(summary.metadata)
     if summary.tables:
         yield _tables(summary.tables)
     if summary.variables:

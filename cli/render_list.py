@@ -71,6 +71,7 @@ def _version(version: Version) -> dict[str, Any]:
         "modified": timestamp(version.modified),
         "metrics": dict(version.metrics),
         "tags": list(version.tags),
+        "metadata": dict(version.metadata),
         "fingerprint": version.fingerprint or None,
         "note": version.note,
         "sealed": bool(version.fingerprint),

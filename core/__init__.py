@@ -38,7 +38,16 @@ if TYPE_CHECKING:
     )
     from edl_ckpt.core.format.model import CheckpointRef, Listing, ShardIndex, State, Version
     from edl_ckpt.core.format.placement import row_owners, variable_owner
-    from edl_ckpt.core.operations.annotate import add_tag, remove_metrics, remove_tag, set_metrics, set_modes, set_note
+    from edl_ckpt.core.operations.annotate import (
+        add_tag,
+        remove_metadata,
+        remove_metrics,
+        remove_tag,
+        set_metadata,
+        set_metrics,
+        set_modes,
+        set_note,
+    )
     from edl_ckpt.core.operations.copy.execute import CopyResult, execute_copy
     from edl_ckpt.core.operations.copy.plan import CopyPlan, plan_copy
     from edl_ckpt.core.operations.diff import DiffResult, diff_versions
@@ -104,7 +113,16 @@ _HOMES: Final = {
     ),
     "format.model": ("CheckpointRef", "Listing", "ShardIndex", "State", "Version"),
     "format.placement": ("row_owners", "variable_owner"),
-    "operations.annotate": ("add_tag", "remove_metrics", "remove_tag", "set_metrics", "set_modes", "set_note"),
+    "operations.annotate": (
+        "add_tag",
+        "remove_metadata",
+        "remove_metrics",
+        "remove_tag",
+        "set_metadata",
+        "set_metrics",
+        "set_modes",
+        "set_note",
+    ),
     "operations.copy.execute": ("CopyResult", "execute_copy"),
     "operations.copy.plan": ("CopyPlan", "plan_copy"),
     "operations.diff": ("DiffResult", "diff_versions"),
@@ -230,6 +248,7 @@ __all__ = [
     "read_policy",
     "read_series",
     "recover",
+    "remove_metadata",
     "remove_metrics",
     "remove_own_shard",
     "remove_tag",
@@ -238,6 +257,7 @@ __all__ = [
     "row_owners",
     "save_checkpoint",
     "seal_version",
+    "set_metadata",
     "set_metrics",
     "set_modes",
     "set_note",

@@ -148,7 +148,13 @@ def _annotated(version: Version, metadata: LocationMetadata, unknown: Fault | No
     if own is None:
         return version
     return replace(
-        version, metrics=own.metrics, tags=own.tags, note=own.note, metadata_fault=own.fault, unread=own.unread
+        version,
+        metrics=own.metrics,
+        tags=own.tags,
+        note=own.note,
+        metadata=own.metadata,
+        metadata_fault=own.fault,
+        unread=own.unread,
     )
 
 

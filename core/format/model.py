@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice, pairwise
-from typing import Final
+from typing import Any, Final
 
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.names import FREE_FILE, Layout, scan_crashes
@@ -68,8 +68,10 @@ class Version:
     metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
     tags: tuple[str, ...] = ()
     note: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """What users recorded by keys of their own: JSON values."""
     metadata_fault: str = ""
-    """Why the version's metadata (metrics, tags, note) cannot be read; '' when it can."""
+    """Why the version's metadata (metrics, tags, note, keys) cannot be read; '' when it can."""
     fingerprint: str = ""
     """The fingerprint in its seal; '' without a seal that matches these files."""
     fault: Fault | None = None

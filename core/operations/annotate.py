@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from edl_ckpt.core.checkpoint.catalog import list_versions
 from edl_ckpt.core.checkpoint.files import check_in_location
@@ -117,6 +118,34 @@ def remove_tag(
     """Remove a tag from a version; NotFoundError when the version does not have it."""
     with _changing(version, "tag remove", wait_seconds, reporter):
         annotate.erase_tag(version, tag)
+
+
+def set_metadata(
+    version: Version,
+    metadata: Mapping[str, Any],
+    *,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = SILENT,
+) -> None:
+    """Record JSON values of a version by keys of your own; they replace older values of the same keys.
+
+    All keys and values of a version have at most 64 KiB as JSON. Raises UsageError, and nothing changes, for more, for
+    a key that cannot be printed, and for a value that JSON lacks.
+    """
+    with _changing(version, "metadata set", wait_seconds, reporter):
+        annotate.write_metadata(version, metadata)
+
+
+def remove_metadata(
+    version: Version,
+    keys: Sequence[str],
+    *,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = SILENT,
+) -> None:
+    """Remove values of a version by their keys; NotFoundError, and nothing is removed, when it lacks one of them."""
+    with _changing(version, "metadata remove", wait_seconds, reporter):
+        annotate.erase_metadata(version, keys)
 
 
 def set_note(

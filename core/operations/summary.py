@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from edl_ckpt.core.errors import NotFoundError
 from edl_ckpt.core.format.model import ShardIndex, Version
@@ -58,6 +59,8 @@ class CheckpointSummary:
     shards: tuple[ShardSummary, ...]
     variables: tuple[VariableSummary, ...]
     tables: tuple[TableSummary, ...]
+    metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """What users recorded by keys of their own: JSON values."""
 
 
 def summarize(version: Version, shards: Sequence[ShardIndex]) -> CheckpointSummary:
@@ -78,6 +81,7 @@ def summarize(version: Version, shards: Sequence[ShardIndex]) -> CheckpointSumma
         ),
         variables=tuple(VariableSummary(v.name, v.dtype.name, v.shape, v.size_bytes, ps_id) for v, ps_id in placed),
         tables=tables,
+        metadata=version.metadata,
     )
 
 

@@ -1,4 +1,4 @@
-"""Writing metadata: metrics, tags and a note of a version, modes and a policy of a location.
+"""Writing metadata: metrics, tags, a note and keys of users of a version, modes and a policy of a location.
 
 Every file is replaced whole; keys that we do not know stay as they are. The caller of each function holds the
 location's lock: `operations/annotate.py` has the functions that take it themselves.
@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError, UsageError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import FREE_FILE
 from edl_ckpt.core.progress import SILENT, Reporter
-from edl_ckpt.core.state.document import MAX_BYTES
+from edl_ckpt.core.state.document import MAX_BYTES, check_value
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.metadata import (
     LOCATION_SCHEMA,
     MAX_NAMES,
+    MAX_USER_BYTES,
     VERSION_SCHEMA,
+    check_key,
     check_metric_name,
     check_tag,
     json_number,
@@ -34,6 +36,7 @@ from edl_ckpt.core.storage.interface import Store
 from edl_ckpt.core.storage.location import Location
 
 Document = dict[str, Any]
+_SOME: Final = 8
 
 
 def write_metrics(
@@ -99,6 +102,44 @@ def write_note(version: Version, text: str) -> None:
     _edit_version(version.location, version.version, lambda document: document.update(note=text))
 
 
+def write_metadata(version: Version, metadata: Mapping[str, Any]) -> None:
+    """Record values by keys; they replace older values of the same keys. UsageError for what is no JSON value."""
+    values = {check_key(key): check_value(value, f"the metadata {key!r}") for key, value in metadata.items()}
+
+    def change(document: Document) -> None:
+        document["metadata"] = _bounded(document.get("metadata", {}) | values, version.ref)
+
+    _edit_version(version.location, version.version, change)
+
+
+def erase_metadata(version: Version, keys: Sequence[str]) -> None:
+    """Remove values by their keys; NotFoundError, and nothing is removed, when the version lacks one of the keys."""
+
+    def change(document: Document) -> None:
+        present = document.get("metadata", {})
+        absent = [key for key in keys if key not in present]
+        if absent:
+            known = ", ".join(map(repr, sorted(present)[:_SOME]))
+            raise NotFoundError(
+                f"no metadata {absent[0]!r}", path=version.ref, hint=f"keys there: {known}" if known else ""
+            )
+        document["metadata"] = {key: value for key, value in present.items() if key not in keys}
+
+    _edit_version(version.location, version.version, change)
+
+
+def _bounded(metadata: Document, ref: str) -> Document:
+    """Return the metadata of a user; UsageError when it is too large for a listing."""
+    size = len(json.dumps(metadata, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+    if size > MAX_USER_BYTES:
+        raise UsageError(
+            f"too much metadata: {size} bytes as JSON, and at most {MAX_USER_BYTES} are possible",
+            path=ref,
+            hint="keep large data in a file of your own, and record its path here",
+        )
+    return metadata
+
+
 def write_modes(location: LocationLike, modes: Mapping[str, str]) -> None:
     """Declare for a location the mode of each metric: 'max' when higher is better, 'min' when lower is."""
 
@@ -142,7 +183,7 @@ def _edit(
         ) from None
     document = empty | existing
     change(document)
-    if document == existing:
+    if json.dumps(document) == json.dumps(existing):  # to Python, 1 and true are equal
         return
     document = {key: value for key, value in document.items() if value not in ({}, [], "", None)}
     prove_lock(location)
@@ -192,7 +233,7 @@ def copy_metadata(source: Version, target: Location, *, reporter: Reporter = SIL
 def _merged(existing: Document, new: Document) -> Document:
     """Return a document with the keys of both; where they differ, the value of the second."""
     merged = existing | new
-    for key in ("metrics", "steps"):
+    for key in ("metrics", "steps", "metadata"):
         if key in existing and key in new:
             merged[key] = existing[key] | new[key]
     if "tags" in existing and "tags" in new:

@@ -18,6 +18,8 @@ MAX_BYTES: Final = 1 << 22
 MAX_SUMS_BYTES: Final = 1 << 26
 """The bound for seals and journals: 80 bytes for each 4 MiB of a version."""
 MAX_DEPTH: Final = 32
+MAX_VALUE_DEPTH: Final = 24
+"""A value that a user gives is in a document, so it may be less deep."""
 _NESTED: Final = frozenset({dict, list})
 
 
@@ -43,9 +45,40 @@ def parse_document(data: bytes, path: str, *, limit: int = MAX_BYTES) -> dict[st
     return document
 
 
-def _is_deep(document: dict[str, Any]) -> bool:
+def check_value(value: Any, what: str) -> Any:
+    """Return a value as JSON has it: tuples as lists; `what` is for the message.
+
+    Raises UsageError for a value that JSON lacks (NaN, bytes, a key that is not text), and for one that is nested
+    deeper than a document of ours may be.
+
+    >>> check_value({"lr": (0.1, 0.2)}, "metadata")
+    {'lr': [0.1, 0.2]}
+    """
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"{what}: not a JSON value: {error}") from None
+    made = _DECODER.decode(text)
+    if _is_deep([made], MAX_VALUE_DEPTH):
+        raise UsageError(f"{what}: nested more than {MAX_VALUE_DEPTH} levels deep")
+    return made
+
+
+def parse_value(text: str) -> Any:
+    """Return the JSON value of a text; ValueError for a text that is none, or that Python would read beyond JSON.
+
+    >>> parse_value("0.5"), parse_value('["a"]')
+    (0.5, ['a'])
+    """
+    try:
+        return _DECODER.decode(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _is_deep(document: Any, depth: int = MAX_DEPTH) -> bool:
     level: list[Any] = [document]
-    for _ in range(MAX_DEPTH):
+    for _ in range(depth):
         below = list(chain.from_iterable(each.values() if type(each) is dict else each for each in level))
         level = list(compress(below, map(_NESTED.__contains__, map(type, below))))
         if not level:

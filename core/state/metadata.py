@@ -1,4 +1,4 @@
-"""Metadata of versions (metrics, tags, a note) and of their location (modes of metrics, a policy), as it is read.
+"""Metadata of versions (metrics, tags, a note, keys) and of their location (modes of metrics, a policy), as it is read.
 
 It is in small JSON files under `.edl-ckpt-0/meta-0/`, where ElasticDL's scan does not look: `{version}.json` for each
 version that has metadata, and `location.json`. People can read them without this tool, and a copy of the directory
@@ -37,6 +37,8 @@ _SEAL_FILE = re.compile(r"(0|[1-9][0-9]{0,17})\.seal\.json", re.ASCII)
 _KNOWN_MODES: Final = {"loss": "min", "mse": "min", "error": "min", "auc": "max", "accuracy": "max"}
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _MAX_NAME: Final = 200
+MAX_USER_BYTES: Final = 1 << 16
+"""The metadata that a user gives a version has at most so many bytes as JSON: listings read all of it."""
 MAX_NAMES: Final = 10_000
 """A version has at most so many tags, and so many metrics: listings show all of them."""
 
@@ -49,6 +51,8 @@ class VersionMetadata:
     steps: Mapping[str, int] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
     note: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """What users recorded by keys of their own: any JSON values."""
     fault: str = ""
     unread: Fault | None = None
     """Why the file, which is there and may be whole, cannot be read now."""
@@ -156,6 +160,9 @@ def parse_version(document: Mapping[str, Any]) -> VersionMetadata:
         raise UsageError("damaged: tags must be a list of strings")
     if not isinstance(note, str):
         raise UsageError("damaged: note must be a string")
+    metadata = document.get("metadata", {})
+    if not isinstance(metadata, dict):
+        raise UsageError("damaged: metadata must be an object")
     if max(len(metrics), len(tags)) > MAX_NAMES:
         raise UsageError(f"damaged: more than {MAX_NAMES} tags or metrics")
     return VersionMetadata(
@@ -163,6 +170,7 @@ def parse_version(document: Mapping[str, Any]) -> VersionMetadata:
         {name: step for name, step in steps.items() if isinstance(step, int)},
         tuple(tags),
         note,
+        metadata,
     )
 
 
@@ -208,6 +216,13 @@ def check_metric_name(name: str) -> str:
     if not name or len(name) > _MAX_NAME or not name.isprintable():
         raise UsageError(f"{name!r} is not a valid name of a metric")
     return name
+
+
+def check_key(key: str) -> str:
+    """Return a key of a user's metadata; UsageError when it is empty, too long or cannot be printed."""
+    if not key or len(key) > _MAX_NAME or not key.isprintable():
+        raise UsageError(f"{key!r} is not a valid key of metadata")
+    return key
 
 
 def check_tag(tag: str) -> str:

@@ -133,6 +133,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "export run@100 model.safetensors",
         "export run@100 arrays.npz",
         "tag add run@100 serving",
+        "metadata set run@100 owner=ads lr=0.1",
         "policy set run --keep 9",
         "import model.safetensors run@50 --ps 2",
         "prune run --delete 50 --trash",

@@ -29,7 +29,7 @@ REFUSED = {
     "linked state": set(hostile_state.COMMANDS) - hostile_state.READING,
     "linked metadata": {
         "reshard", "import", "policy set", "policy clear", "metrics set", "metrics import", "metrics remove",
-        "metrics mode", "tag add", "tag remove", "note",
+        "metadata set", "metadata remove", "metrics mode", "tag add", "tag remove", "note",
     },
 }  # fmt: skip
 """The commands that need what a scene has taken away. They are refused before anything changes."""

@@ -28,6 +28,7 @@ from edl_ckpt.cli import (
     render_import,
     render_inspect,
     render_list,
+    render_metadata,
     render_metrics,
     render_prune,
     render_reshard,
@@ -237,7 +238,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     listing = list_versions(str(run))
     old, new = listing.versions
     with open_checkpoint(new) as checkpoint:
-        summary, stats = summarize(new, checkpoint.shards), tensor_stats(checkpoint, variables=None, tables=None)
+        summary = summarize(replace(new, **_HOSTILE), checkpoint.shards)
+        stats = tensor_stats(checkpoint, variables=None, tables=None)
     found = look_up(new, "a\nb", [3, 4, 999])
     exported = export_version(new, f"{run}.npz")
     plan, settings = prepare_reshard(new, 3, output=f"{run}-3")
@@ -246,7 +248,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     series = MetricSeries("log", {1: {"auc": math.nan}, 77: {}}, ("line 1: \x1b",))
     failed = ((new.ref, EdlCkptError("a [bold]word\x1b[31m", path="there")),)
     return Results(
-        listing=replace(listing, versions=(old, replace(new, metrics={"a[bold]\x1b": math.nan}, tags=("t",)))),
+        listing=replace(listing, versions=(old, replace(new, **_HOSTILE))),
         summary=summary,
         stats=tuple(stats),
         verified=tuple(verify_version(v, level="deep") for v in (old, new)),
@@ -263,6 +265,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
         matched=match_series(series, str(run), listing.versions, nearest=1),
     )
 
+
+_HOSTILE: dict[str, Any] = {
+    "metrics": {"a[bold]\x1b": math.nan},
+    "tags": ("t",),
+    "metadata": {"a[bold]\x1b\n": {"\x1b[31m": ["\r", "x" * 300]}, "a[bold]\\x1b\\n": "0.5"},
+}
 
 _VECTOR = np.array([[1.5, np.nan, np.inf]], np.float32)
 
@@ -300,6 +308,8 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "render_list.document": lambda r: [render_list.document([r.listing])],
     "render_list.human": lambda r: [render_list.human([r.listing], 2e9)],
     "render_list.rows": lambda r: [render_list.rows([r.listing])],
+    "render_metadata.document": lambda r: map(render_metadata.document, r.listing.versions),
+    "render_metadata.human": lambda r: map(render_metadata.human, r.listing.versions),
     "render_metrics.document": lambda r: [render_metrics.document(r.listing, r.listing.versions)],
     "render_metrics.human": lambda r: [render_metrics.human(r.listing, r.listing.versions)],
     "render_metrics.import_document": lambda r: [render_metrics.import_document(r.matched, applied=True)],

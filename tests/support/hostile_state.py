@@ -46,13 +46,17 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "tag remove": ("run@30", "kept"),
     "tag list": ("run",),
     "note": ("run@20", "words"),
+    "metadata set": ("run@20", "lr=0.1"),
+    "metadata show": ("run@30",),
+    "metadata remove": ("run@30", "owner"),
     "recover": ("run",),
     "unlock": ("run", "--yes"),
     "demo": ("demo",),
 }
 """Every command, with words for a scene. A new command needs a row: a test compares them with the program's."""
 READING = frozenset({
-    "list", "inspect", "get", "diff", "verify", "export", "policy show", "metrics show", "tag list", "demo",
+    "list", "inspect", "get", "diff", "verify", "export", "policy show", "metrics show", "metadata show",
+    "tag list", "demo",
 })  # fmt: skip
 """The commands that change nothing in a location."""
 
@@ -256,12 +260,13 @@ SCENES: Mapping[str, Callable[[Path], None]] = {
 def prepare(base: Path) -> None:
     """Make the location `run` with sound state, its `VERSIONS`, files to import, and the victim beside it."""
     from checkpoints import at, save_small
-    from edl_ckpt.core import add_tag, export_version, set_metrics
+    from edl_ckpt.core import add_tag, export_version, set_metadata, set_metrics
 
     run, victim = base / "run", base / "victim"
     save_small(run, *VERSIONS)
     set_metrics(at(run, 30), {"loss": 0.25})
     add_tag(at(run, 30), "kept")
+    set_metadata(at(run, 30), {"owner": "ads"})
     export_version(at(run, 30), str(base / "arrays.npz"))
     put(base / "metrics.csv", "step,auc\n20,0.5\n30,0.6\n")
     put(victim / "precious", "{}")

@@ -19,8 +19,10 @@ from edl_ckpt.core import (
     location_lock,
     read_policy,
     read_series,
+    remove_metadata,
     remove_metrics,
     remove_tag,
+    set_metadata,
     set_metrics,
     set_modes,
     set_note,
@@ -36,6 +38,7 @@ def run(tmp_path: Path) -> Path:
     shutil.copytree(GOLDEN / "multi", tmp_path / "run")
     set_metrics(at(tmp_path / "run", 9), {"auc": 0.5})
     add_tag(at(tmp_path / "run", 9), "prod")
+    set_metadata(at(tmp_path / "run", 9), {"owner": "ads"})
     return tmp_path / "run"
 
 
@@ -45,6 +48,8 @@ WRITERS: dict[str, Callable[[Path, dict[str, Any]], object]] = {
     "set_modes": lambda run, wait: set_modes(run, {"f1": "max"}, **wait),
     "add_tag": lambda run, wait: add_tag(at(run, 20), "next", **wait),
     "remove_tag": lambda run, wait: remove_tag(at(run, 9), "prod", **wait),
+    "set_metadata": lambda run, wait: set_metadata(at(run, 20), {"lr": 0.1}, **wait),
+    "remove_metadata": lambda run, wait: remove_metadata(at(run, 9), ["owner"], **wait),
     "set_note": lambda run, wait: set_note(at(run, 9), "words", **wait),
     "store_policy": lambda run, wait: store_policy(run, Policy((Latest(1),)), **wait),
     "import_metrics": lambda run, wait: import_metrics(read_series(str(GOLDEN / "logs/master-head.log")), run, **wait),

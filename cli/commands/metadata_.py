@@ -1,0 +1,114 @@
+"""`edl-ckpt metadata`: values of any kind, recorded with a version by keys of the user's own."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edl_ckpt.cli import options as o
+from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.output import Output
+from edl_ckpt.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.format.model import Version
+
+_AS_TEXT = ("{", "[", '"')
+"""What begins like this is meant to be JSON, so it is not taken for a text when it is none."""
+
+
+@examples(
+    "metadata set run@100 lr=0.05 owner=ads",
+    "metadata set run@100 'beta=[0.9, 0.999]'",
+)
+def metadata_set_command(
+    out: Output,
+    words: Annotated[
+        list[str], typer.Argument(metavar="[REF] KEY=JSON...", help="The version, and its keys with their values.")
+    ],
+    lock_wait: o.LockWait = "10s",
+) -> None:
+    """Record values with a version.
+
+    A value is JSON: a number, true, false, null, a list, an object or a text in quotes. Any other word is a text. New
+    values replace older ones of the same keys. `inspect` shows them, and they go along with a copy.
+    """
+    from edl_ckpt.core.operations.annotate import set_metadata
+
+    ref, values = _split_pairs(words)
+    version = o.resolve_ref(ref, out, to_change=True)
+    set_metadata(version, values, **o.locking(out, lock_wait))
+    _show(out, o.resolve_ref(version.ref, out))
+
+
+@examples(
+    "metadata show run@100",
+    "metadata show run@best:auc --json",
+)
+def metadata_show_command(out: Output, ref: o.Ref = None) -> None:
+    """Show the values that were recorded with a version."""
+    version = o.resolve_ref(ref, out)
+    _show(out, version)
+    if version.metadata_fault:
+        out.warn(f"{version.ref}: {version.metadata_fault}")
+    if version.unread:
+        raise SystemExit(3)
+
+
+@examples(
+    "metadata remove run@100 owner",
+    "metadata remove run@100 owner lr",
+)
+def metadata_remove_command(
+    out: Output,
+    words: Annotated[list[str], typer.Argument(metavar="[REF] KEY...", help="The version, and the keys to remove.")],
+    lock_wait: o.LockWait = "10s",
+) -> None:
+    """Remove values from a version."""
+    from edl_ckpt.core.operations.annotate import remove_metadata
+
+    ref, keys = (words[0], words[1:]) if o.looks_like_ref(words[0]) else (None, words)
+    if not keys:
+        raise UsageError("no key was named (expected [REF] KEY...)")
+    version = o.resolve_ref(ref, out, to_change=True)
+    remove_metadata(version, keys, **o.locking(out, lock_wait))
+    _show(out, o.resolve_ref(version.ref, out))
+
+
+def _show(out: Output, version: Version) -> None:
+    from edl_ckpt.cli import render_metadata
+
+    out.show(lambda: render_metadata.document(version), lambda: render_metadata.human(version))
+
+
+def _split_pairs(words: list[str]) -> tuple[str | None, dict[str, Any]]:
+    """Return (reference, values) of `[REF] KEY=JSON...`; UsageError names a word that is neither."""
+    ref = words[0] if _is_ref(words[0]) else None
+    values: dict[str, Any] = {}
+    for word in words[1:] if ref is not None else words:
+        key, equals, text = word.partition("=")
+        if not equals:
+            raise UsageError(f"{word!r}: expected KEY=JSON")
+        values[key] = _value(key, text)
+    if not values:
+        raise UsageError("no value was given (expected [REF] KEY=JSON...)")
+    return ref, values
+
+
+def _is_ref(word: str) -> bool:
+    """Say whether the first word is a reference: the names of locations and the values of keys may have a '='."""
+    key, equals, _ = word.partition("=")
+    return not equals or "@" in key or "/" in key or os.path.isdir(word.rpartition("@")[0] or word)
+
+
+def _value(key: str, text: str) -> Any:
+    from edl_ckpt.core.state.document import parse_value
+
+    try:
+        return parse_value(text)
+    except ValueError as error:
+        if text.startswith(_AS_TEXT):
+            raise UsageError(f"{key}: not JSON: {error}", hint="a text that begins so needs quotes of JSON") from None
+        return text
