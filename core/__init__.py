@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.checkpoint.parts import Part, Rows
     from edl_ckpt.core.checkpoint.readable import latest
     from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
+    from edl_ckpt.core.checkpoint.table import TableView, TensorRows
     from edl_ckpt.core.checkpoint.target import Target, free_target
     from edl_ckpt.core.commit.recovery import Recovery, location_lock, recover
     from edl_ckpt.core.errors import (
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         EdlCkptError,
         IncompleteError,
         LockedError,
+        NameNotFoundError,
         NoSpaceError,
         NotFoundError,
         RefusedError,
@@ -95,6 +97,7 @@ _HOMES: Final = {
     "checkpoint.parts": ("Part", "Rows"),
     "checkpoint.readable": ("latest",),
     "checkpoint.reader": ("Checkpoint", "open_checkpoint"),
+    "checkpoint.table": ("TableView", "TensorRows"),
     "checkpoint.target": ("Target", "free_target"),
     "commit.recovery": ("Recovery", "location_lock", "recover"),
     "errors": (
@@ -103,6 +106,7 @@ _HOMES: Final = {
         "EdlCkptError",
         "IncompleteError",
         "LockedError",
+        "NameNotFoundError",
         "NoSpaceError",
         "NotFoundError",
         "RefusedError",
@@ -190,6 +194,7 @@ __all__ = [
     "LockedError",
     "Lookup",
     "NameMap",
+    "NameNotFoundError",
     "NoSpaceError",
     "NotFoundError",
     "Part",
@@ -210,8 +215,10 @@ __all__ = [
     "State",
     "Survey",
     "Table",
+    "TableView",
     "Tagged",
     "Target",
+    "TensorRows",
     "TensorStats",
     "UnavailableError",
     "UnsupportedError",

@@ -8,6 +8,7 @@ same two bytes under a name. `dtype_name` says 'bfloat16' for both, and a checkp
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -37,6 +38,8 @@ class SupportsDLPack(Protocol):
 
 Array: TypeAlias = SupportsArray | SupportsDLPack
 """What the public functions take for an array."""
+Ids: TypeAlias = Array | Sequence[int]
+"""What the public functions take for ids: whole numbers of 64 bits in one dimension."""
 
 
 def is_array(value: object) -> bool:
@@ -74,8 +77,24 @@ def as_array(value: object, what: str = "the array") -> npt.NDArray[Any]:
     else:
         array = _from_any(value, what)
     if array.dtype.hasobject:
-        raise UsageError(f"{what}: expected numbers, got {_kind(value)} of Python objects")
+        raise UsageError(f"{what}: expected numbers of at most 64 bits, got {_kind(value)} of Python objects")
     return array
+
+
+def as_ids(value: Ids, what: str = "ids") -> npt.NDArray[np.int64]:
+    """Return ids as int64 [n], without a copy where they are so already; UsageError for anything else.
+
+    >>> as_ids([3, 1]).tolist(), as_ids(range(2)).tolist(), as_ids([]).dtype.name
+    ([3, 1], [0, 1], 'int64')
+    """
+    array = as_array(list(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else value, what)
+    if array.ndim != 1:
+        raise UsageError(f"{what}: expected one dimension, got shape {list(array.shape)}")
+    if not array.size and isinstance(value, Sequence):
+        return np.empty(0, np.int64)
+    if array.dtype.kind not in "iu" or (array.dtype.kind == "u" and array.size and int(array.max()) >= 1 << 63):
+        raise UsageError(f"{what} must be whole numbers of 64 bits, got {dtype_name(array)}")
+    return array.astype(np.int64, copy=False)
 
 
 def _is_of(library: str, value: object) -> bool:

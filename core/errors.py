@@ -74,6 +74,10 @@ class NotFoundError(EdlCkptError, FileNotFoundError):
     id = "not_found"
 
 
+class NameNotFoundError(NotFoundError, KeyError):
+    """No such variable or table in a version, or no row of an id; a KeyError too, as of any mapping."""
+
+
 class LockedError(EdlCkptError):
     """Somebody holds the lock, or a race was lost; it is safe to try again."""
 

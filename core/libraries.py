@@ -6,6 +6,10 @@ import os
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.arrays import BFLOAT16
 from edl_ckpt.core.errors import UnsupportedError
 
 
@@ -17,3 +21,13 @@ def library(name: str, extra: str) -> Any:
         return import_module(name)
     except ImportError:
         raise UnsupportedError(f"{name} is not installed", hint=f"pip install 'edl-ckpt[{extra}]'") from None
+
+
+def torch_tensor(array: npt.NDArray[Any]) -> Any:
+    """Return an array as a tensor of PyTorch that shares its memory where it can be written; bfloat16 bit for bit."""
+    torch = library("torch", "torch")
+    values = array.astype(array.dtype.newbyteorder("="), copy=False)
+    values = values if values.flags.writeable else values.copy()
+    if values.dtype == BFLOAT16:
+        return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(values)

@@ -68,6 +68,25 @@ def abridged(items: Iterable[object], limit: int) -> str:
     return ", ".join(texts[:limit]) + more
 
 
+def escaped(text: str, limit: int = 80) -> str:
+    r"""Return a text from a file or a user as one printable line, cut short.
+
+    >>> escaped("user\x1b[2J"), escaped("a" * 100, 4)
+    ('user\\x1b[2J', 'aaaa...')
+    """
+    return repr(text[:limit])[1:-1] + ("..." if len(text) > limit else "")
+
+
+def describe(kind: str, subject: str, *parts: str) -> str:
+    """Return the `repr` of an object: its kind, its subject, and what it has; without values.
+
+    >>> describe("TableView", "user", "1000 rows", "")
+    '<TableView user: 1000 rows>'
+    """
+    rest = ", ".join(part for part in parts if part)
+    return f"<{kind} {subject}: {rest}>" if subject and rest else f"<{kind} {subject or rest}>"
+
+
 def missing_shards(gaps: Iterable[range], ps_num: int | None = None) -> str:
     """Return which shards are missing, from the gaps between those that are not; the first eight gaps.
 

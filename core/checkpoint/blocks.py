@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from edl_ckpt.core.arrays import BFLOAT16
 from edl_ckpt.core.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.model import DType, IdRun, TableEntry
@@ -15,6 +16,8 @@ from edl_ckpt.core.storage.interface import RangeReader
 
 ID_BLOCK_BYTES: Final = 512 << 10
 """Id bytes read at a time: with what they decode to, about the L2 cache of a core."""
+VALUE_BATCH_BYTES: Final = 1 << 20
+"""Bytes of values that each worker reads at a time: with the arrays made from them, about the L2 cache of a core."""
 
 
 class IdBlock(NamedTuple):
@@ -25,11 +28,13 @@ class IdBlock(NamedTuple):
     lengths: bulk.U8
 
 
-def as_dtype(data: bulk.U8, dtype: DType | None) -> npt.NDArray[np.generic]:
-    """Return raw bytes as elements; bfloat16 as float32 of the same values."""
+def as_dtype(data: bulk.U8, dtype: DType | None, *, bits: bool = False) -> npt.NDArray[np.generic]:
+    """Return raw bytes as elements; bfloat16 as float32 of the same values, or with `bits` as `BFLOAT16`."""
     if dtype is None:
         return np.empty(0, np.float32)
     if dtype.name == "bfloat16":
+        if bits:
+            return data.view(BFLOAT16)
         return (data.view("<u2").astype(np.uint32) << 16).view(np.float32)
     try:
         numpy_dtype = np.dtype(dtype.name).newbyteorder("<")

@@ -44,10 +44,10 @@ from typing import Final
 
 import numpy as np
 
+from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import (
     PIECE_BYTES,
-    VALUE_BATCH_BYTES,
     DensePiece,
     IdPiece,
     count_rows,

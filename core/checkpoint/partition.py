@@ -16,9 +16,9 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.checkpoint.blocks import as_dtype
+from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES, as_dtype
 from edl_ckpt.core.checkpoint.reader import Checkpoint
-from edl_ckpt.core.checkpoint.scan import VALUE_BATCH_BYTES, IdPiece, read_piece, row_batches
+from edl_ckpt.core.checkpoint.scan import IdPiece, read_piece, row_batches
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.checks import duplicate_id
 from edl_ckpt.core.format.model import DType

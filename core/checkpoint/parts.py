@@ -9,7 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from edl_ckpt.core.arrays import dtype_name
 from edl_ckpt.core.format.model import TableInfo
+from edl_ckpt.core.words import counted, describe
 
 
 class Rows(NamedTuple):
@@ -17,6 +19,9 @@ class Rows(NamedTuple):
 
     ids: npt.NDArray[np.int64]
     vectors: npt.NDArray[np.generic]
+
+    def __repr__(self) -> str:
+        return describe("Rows", f"{' x '.join(map(str, self.vectors.shape))} {dtype_name(self.vectors)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +32,8 @@ class Part:
     variables: Mapping[str, npt.NDArray[np.generic]]
     tables: Mapping[str, Rows]
     infos: Mapping[str, TableInfo]
+
+    def __repr__(self) -> str:
+        rows = sum(len(table.ids) for table in self.tables.values())
+        variables, tables = counted(len(self.variables), "variable"), counted(len(self.tables), "table")
+        return describe("Part", f"of version {self.version}", variables, tables, counted(rows, "row"))

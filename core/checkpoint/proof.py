@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES
 from edl_ckpt.core.checkpoint.fingerprint import ContentSketch, Fingerprint, fingerprint_checkpoint, fingerprint_of
 from edl_ckpt.core.checkpoint.reader import open_checkpoint
-from edl_ckpt.core.checkpoint.scan import PIECE_BYTES, VALUE_BATCH_BYTES
+from edl_ckpt.core.checkpoint.scan import PIECE_BYTES
 from edl_ckpt.core.checkpoint.sealing import make_seal
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.model import Version

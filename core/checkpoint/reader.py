@@ -14,11 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.checkpoint import catalog
-from edl_ckpt.core.checkpoint.blocks import as_dtype, check_row_count, id_blocks, read_rows
+from edl_ckpt.core.checkpoint.blocks import as_dtype
 from edl_ckpt.core.checkpoint.parts import Part, Rows
+from edl_ckpt.core.checkpoint.table import TableView
 from edl_ckpt.core.errors import (
     CorruptError,
     IncompleteError,
+    NameNotFoundError,
     NotFoundError,
     ReplacedError,
     UsageError,
@@ -43,22 +45,68 @@ from edl_ckpt.core.memory import check_memory
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.local import MappedReader
-from edl_ckpt.core.words import abridged, missing_shards
+from edl_ckpt.core.words import abridged, counted, describe, escaped, missing_shards, size
 
 
-class Checkpoint:
-    """One version, opened; use it as a context manager. Safe to read from several threads."""
+class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
+    """One version, opened: a mapping of the names of its dense variables to their values, with its `tables` beside.
+
+    Use it as a context manager. It is safe to read from several threads. Values are read at each access; after `close`
+    that is a UsageError, which is a ValueError. What headers say (shards, names, infos) stays.
+    """
 
     def __init__(self, version: Version, shards: Sequence[ShardIndex], readers: Mapping[int, RangeReader]) -> None:
         self.version = version
         self.shards = tuple(shards)
         self._readers = dict(readers)
+        self._closed = False
         self.infos = {info.name: info for shard in reversed(self.shards) for info in shard.infos}
         """Every table's info by name: the first shard's, where they differ."""
         self._entries: dict[str, list[tuple[ShardIndex, TableEntry]]] = {name: [] for name in self.infos}
         for shard in self.shards:
             for entry in shard.tables:
                 self._entries.setdefault(entry.name, []).append((shard, entry))
+        self._variables: dict[str, tuple[ShardIndex, DenseEntry]] = {}
+        for shard in self.shards:
+            for variable in shard.variables:
+                self._variables.setdefault(variable.name, (shard, variable))
+
+    def __len__(self) -> int:
+        return len(self._variables)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._variables))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._variables
+
+    def __getitem__(self, name: str) -> npt.NDArray[np.generic]:
+        return self.variable(name)
+
+    __eq__ = object.__eq__  # a mapping's would read all values
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return describe(
+            "Checkpoint",
+            escaped(self.version.ref),
+            counted(len(self.shards), "shard"),
+            counted(len(self), "variable"),
+            counted(len(self._entries), "table"),
+            size(self.version.size_bytes),
+            self.generation,
+            "closed" if self._closed else "",
+        )
+
+    @property
+    def closed(self) -> bool:
+        """Return True after `close`: values can no longer be read."""
+        return self._closed
+
+    @property
+    def tables(self) -> Mapping[str, TableView]:
+        """Return every table by its name, in order."""
+        return {name: self.table(name) for name in self.table_names}
 
     @property
     def bytes_read(self) -> int:
@@ -78,16 +126,17 @@ class Checkpoint:
     @property
     def variable_names(self) -> list[str]:
         """Return the names of all dense variables, in order."""
-        return sorted({v.name for s in self.shards for v in s.variables})
+        return sorted(self._variables)
 
     def reader(self, shard: ShardIndex) -> RangeReader:
-        """Return the open file of a shard."""
+        """Return the open file of a shard; UsageError when the checkpoint is closed."""
+        self._check_open()
         return self._readers[shard.file.ps_id]
 
     def entries(self, table: str) -> list[tuple[ShardIndex, TableEntry]]:
-        """Return the shards that have a table, with their entries of it; NotFoundError for an unknown name."""
+        """Return the shards that have a table, with their entries of it; NameNotFoundError for an unknown name."""
         if table not in self._entries:
-            raise NotFoundError(f"no table {table!r}", path=self.version.ref)
+            raise NameNotFoundError(f"no table {table!r}", path=self.version.ref)
         return self._entries[table]
 
     def table_dtype(self, table: str) -> DType | None:
@@ -98,42 +147,27 @@ class Checkpoint:
         """Return the element type that a copy of a table is written with: with rows `table_dtype`, else its info's."""
         return table_dtype(self.table_dtype(table), self.infos.get(table))
 
-    def variable(self, name: str) -> npt.NDArray[np.generic]:
-        """Return a dense variable; bfloat16, which numpy lacks, as the same values in float32.
+    def variable(self, name: str, *, bits: bool = False) -> npt.NDArray[np.generic]:
+        """Return a dense variable. numpy lacks bfloat16: it becomes float32 of the same values, with `bits` `BFLOAT16`.
 
-        Raises NotFoundError for an unknown name.
+        Raises NameNotFoundError, which is a KeyError, for an unknown name.
         """
-        for shard in self.shards:
-            for entry in shard.variables:
-                if entry.name == name:
-                    return self._read_variable(shard, entry)
-        raise NotFoundError(f"no variable {name!r}", path=self.version.ref)
-
-    def _read_variable(self, shard: ShardIndex, entry: DenseEntry) -> npt.NDArray[np.generic]:
+        if name not in self._variables:
+            raise NameNotFoundError(f"no variable {name!r}", path=self.version.ref)
+        shard, entry = self._variables[name]
+        reader = self.reader(shard)
         check_memory(entry.size_bytes, f"variable {entry.name!r}", self.version.ref)
         data = np.empty(entry.size_bytes, np.uint8)
-        self.reader(shard).read_into(entry.values.start, data.data)
-        return as_dtype(data, entry.dtype).reshape(entry.shape)
+        reader.read_into(entry.values.start, data.data)
+        return as_dtype(data, entry.dtype, bits=bits).reshape(entry.shape)
 
-    def table(self, name: str, *, batch_rows: int = 65_536) -> Iterator[Rows]:
-        """Yield a table in batches of at most `batch_rows` rows: ids int64 [n], vectors [n, dim].
+    def table(self, name: str, *, batch_rows: int = 65_536) -> TableView:
+        """Return a table: iterate over it to read it in batches of at most `batch_rows` rows, or take `to_numpy()`.
 
-        In the order of shards, then of rows. Raises NotFoundError, and CorruptError where ids and rows differ.
+        Batches have ids int64 [n] and vectors [n, dim], in the order of shards, then of rows. Raises NameNotFoundError,
+        which is a KeyError, for an unknown name, and CorruptError while it is read where ids and rows differ.
         """
-        if batch_rows < 1:
-            raise UsageError(f"batch_rows must be at least 1, got {batch_rows}")
-        for shard, entry in self.entries(name):
-            reader, at = self.reader(shard), 0
-            for block in id_blocks(reader, entry):
-                for start in range(0, len(block.ids), batch_rows):
-                    ids = block.ids[start : start + batch_rows]
-                    if at + len(ids) > entry.rows:  # before memory is allocated for rows that do not exist
-                        check_row_count(reader, entry, at + len(ids), at_least=True)
-                    rows = np.empty((len(ids), entry.row_bytes), np.uint8)
-                    read_rows(reader, entry, at, rows)
-                    at += len(ids)
-                    yield Rows(ids, as_dtype(rows.reshape(-1), entry.dtype).reshape(len(ids), entry.dim))
-            check_row_count(reader, entry, at)
+        return TableView(self, name, batch_rows=batch_rows)
 
     def restore(self, ps_id: int, ps_num: int) -> Part:
         """Return the content of parameter server `ps_id` of `ps_num` after it has restored this version.
@@ -162,15 +196,22 @@ class Checkpoint:
 
     def check_unchanged(self) -> None:
         """Raise LockedError when a shard's file has changed since it was opened."""
+        self._check_open()
         for reader in self._readers.values():
             reader.check_unchanged()
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError("the checkpoint is closed", path=self.version.ref)
+
     def close(self) -> None:
-        """Close every shard file."""
+        """Close every shard file; more than once is no error."""
+        self._closed = True
         for reader in self._readers.values():
             reader.close()
 
     def __enter__(self) -> Self:
+        self._check_open()
         return self
 
     def __exit__(

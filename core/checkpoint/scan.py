@@ -15,10 +15,6 @@ from edl_ckpt.core.format.model import DenseEntry, IdRun, ShardIndex, TableEntry
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.storage.interface import RangeReader
 
-VALUE_BATCH_BYTES: Final = 1 << 20
-"""Bytes of values that each worker reads at a time: with the arrays made from them, about the L2 cache of a core."""
-
-
 PIECE_BYTES: Final = 1 << 20
 """Bytes of ids, or of a dense variable, in one task."""
 

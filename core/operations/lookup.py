@@ -6,28 +6,20 @@ Rows that lie less than a page apart are read at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.checkpoint.blocks import as_dtype, check_row_count, id_blocks, read_rows
+from edl_ckpt.core.arrays import Ids, as_ids
 from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint, raise_problems
-from edl_ckpt.core.checkpoint.scan import VALUE_BATCH_BYTES
-from edl_ckpt.core.errors import IncompleteError, NotFoundError, UnsupportedError, UsageError
+from edl_ckpt.core.checkpoint.table import find_rows
+from edl_ckpt.core.errors import IncompleteError, NameNotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.format import placement
-from edl_ckpt.core.format.model import DType, ShardIndex, TableEntry, Version
-from edl_ckpt.core.memory import check_memory
+from edl_ckpt.core.format.bulk import I64
+from edl_ckpt.core.format.model import DType, Version
 from edl_ckpt.core.words import missing_shards
-
-I64 = npt.NDArray[np.int64]
-
-
-_NEAR_BYTES: Final = 4096
-
 
 _QUERIES_AT_ONCE: Final = 256
 
@@ -60,7 +52,7 @@ class Neighbours:
 def look_up(
     version: Version,
     table: str,
-    ids: Sequence[int] | I64,
+    ids: Ids,
     *,
     everywhere: bool = False,
 ) -> Lookup:
@@ -73,21 +65,12 @@ def look_up(
     owner = placement.row_owners(wanted, version.ps_num or 1)
     shards = None if everywhere else set(owner.tolist()) or {0}
     with _open_some(version, shards) as checkpoint:
-        entries = checkpoint.entries(table)
         dtype = checkpoint.table_dtype(table)
-        # Only the info of a table without rows claims a dim: no array gets that size.
-        dim = max((e.dim for _, e in entries), default=0)
         claimed = checkpoint.infos[table].dim if table in checkpoint.infos else 0
-        row_bytes = max((e.row_bytes for _, e in entries), default=0)
-        check_memory(2 * len(wanted) * row_bytes, f"{len(wanted)} rows of table {table!r}", version.ref)
-        vectors = np.zeros((len(wanted), dim), as_dtype(np.empty(0, np.uint8), dtype).dtype)
-        found = np.zeros(len(wanted), np.int64)
-        for shard, entry in entries:
-            mine = np.arange(len(wanted)) if everywhere else np.flatnonzero(owner == shard.file.ps_id)
-            _collect(checkpoint, shard, entry, wanted, mine, vectors, found)
+        vectors, hits = find_rows(checkpoint, table, wanted, everywhere=everywhere)
         bytes_read = checkpoint.bytes_read
         checkpoint.check_unchanged()
-    there = found > 0
+    there = hits > 0
     return Lookup(
         ref=version.ref,
         table=table,
@@ -95,17 +78,14 @@ def look_up(
         ids=wanted[there],
         vectors=vectors[there] if dtype else np.zeros((0, claimed), vectors.dtype),
         missing=tuple(wanted[~there].tolist()),
-        duplicates=tuple(wanted[found > 1].tolist()),
+        duplicates=tuple(wanted[hits > 1].tolist()),
         bytes_read=bytes_read,
     )
 
 
-def _unique(ids: Sequence[int] | I64) -> I64:
+def _unique(ids: Ids) -> I64:
     """Return the ids without repetitions, in the order of their first occurrences."""
-    try:
-        asked = np.asarray(ids, np.int64).reshape(-1)
-    except (OverflowError, ValueError):
-        raise UsageError("ids must be whole numbers of 64 bits") from None
+    asked = as_ids(ids)
     _, first = np.unique(asked, return_index=True)
     return asked[np.sort(first)]
 
@@ -129,48 +109,6 @@ def _open_some(version: Version, owners: set[int] | None) -> Checkpoint:
     return checkpoint
 
 
-def _collect(
-    checkpoint: Checkpoint,
-    shard: ShardIndex,
-    entry: TableEntry,
-    wanted: I64,
-    mine: I64,
-    vectors: npt.NDArray[np.generic],
-    found: I64,
-) -> None:
-    """Search a shard for `wanted[mine]`; write the rows to `vectors`, and count those of each id in `found`."""
-    reader = checkpoint.reader(shard)
-    order = mine[np.argsort(wanted[mine])]
-    ordered = wanted[order]
-    places: list[I64] = []
-    rows: list[I64] = []
-    first = 0
-    for block in id_blocks(reader, entry):
-        at = np.searchsorted(ordered, block.ids)
-        hits = np.flatnonzero(ordered[np.minimum(at, len(ordered) - 1)] == block.ids) if len(ordered) else at[:0]
-        places.append(order[at[hits]])
-        rows.append(hits + first)
-        first += len(block.ids)
-    check_row_count(reader, entry, first)
-    if not rows:
-        return
-    place, row = np.concatenate(places), np.concatenate(rows)
-    np.add.at(found, place, 1)
-    for some in _close_together(row, entry.row_bytes):
-        low, high = int(row[some.start]), int(row[some.stop - 1])
-        buffer = np.empty((high - low + 1, entry.row_bytes), np.uint8)
-        data = read_rows(reader, entry, low, buffer)[row[some] - low]
-        vectors[place[some]] = as_dtype(data.reshape(-1), entry.dtype).reshape(len(data), entry.dim)
-
-
-def _close_together(row: I64, row_bytes: int) -> Iterator[slice]:
-    """Cut ascending row numbers at gaps of more than a page, and where a stretch exceeds a batch."""
-    gap = max(_NEAR_BYTES // max(row_bytes, 1), 1)
-    window = row // max(VALUE_BATCH_BYTES // max(row_bytes, 1), 1)
-    cuts = np.flatnonzero((np.diff(row) > gap) | (np.diff(window) > 0)) + 1
-    yield from (slice(a, b) for a, b in pairwise([0, *cuts.tolist(), len(row)]) if b > a)
-
-
 def read_variable(version: Version, name: str) -> tuple[npt.NDArray[np.generic], DType]:
     """Return a dense variable and its dtype, from the shard its name belongs to, else from any other shard.
 
@@ -184,7 +122,7 @@ def read_variable(version: Version, name: str) -> tuple[npt.NDArray[np.generic],
             entries = [v for shard in checkpoint.shards for v in shard.variables if v.name == name]
             if entries:
                 return checkpoint.variable(name), entries[0].dtype
-    raise NotFoundError(f"no variable {name!r}", path=version.ref)
+    raise NameNotFoundError(f"no variable {name!r}", path=version.ref)
 
 
 def find_nearest(

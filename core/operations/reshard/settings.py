@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from edl_ckpt.core.checkpoint.scan import VALUE_BATCH_BYTES
+from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES
 from edl_ckpt.core.commit.remote import OUTPUT_MEMORY_BYTES, open_memory
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.format import bulk

@@ -10,11 +10,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES
 from edl_ckpt.core.checkpoint.duplicates import SORTED_AT_ONCE, count_repeated, find_repeated
 from edl_ckpt.core.checkpoint.fingerprint import ContentSketch, fingerprint_of
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import (
-    VALUE_BATCH_BYTES,
     DensePiece,
     IdPiece,
     dense_pieces,

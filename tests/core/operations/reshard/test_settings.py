@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl_ckpt.core.checkpoint.scan import VALUE_BATCH_BYTES
+from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.operations.reshard.settings import REMOTE_BATCH_BYTES, choose_settings
