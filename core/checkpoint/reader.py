@@ -139,6 +139,12 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
             raise NameNotFoundError(f"no table {table!r}", path=self.version.ref)
         return self._entries[table]
 
+    def find_variable(self, name: str) -> tuple[ShardIndex, DenseEntry]:
+        """Return the first shard that has a variable, with its entry of it; NameNotFoundError for an unknown name."""
+        if name not in self._variables:
+            raise NameNotFoundError(f"no variable {name!r}", path=self.version.ref)
+        return self._variables[name]
+
     def table_dtype(self, table: str) -> DType | None:
         """Return the element type of a table's vectors, None for a table without rows."""
         return next((t.dtype for _, t in self.entries(table) if t.dtype), None)
@@ -152,9 +158,7 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
 
         Raises NameNotFoundError, which is a KeyError, for an unknown name.
         """
-        if name not in self._variables:
-            raise NameNotFoundError(f"no variable {name!r}", path=self.version.ref)
-        shard, entry = self._variables[name]
+        shard, entry = self.find_variable(name)
         reader = self.reader(shard)
         check_memory(entry.size_bytes, f"variable {entry.name!r}", self.version.ref)
         data = np.empty(entry.size_bytes, np.uint8)

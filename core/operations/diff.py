@@ -221,15 +221,10 @@ def _whole_change(a: Any, b: Any) -> F64:
     return change
 
 
-def _dense_entry(checkpoint: Checkpoint, name: str) -> tuple[ShardIndex, DenseEntry] | None:
-    found = ((shard, v) for shard in checkpoint.shards for v in shard.variables if v.name == name)
-    return next(found, None)
-
-
 def _diff_dense(one: Checkpoint, two: Checkpoint, name: str, tolerance: float) -> DenseDiff:
-    first, second = _dense_entry(one, name), _dense_entry(two, name)
-    if first is None or second is None:
-        return DenseDiff(name, "added" if first is None else "removed")
+    if name not in one or name not in two:
+        return DenseDiff(name, "removed" if name in one else "added")
+    first, second = one.find_variable(name), two.find_variable(name)
     a, b = first[1], second[1]
     changes = [f"dtype {a.dtype.name} -> {b.dtype.name}"] if a.dtype != b.dtype else []
     if a.shape != b.shape:

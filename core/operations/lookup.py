@@ -119,9 +119,8 @@ def read_variable(version: Version, name: str) -> tuple[npt.NDArray[np.generic],
     present = {shard.ps_id for shard in version.shards}
     for owners in (owner & present, present):
         with _open_some(version, owners) as checkpoint:
-            entries = [v for shard in checkpoint.shards for v in shard.variables if v.name == name]
-            if entries:
-                return checkpoint.variable(name), entries[0].dtype
+            if name in checkpoint:
+                return checkpoint.variable(name), checkpoint.find_variable(name)[1].dtype
     raise NameNotFoundError(f"no variable {name!r}", path=version.ref)
 
 

@@ -101,7 +101,7 @@ class ContentReader:
         return info.dim if info else max((e.dim for _, e in self.checkpoint.entries(name)), default=0)
 
     def _dense(self, name: str) -> Tensor:
-        shard, entry = next((s, v) for s in self.checkpoint.shards for v in s.variables if v.name == name)
+        shard, entry = self.checkpoint.find_variable(name)
         return Tensor(name, self._target(entry.dtype), entry.shape, lambda: self._dense_chunks(shard, entry))
 
     def _dense_chunks(self, shard: ShardIndex, entry: DenseEntry) -> Iterator[bulk.U8]:
