@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
+from typing import IO
 
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.local import LocalReader
 
 
 class SpoolFile:
@@ -36,3 +38,14 @@ class SpoolFile:
     def close(self) -> None:
         """Close the file, which removes it."""
         self._file.close()
+
+
+class SpooledReader(LocalReader):
+    """A reader of a temporary file without a name; `path` names its source in messages."""
+
+    def __init__(self, file: IO[bytes], path: str) -> None:  # its parent opens a path; this has none
+        self.path = path
+        self.bytes_read = 0
+        self._fd = os.dup(file.fileno())
+        self._stat = os.fstat(self._fd)
+        self.size_bytes = self._stat.st_size

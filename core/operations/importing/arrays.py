@@ -34,8 +34,8 @@ from edl_ckpt.core.operations.importing.frameworks import Found, read_notes, rea
 from edl_ckpt.core.storage import LocalStore, Location, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import RangeReader
-from edl_ckpt.core.storage.local import LocalReader
 from edl_ckpt.core.storage.regular import check_input, open_input
+from edl_ckpt.core.storage.spool import SpooledReader
 from edl_ckpt.core.words import counted
 
 _DTYPE_OF: Final = {tag: DTYPES[name] for name, tag in SAFETENSORS_DTYPES.items()}
@@ -164,7 +164,7 @@ class ArraySource:
                 for some in data:
                     file.write(some.data)
                 file.flush()
-            array = ArrayData(name, dtype, shape, self._stack.enter_context(_Spooled(file, self.path)), 0)
+            array = ArrayData(name, dtype, shape, self._stack.enter_context(SpooledReader(file, self.path)), 0)
             if array.size_bytes != array.reader.size_bytes:
                 raise CorruptError(
                     f"{name!r} has {array.reader.size_bytes} bytes for {array.size_bytes}", path=self.path
@@ -271,7 +271,7 @@ class ArraySource:
                 for name in names:
                     if name.endswith(".npy"):
                         with archive.open(name) as member:
-                            self._add_npy(name, _Spooled(self._unpack(member), self.path), known)
+                            self._add_npy(name, SpooledReader(self._unpack(member), self.path), known)
             except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
                 raise CorruptError(f"not a readable .npz: {error}", path=self.path) from None
         self._take_index(index)
@@ -328,17 +328,6 @@ class ArraySource:
                 offset=offset,
             )
         self._add(array)
-
-
-class _Spooled(LocalReader):
-    """A member of an archive, unpacked to a temporary file."""
-
-    def __init__(self, file: IO[bytes], path: str) -> None:  # its parent opens a path; this has none
-        self.path = path
-        self.bytes_read = 0
-        self._fd = os.dup(file.fileno())
-        self._stat = os.fstat(self._fd)
-        self.size_bytes = self._stat.st_size
 
 
 def npy_header(reader: RangeReader, name: str) -> tuple[DType, tuple[int, ...], int]:

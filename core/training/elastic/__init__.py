@@ -1,1 +1,33 @@
 """Rollback and checkpoints of elastic training in the sense of TorchElastic: a state, a manager, one training loop."""
+
+from edl_ckpt.core.training.elastic.checkpoint import (
+    Checkpoint,
+    CheckpointManager,
+    get_checkpoint_manager,
+    set_checkpoint_manager,
+)
+from edl_ckpt.core.training.elastic.coordinator import Coordinator, MembershipError, StopException
+from edl_ckpt.core.training.elastic.file_system import FileSystemCheckpoint, FileSystemCheckpointManager
+from edl_ckpt.core.training.elastic.local import LocalCoordinator
+from edl_ckpt.core.training.elastic.loop import TrainResult, train
+from edl_ckpt.core.training.elastic.snapshots import read_snapshot, write_snapshot
+from edl_ckpt.core.training.elastic.state import State, sync_from_rank_0
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointManager",
+    "Coordinator",
+    "FileSystemCheckpoint",
+    "FileSystemCheckpointManager",
+    "LocalCoordinator",
+    "MembershipError",
+    "State",
+    "StopException",
+    "TrainResult",
+    "get_checkpoint_manager",
+    "read_snapshot",
+    "set_checkpoint_manager",
+    "sync_from_rank_0",
+    "train",
+    "write_snapshot",
+]

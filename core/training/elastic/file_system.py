@@ -1,0 +1,308 @@
+"""Checkpoints of a job as versions of a location, on any storage.
+
+A committed checkpoint is a version with one shard. Each of its streams is a dense variable `torchelastic/{key}` of int8
+[size]. So every command works on it, and a commit is that of every version: written, read back, proved, made visible as
+a whole, and sealed. Until then the streams are in nameless temporary files: a discard, or a crash, leaves nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from typing import BinaryIO, Final, cast
+
+from edl_ckpt.core.checkpoint.catalog import list_versions
+from edl_ckpt.core.checkpoint.reader import Checkpoint as Reader
+from edl_ckpt.core.checkpoint.reader import open_checkpoint
+from edl_ckpt.core.checkpoint.target import free_target
+from edl_ckpt.core.errors import (
+    CorruptError,
+    EdlCkptError,
+    IncompleteError,
+    NotFoundError,
+    RefusedError,
+    UsageError,
+)
+from edl_ckpt.core.format.model import DTYPES, State, Version
+from edl_ckpt.core.operations.importing.arrays import ArrayData
+from edl_ckpt.core.operations.importing.execute import execute_import
+from edl_ckpt.core.operations.importing.names import Assignment
+from edl_ckpt.core.operations.importing.plan import plan_import
+from edl_ckpt.core.operations.importing.survey import survey_assigned
+from edl_ckpt.core.operations.prune.execute import prune
+from edl_ckpt.core.operations.prune.retention import Latest, Policy
+from edl_ckpt.core.operations.prune.stored_policy import read_policy
+from edl_ckpt.core.operations.verify.check import verify_version
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
+from edl_ckpt.core.storage import Location, LocationLike
+from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.interface import RangeReader
+from edl_ckpt.core.storage.spool import SpooledReader
+from edl_ckpt.core.training.elastic.checkpoint import DEFAULT_KEY, Checkpoint, CheckpointManager
+
+VARIABLE_PREFIX: Final = "torchelastic/"
+_BUFFER_BYTES: Final = 4 << 20
+_LOG: Final = logging.getLogger("edl_ckpt")
+
+
+class FileSystemCheckpointManager(CheckpointManager):
+    """Keeps checkpoints as versions of a location: a directory, S3, or any storage of fsspec.
+
+    `keep_checkpoint_max` checkpoints are kept, 0 keeps all; a policy that is stored with the location replaces this
+    rule. Deletions follow the rules of `prune`: never the newest complete version, never a tagged one. A deletion that
+    fails is a warning in the log `edl_ckpt`, because the checkpoint is committed; the next commit tries again.
+    `layout` and `wait_seconds` are those of `save_checkpoint`.
+    """
+
+    def __init__(
+        self,
+        location: LocationLike,
+        *,
+        keep_checkpoint_max: int = 0,
+        layout: str | None = None,
+        wait_seconds: float = LOCK_WAIT_SECONDS,
+        reporter: Reporter = SILENT,
+    ) -> None:
+        if keep_checkpoint_max < 0:
+            raise UsageError(f"keep_checkpoint_max must be at least 0, got {keep_checkpoint_max}")
+        self.location = Location.of(location)
+        self._keep = keep_checkpoint_max
+        self._layout = layout
+        self._wait_seconds = wait_seconds
+        self._reporter = reporter
+
+    def __repr__(self) -> str:
+        return f"FileSystemCheckpointManager({self.location.url!r}, keep_checkpoint_max={self._keep})"
+
+    def create_checkpoint(self, sequence_id: int | None = None) -> FileSystemCheckpoint:
+        """Return a new checkpoint; its number is given, or follows the highest at the location when it is committed."""
+        return FileSystemCheckpoint(self, sequence_id)
+
+    def get_checkpoint(self, sequence_id: int) -> FileSystemCheckpoint | None:
+        """Return a committed checkpoint by its number, None when there is none; it may be damaged."""
+        found = (v for v in self._versions() if v.version == sequence_id and _keys(v))
+        return next((FileSystemCheckpoint(self, v.version, v) for v in found), None)
+
+    def get_latest_checkpoint(self) -> FileSystemCheckpoint | None:
+        """Return the newest checkpoint that is whole, None when there is none.
+
+        Every byte is compared with the seal before anything is loaded. The log `edl_ckpt` has a warning for each newer
+        version that is passed over. Errors of the storage are raised: an old checkpoint must not pass for the latest.
+        """
+        for version in self._versions():
+            fault = _fault(version)
+            if fault:
+                _LOG.warning("%s: not loaded, an older checkpoint is looked for: %s", version.ref, fault)
+            elif _keys(version):
+                return FileSystemCheckpoint(self, version.version, version)
+        return None
+
+    def list_checkpoints(self) -> list[Checkpoint]:
+        """Return all committed checkpoints, the newest first; one of them may be damaged."""
+        return [FileSystemCheckpoint(self, v.version, v) for v in self._versions() if _keys(v)]
+
+    def _versions(self) -> Iterator[Version]:
+        """Yield the versions of the location, the newest first."""
+        try:
+            yield from reversed(list_versions(self.location, wait_seconds=self._wait_seconds).versions)
+        except NotFoundError:
+            return  # nothing was committed yet
+
+    def write(self, number: int | None, arrays: dict[str, ArrayData]) -> Version:
+        """Write a version from variables, prune older ones, and return it; what `commit` does."""
+        if number is None:
+            number = next((v.version + 1 for v in self._versions()), 1)
+        target = free_target(self.location, number, layout=self._layout)
+        plan = plan_import(survey_assigned(Assignment(arrays, ()), 1), target)
+        execute_import(plan, purpose="save", wait_seconds=self._wait_seconds, reporter=self._reporter)
+        version = next(v for v in self._versions() if v.version == number)
+        try:
+            self._prune()
+        except EdlCkptError as error:
+            _LOG.warning("%s is committed, but older checkpoints could not be deleted: %s", version.ref, error)
+        return version
+
+    def _prune(self) -> None:
+        policy = read_policy(self.location)
+        if policy.is_empty and self._keep:
+            policy = Policy((Latest(self._keep),))
+        if not policy.is_empty:
+            done = prune([self.location], policy, wait_seconds=self._wait_seconds, reporter=self._reporter)
+            for error in done.errors:
+                raise error
+
+
+class FileSystemCheckpoint(Checkpoint):
+    """A checkpoint of `FileSystemCheckpointManager`; `sequence_id` is the number of its version, None until known."""
+
+    def __init__(
+        self, manager: FileSystemCheckpointManager, sequence_id: int | None = None, version: Version | None = None
+    ) -> None:
+        self.sequence_id = sequence_id
+        self.version = version
+        """The version once it is committed."""
+        self._manager = manager
+        self._spools: dict[str, BinaryIO] = {}
+        self._streams: list[BinaryIO] = []
+        self._discarded = False
+
+    def __repr__(self) -> str:
+        state = "discarded" if self._discarded else "committed" if self.version else "not committed"
+        return f"<FileSystemCheckpoint {self.sequence_id} of {self._manager.location.url}, {state}>"
+
+    def open_output_stream(self, key: str = DEFAULT_KEY) -> BinaryIO:
+        """Return a file to write to, which is seekable; the same key again replaces what was written.
+
+        It is a temporary file in $TMPDIR. Raises UsageError for a checkpoint that is committed or discarded.
+        """
+        self._check_open()
+        with storage_errors(tempfile.gettempdir()):
+            if key not in self._spools:
+                self._spools[key] = cast("BinaryIO", tempfile.TemporaryFile(prefix="edl-ckpt-"))  # noqa: SIM115
+            spool = self._spools[key]
+            os.ftruncate(spool.fileno(), 0)
+            os.lseek(spool.fileno(), 0, os.SEEK_SET)
+            stream = os.fdopen(os.dup(spool.fileno()), "wb", _BUFFER_BYTES)
+        self._streams.append(stream)
+        return stream
+
+    def open_input_stream(self, key: str = DEFAULT_KEY) -> BinaryIO:
+        """Return a stream, buffered and seekable, over what was committed; bytes are read when they are wanted.
+
+        Raises NotFoundError for an unknown key, UsageError for a checkpoint that is not committed.
+        """
+        if self.version is None:
+            raise UsageError("the checkpoint is not committed, so it cannot be read", path=self._manager.location.url)
+        reader = open_checkpoint(self.version)
+        try:
+            return io.BufferedReader(_VariableStream(reader, key), _BUFFER_BYTES)
+        except BaseException:
+            reader.close()
+            raise
+
+    def commit(self) -> None:
+        """Write the version, prove it, make it visible and seal it; streams that are still open are closed first.
+
+        When it fails, nothing is visible, and it can be called again. Raises the errors of `save_checkpoint`, and
+        UsageError when no stream was opened or the checkpoint was discarded.
+        """
+        if self.version is not None:
+            return
+        self._check_open()
+        if not self._spools:
+            raise UsageError("no stream of the checkpoint was opened, so there is nothing to commit")
+        with storage_errors(tempfile.gettempdir()):
+            self._close_streams()
+        with ExitStack() as stack:
+            arrays: dict[str, ArrayData] = {}
+            for key, spool in self._spools.items():
+                reader = stack.enter_context(SpooledReader(spool, f"stream {key!r}"))
+                name = f"{VARIABLE_PREFIX}{key}"
+                arrays[name] = ArrayData(name, DTYPES["int8"], (reader.size_bytes,), reader, 0)
+            self.version = self._manager.write(self.sequence_id, arrays)
+        self.sequence_id = self.version.version
+        self._release()
+
+    def discard(self) -> None:
+        """Drop the streams; nothing of them was visible. RefusedError for a committed checkpoint."""
+        if self.version is not None:
+            raise RefusedError(
+                "a committed checkpoint cannot be discarded", path=self.version.ref, hint="`edl-ckpt prune` deletes it"
+            )
+        self._discarded = True
+        with suppress(OSError):  # what is dropped need not be whole
+            self._close_streams()
+        self._release()
+
+    def _check_open(self) -> None:
+        if self._discarded or self.version is not None:
+            state = "discarded" if self._discarded else "committed"
+            raise UsageError(f"the checkpoint is {state}; create another one", path=self._manager.location.url)
+
+    def _close_streams(self) -> None:
+        try:
+            for stream in self._streams:
+                stream.close()
+        finally:
+            self._streams = [stream for stream in self._streams if not stream.closed]
+
+    def _release(self) -> None:
+        for spool in self._spools.values():
+            spool.close()
+        self._spools.clear()
+
+
+class _VariableStream(io.RawIOBase):
+    """The bytes of a dense variable as a stream; it owns the open checkpoint."""
+
+    def __init__(self, checkpoint: Reader, key: str) -> None:
+        super().__init__()
+        name = f"{VARIABLE_PREFIX}{key}"
+        found = [(s, v) for s in checkpoint.shards for v in s.variables if v.name == name]
+        if not found:
+            keys = ", ".join(sorted(_keys_of(checkpoint)))
+            raise NotFoundError(f"no stream {key!r}", path=checkpoint.version.ref, hint=f"streams there: {keys}")
+        shard, entry = found[0]
+        self.name = f"{checkpoint.version.ref}:{key}"
+        self._checkpoint = checkpoint
+        self._reader: RangeReader = checkpoint.reader(shard)
+        self._start, self._size = entry.values.start, entry.size_bytes
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        count = max(min(len(buffer), self._size - self._at), 0)
+        if count:
+            self._reader.read_into(self._start + self._at, memoryview(buffer).cast("B")[:count])
+            self._at += count
+        return count
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        if base + offset < 0:
+            raise ValueError(f"a position before the beginning: {base + offset}")
+        self._at = base + offset
+        return self._at
+
+    def close(self) -> None:
+        if not self.closed:
+            try:
+                self._checkpoint.check_unchanged()
+            finally:
+                self._checkpoint.close()
+                super().close()
+
+
+def _keys_of(checkpoint: Reader) -> set[str]:
+    names = checkpoint.variable_names
+    return {name.removeprefix(VARIABLE_PREFIX) for name in names if name.startswith(VARIABLE_PREFIX)}
+
+
+def _keys(version: Version) -> set[str]:
+    """Return the keys of a version's streams; none for a version of something else, or one that cannot be opened."""
+    try:
+        with open_checkpoint(version) as checkpoint:
+            return _keys_of(checkpoint)
+    except (CorruptError, IncompleteError, NotFoundError):
+        return set()
+
+
+def _fault(version: Version) -> str:
+    """Return why a version is not whole; '' when every byte of it is as it was committed."""
+    if version.state is not State.COMPLETE:
+        return version.why_unreadable or f"its state is {version.state.value}"
+    try:
+        result = verify_version(version, level="deep", beside=False)
+    except (CorruptError, IncompleteError, NotFoundError) as error:
+        return str(error)
+    return next((finding.message for finding in result.findings if finding.severity == "error"), "")

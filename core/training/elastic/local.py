@@ -1,0 +1,302 @@
+"""A coordinator for processes of one machine: they meet through a directory, and talk on 127.0.0.1. No threads.
+
+The oldest living member leads: it has rank 0, and its socket stays open from round to round. A member that joins knocks
+there, so the leader sees it after the next step. A killed process loses its connections and its lock at once; a stopped
+one is lost after `timeout_seconds`.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+import secrets
+import socket
+import struct
+import time
+import weakref
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.arrays import Array, as_array
+from edl_ckpt.core.errors import UnavailableError, UsageError
+from edl_ckpt.core.training.elastic.coordinator import Coordinator, MembershipError, StopException
+from edl_ckpt.core.training.elastic.group import Group, receive
+from edl_ckpt.core.training.elastic.registry import Leader, Registry
+
+_HOST: Final = "127.0.0.1"
+_SECRET_BYTES: Final = 32
+_HELLO: Final = struct.Struct(f"<{_SECRET_BYTES}sQ")
+"""From a member to the leader: the secret, and the member's number."""
+_WELCOME: Final = struct.Struct("<QQ")
+"""The answer: rank and world size."""
+_HELLO_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 0.02
+_BACKLOG: Final = 128
+_LOG: Final = logging.getLogger("edl_ckpt")
+
+
+class LocalCoordinator(Coordinator):
+    """A member of a job on this machine; use it as a context manager, which leaves the job at the end.
+
+    All members name the same `directory`, which belongs to one run: when a member has no more data, the run has ended
+    for good. A round begins when all living members are there; or, once there are `min_members`, when no other has come
+    for `last_call_seconds`; or with `max_members`. Who is left over waits. `rendezvous_seconds` is the longest wait for
+    a round, `timeout_seconds` the longest wait for an answer within one, so it must be longer than a step and a save.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        min_members: int = 1,
+        max_members: int | None = None,
+        rendezvous_seconds: float = 600.0,
+        last_call_seconds: float = 30.0,
+        timeout_seconds: float = 600.0,
+    ) -> None:
+        if min_members < 1 or (max_members is not None and max_members < min_members):
+            raise UsageError(f"expected 1 <= min_members <= max_members, got {min_members} and {max_members}")
+        self.rank = 0
+        self.world_size = 0
+        self._registry = Registry(os.fspath(directory))
+        self._min = min_members
+        self._max = max_members
+        self._rendezvous_seconds = rendezvous_seconds
+        self._last_call_seconds = last_call_seconds
+        self._timeout_seconds = timeout_seconds
+        self._group: Group | None = None
+        self._listener: socket.socket | None = None
+        self._secret = b""
+        self._waiting: dict[int, socket.socket] = {}
+        """On the leader: members that knocked and are in no round yet, by number."""
+        self._stopped = False
+        _OPEN.add(self)
+
+    def __repr__(self) -> str:
+        return f"<LocalCoordinator {self._registry.directory}, rank {self.rank} of {self.world_size}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def rendezvous_barrier(self) -> None:
+        """Meet the others; see `Coordinator`. Raises UnavailableError when too few come within `rendezvous_seconds`."""
+        self._leave_round()
+        deadline = time.monotonic() + self._rendezvous_seconds
+        while not self.should_stop_training():
+            self._registry.join()
+            oldest = self._registry.alive()[0]
+            if self._lead(deadline) if oldest == self._registry.number else self._follow(oldest, deadline):
+                return
+            self._check_time(deadline)
+            time.sleep(_LOOK_SECONDS)
+        raise StopException
+
+    def barrier(self) -> None:
+        """Wait until every member is here."""
+        self._round.gather(b"")
+        self._round.share()
+
+    def broadcast(self, data: bytes, root: int = 0) -> bytes:
+        """Return the data of one rank on all."""
+        if not 0 <= root < self.world_size:
+            raise UsageError(f"no rank {root} in a round of {self.world_size}")
+        if root:
+            found = self._round.gather(data if root == self.rank else b"")
+            data = found[root] if found else b""
+        return self._round.share(data)
+
+    def all_gather(self, data: bytes) -> list[bytes]:
+        """Return the data of every rank on all, in the order of ranks."""
+        found = self._round.gather(data)
+        sizes = np.frombuffer(self._round.share(np.array([len(d) for d in found], "<i8").tobytes()), "<i8")
+        whole = self._round.share(b"".join(found))
+        ends = np.cumsum(sizes).tolist()
+        return [whole[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+    def all_reduce(self, array: Array) -> npt.NDArray[Any]:
+        """Return the sum of the arrays of all members, added in the order of ranks; shapes and dtypes must be equal."""
+        mine = np.ascontiguousarray(as_array(array))
+        found = self._round.gather(mine.tobytes())
+        if any(len(data) != mine.nbytes for data in found):
+            raise UsageError("the members add arrays of different sizes")
+        total = mine.copy() if found else mine
+        for data in found[1:]:
+            total += np.frombuffer(data, mine.dtype).reshape(mine.shape)
+        summed = self._round.share(total.tobytes() if found else b"")
+        return np.frombuffer(summed, mine.dtype).reshape(np.shape(as_array(array))).copy()
+
+    def should_rendezvous(self, state: object) -> bool:  # noqa: ARG002 - the interface
+        """Wait for all members; True on all when somebody knocked and there is room."""
+        self._round.gather(b"")
+        room = self._max is None or self.world_size < self._max
+        return self._round.share(b"again" if self.rank == 0 and room and self._knocks() else b"") != b""
+
+    def should_stop_training(self) -> bool:
+        """Return True when a member has ended the run."""
+        self._stopped = self._stopped or self._registry.is_finished()
+        return self._stopped
+
+    def signal_training_done(self) -> None:
+        """End the run for all, and leave it."""
+        self._registry.finish()
+        self.close()
+
+    def on_error(self, error: Exception) -> None:
+        """Write the error to the log `edl_ckpt`, and leave the round, so that the others notice."""
+        level = logging.INFO if isinstance(error, MembershipError) else logging.WARNING
+        _LOG.log(level, "rank %d of %d: %s: %s", self.rank, self.world_size, type(error).__name__, error)
+        self._leave_round()
+
+    def close(self) -> None:
+        """Leave the job; a coordinator can be used again afterwards, as a new member."""
+        self._close_sockets()
+        self._registry.leave()
+
+    @property
+    def _round(self) -> Group:
+        if self._group is None:
+            raise MembershipError("this member is in no round")
+        return self._group
+
+    def _leave_round(self) -> None:
+        if self._group is not None:
+            self._group.close()
+            self._group = None
+
+    def _close_sockets(self) -> None:
+        self._leave_round()
+        for each in self._waiting.values():
+            each.close()
+        self._waiting.clear()
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    def _forget(self) -> None:
+        """Close what a forked child has got copies of: they would keep a killed parent alive for the others."""
+        self._close_sockets()
+        self._registry.forget()
+
+    def _check_time(self, deadline: float) -> None:
+        if time.monotonic() > deadline:
+            raise UnavailableError(
+                f"no round began within {self._rendezvous_seconds:g} s; it needs {self._min} living members and a"
+                f" leader that answers, and {len(self._registry.alive())} live",
+                path=self._registry.directory,
+            )
+
+    def _follow(self, oldest: int, deadline: float) -> bool:
+        """Knock at the leader and wait for a round; False when it is not there, or not there any more."""
+        leader = self._registry.leader()
+        if leader is None or leader.number != oldest:
+            return False  # it has not noticed yet that it leads
+        try:
+            peer = socket.create_connection((_HOST, leader.port), timeout=_HELLO_SECONDS)
+        except OSError:
+            return False
+        try:
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            peer.sendall(_HELLO.pack(leader.secret, self._registry.number))
+            peer.settimeout(max(deadline - time.monotonic(), _LOOK_SECONDS))
+            self.rank, self.world_size = _WELCOME.unpack(receive(peer, _WELCOME.size))
+        except OSError:
+            peer.close()
+            return False
+        self._group = Group(self.rank, [peer], timeout_seconds=self._timeout_seconds)
+        return True
+
+    def _lead(self, deadline: float) -> bool:
+        """Collect the members of a round and welcome them; False when one was lost meanwhile."""
+        self._listen()
+        enough_since = None
+        while True:
+            self._knocks(_LOOK_SECONDS)
+            here = sorted(self._waiting)[: None if self._max is None else self._max - 1]
+            size, now = len(here) + 1, time.monotonic()
+            if size < self._min:
+                enough_since = None
+                self._check_time(deadline)
+                continue
+            enough_since = now if enough_since is None else enough_since
+            everybody = size == self._max or set(self._registry.alive()) <= {self._registry.number, *here}
+            if everybody or now - enough_since > self._last_call_seconds:
+                return self._welcome(here)
+
+    def _welcome(self, here: list[int]) -> bool:
+        peers = [self._waiting.pop(number) for number in here]
+        group = Group(0, peers, timeout_seconds=self._timeout_seconds)
+        try:
+            for rank, peer in enumerate(peers, start=1):
+                peer.sendall(_WELCOME.pack(rank, len(peers) + 1))
+        except OSError:
+            group.close()
+            return False
+        self.rank, self.world_size, self._group = 0, len(peers) + 1, group
+        return True
+
+    def _listen(self) -> None:
+        if self._listener is None:
+            self._listener = socket.create_server((_HOST, 0), backlog=_BACKLOG)
+            self._secret = secrets.token_bytes(_SECRET_BYTES)
+            port = self._listener.getsockname()[1]
+            self._registry.announce(Leader(self._registry.number, port, self._secret))
+
+    def _knocks(self, wait_seconds: float = 0.0) -> bool:
+        """Take in who knocked, waiting so long for the first, forget who has gone, and say whether anybody waits."""
+        assert self._listener is not None  # noqa: S101 - only the leader asks
+        self._listener.settimeout(wait_seconds)
+        while True:
+            try:
+                peer, _ = self._listener.accept()
+            except OSError:  # nobody, or one that has gone already
+                break
+            number = self._greet(peer)
+            if number:
+                if number in self._waiting:
+                    self._waiting[number].close()  # it gave up, and knocks again
+                self._waiting[number] = peer
+            self._listener.settimeout(0)
+        for number in [number for number, each in self._waiting.items() if _is_closed(each)]:
+            self._waiting.pop(number).close()
+        return bool(self._waiting)
+
+    def _greet(self, peer: socket.socket) -> int:
+        """Return the number of a member that knocked; 0 for a stranger, whose connection is closed."""
+        peer.settimeout(_HELLO_SECONDS)
+        try:
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            secret, number = _HELLO.unpack(receive(peer, _HELLO.size))
+        except OSError:
+            secret, number = b"", 0
+        if not hmac.compare_digest(secret, self._secret):
+            peer.close()
+            return 0
+        return int(number)
+
+
+def _is_closed(peer: socket.socket) -> bool:
+    """Say whether a member that waits has gone: it sends nothing before it is welcomed."""
+    peer.setblocking(False)
+    try:
+        return peer.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+_OPEN: Final[weakref.WeakSet[LocalCoordinator]] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for each in list(_OPEN):
+        each._forget()  # noqa: SLF001 - of this module
+
+
+os.register_at_fork(after_in_child=_forget_all)

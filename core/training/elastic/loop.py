@@ -1,0 +1,229 @@
+"""The training loop: rollback, checkpoints and changes of membership around the train step of a user.
+
+The outer loop begins a round: all members meet, rank 0 loads the latest checkpoint if it has not done so, and all sync.
+The inner loop makes steps until somebody wants to join or is lost. It is the loop of TorchElastic v0.1, with these
+differences. A step counts when all members have finished it, so no member is ever a step ahead after a rollback.
+Without a snapshot, an error in a step ends the job, because nothing says what is left of the state. Errors of loading
+and saving are no errors of the step: they end the job too, and are never retried as such.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from edl_ckpt.core.errors import EdlCkptError, UsageError
+from edl_ckpt.core.training.elastic.checkpoint import CheckpointManager, get_checkpoint_manager
+from edl_ckpt.core.training.elastic.coordinator import Coordinator, MembershipError, StopException
+from edl_ckpt.core.training.elastic.state import State
+
+MAX_ROLLBACKS: Final = 100
+"""As many failures as TorchElastic allows."""
+RECOVERABLE: Final[tuple[type[Exception], ...]] = (RuntimeError,)
+"""What TorchElastic recovers from; the errors of PyTorch's collective operations are of this class."""
+_LOG: Final = logging.getLogger("edl_ckpt")
+_READY: Final[weakref.WeakValueDictionary[int, Any]] = weakref.WeakValueDictionary()
+"""By id, the states that were loaded or synced in this process, and not in doubt since."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """What `train` did; `state` is the object that it was given."""
+
+    state: State
+    steps: int
+    """Steps that counted on this member."""
+    rounds: int
+    """How often the members met."""
+    rollbacks: int
+    """How often a snapshot was applied, because of an error here or of a lost member."""
+    failures: int
+    """Recoverable errors of this member's own steps: what `max_rollbacks` limits."""
+    checkpoints: int
+    """Checkpoints that this member saved."""
+
+
+def train(
+    coordinator: Coordinator,
+    train_step: Callable[[Any], object],
+    state: State,
+    *,
+    max_rollbacks: int = MAX_ROLLBACKS,
+    recoverable: tuple[type[Exception], ...] = RECOVERABLE,
+    max_failed_saves: int = 0,
+    checkpoint_manager: CheckpointManager | None = None,
+) -> TrainResult:
+    """Call `train_step(state)` until it raises StopIteration, the end of its data, or another member has ended the run.
+
+    A `recoverable` error rolls this member back, and it goes on with the others; NotImplementedError and RecursionError
+    are mistakes in the program and never recoverable. After `max_rollbacks` of them the next is raised as EdlCkptError.
+    Lost members are not counted, because the coordinator decides how few may go on. Every other error is raised, after
+    `Coordinator.on_error` has it.
+
+    Checkpoints are those of `checkpoint_manager`, or else of `set_checkpoint_manager`. A save that fails is discarded,
+    and its error is raised; `max_failed_saves` failures in a row are only warnings in the log `edl_ckpt`.
+    """
+    if max_rollbacks < 0 or max_failed_saves < 0:
+        raise UsageError("max_rollbacks and max_failed_saves must be at least 0")
+    manager = get_checkpoint_manager() if checkpoint_manager is None else checkpoint_manager
+    return _Job(coordinator, train_step, state, manager, recoverable, max_rollbacks, max_failed_saves).run()
+
+
+class _Job:
+    """One call of `train`."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        train_step: Callable[[Any], object],
+        state: State,
+        manager: CheckpointManager | None,
+        recoverable: tuple[type[Exception], ...],
+        max_rollbacks: int,
+        max_failed_saves: int,
+    ) -> None:
+        self._coordinator = coordinator
+        self._train_step = train_step
+        self._state = state
+        self._manager = manager
+        self._recoverable = recoverable
+        self._max_rollbacks = max_rollbacks
+        self._max_failed_saves = max_failed_saves
+        self._failed_saves = 0
+        self._ready = _READY.get(id(state)) is state
+        """True when the state was loaded or synced in this process, and is not in doubt since."""
+        self._steps = self._rounds = self._rollbacks = self._failures = self._checkpoints = 0
+
+    def run(self) -> TrainResult:
+        """Run the outer loop; a state that an error leaves behind is in doubt."""
+        try:
+            while not self._coordinator.should_stop_training():
+                if self._begin_round():
+                    self._make_steps()
+        except StopException:
+            pass
+        except BaseException as error:
+            self._set_ready(ready=False)
+            if isinstance(error, Exception):
+                self._coordinator.on_error(error)
+            raise
+        return TrainResult(self._state, self._steps, self._rounds, self._rollbacks, self._failures, self._checkpoints)
+
+    def _begin_round(self) -> bool:
+        """Meet, load and sync; False when a member was lost on the way."""
+        snapshot = self._state.snapshot()
+        try:
+            self._coordinator.rendezvous_barrier()
+        except self._recoverable as error:
+            self._note(error)
+            return False
+        self._rounds += 1
+        if self._manager is not None and self._coordinator.rank == 0 and not self._ready:
+            self._load(self._manager)
+        try:
+            self._state.sync()
+            self._coordinator.barrier()
+        except self._recoverable as error:
+            self._note(error)
+            self._leave_sync(error, snapshot)
+            return False
+        self._set_ready(ready=True)
+        return True
+
+    def _load(self, manager: CheckpointManager) -> None:
+        checkpoint = manager.get_latest_checkpoint()
+        if checkpoint is not None:
+            with checkpoint.open_input_stream() as stream:
+                self._state.load(stream)
+
+    def _leave_sync(self, error: Exception, snapshot: Any) -> None:
+        """Make good for a sync that was interrupted: the state may be half of one member and half of another."""
+        if snapshot is not None:
+            self._state.apply(snapshot)
+            self._rollbacks += 1
+        elif self._coordinator.rank != 0 and self._ready:
+            if self._manager is None:
+                raise error
+            self._set_ready(ready=False)  # should it be rank 0 next, it loads the latest checkpoint
+
+    def _make_steps(self) -> None:
+        """Run the inner loop until the members must meet again or the run has ended."""
+        while not self._coordinator.should_stop_training():
+            snapshot = self._state.snapshot()
+            try:
+                worker_stats = self._train_step(self._state)
+            except StopIteration:
+                self._coordinator.signal_training_done()
+                return
+            except self._recoverable as error:
+                if snapshot is None:
+                    raise
+                self._roll_back(error, snapshot)
+                return
+            self._coordinator.monitor_progress(self._state, worker_stats)
+            try:
+                again = self._coordinator.should_rendezvous(self._state)
+            except self._recoverable as error:
+                if snapshot is None:  # this state is whole, and the step counts for those that have it
+                    self._note(error)
+                else:
+                    self._roll_back(error, snapshot)
+                return
+            self._steps += 1
+            self._save_if_due()
+            self._coordinator.report_progress(self._state)
+            if again:
+                return
+
+    def _roll_back(self, error: Exception, snapshot: Any) -> None:
+        self._note(error)
+        self._state.apply(snapshot)
+        self._rollbacks += 1
+
+    def _note(self, error: Exception) -> None:
+        """Count an error and tell the coordinator; raise it when it is a mistake. Lost members do not count."""
+        if isinstance(error, NotImplementedError | RecursionError):
+            raise error
+        if not isinstance(error, MembershipError):
+            self._failures += 1
+            if self._failures > self._max_rollbacks:
+                raise EdlCkptError(f"{self._failures} recoverable errors, the last: {error}") from error
+        self._coordinator.on_error(error)
+
+    def _save_if_due(self) -> None:
+        if self._manager is None or self._coordinator.rank != 0:
+            return
+        if not (self._coordinator.should_save_checkpoint() or self._state.should_save_checkpoint()):
+            return
+        try:
+            self._save(self._manager)
+        except Exception as error:
+            self._failed_saves += 1
+            if self._failed_saves > self._max_failed_saves:
+                raise
+            _LOG.warning("a checkpoint was not saved (%d in a row): %s", self._failed_saves, error)
+        else:
+            self._failed_saves = 0
+            self._checkpoints += 1
+
+    def _save(self, manager: CheckpointManager) -> None:
+        checkpoint = manager.create_checkpoint()
+        try:
+            with checkpoint.open_output_stream() as stream:
+                self._state.save(stream)
+            checkpoint.commit()
+        except BaseException:
+            checkpoint.discard()
+            raise
+
+    def _set_ready(self, *, ready: bool) -> None:
+        self._ready = ready
+        with suppress(TypeError):  # of a state that allows no weak reference; another call of `train` loads again
+            if ready:
+                _READY[id(self._state)] = self._state
+            else:
+                _READY.pop(id(self._state), None)
