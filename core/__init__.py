@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.checkpoint.parts import Part, Rows
     from edl_ckpt.core.checkpoint.readable import latest
     from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
+    from edl_ckpt.core.checkpoint.restoring import restore
     from edl_ckpt.core.checkpoint.table import TableView, TensorRows
     from edl_ckpt.core.checkpoint.target import Target, free_target
     from edl_ckpt.core.commit.recovery import Recovery, location_lock, recover
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         UnsupportedError,
         UsageError,
     )
+    from edl_ckpt.core.format.initial_rows import initial_rows
     from edl_ckpt.core.format.model import CheckpointRef, Listing, ShardIndex, State, Version
     from edl_ckpt.core.format.placement import row_owners, variable_owner
     from edl_ckpt.core.operations.annotate import (
@@ -98,6 +100,7 @@ _HOMES: Final = {
     "checkpoint.readable": ("latest",),
     "checkpoint.reader": ("Checkpoint", "open_checkpoint"),
     "checkpoint.table": ("TableView", "TensorRows"),
+    "checkpoint.restoring": ("restore",),
     "checkpoint.target": ("Target", "free_target"),
     "commit.recovery": ("Recovery", "location_lock", "recover"),
     "errors": (
@@ -115,6 +118,7 @@ _HOMES: Final = {
         "UnsupportedError",
         "UsageError",
     ),
+    "format.initial_rows": ("initial_rows",),
     "format.model": ("CheckpointRef", "Listing", "ShardIndex", "State", "Version"),
     "format.placement": ("row_owners", "variable_owner"),
     "operations.annotate": (
@@ -240,6 +244,7 @@ __all__ = [
     "import_arrays",
     "import_checkpoint",
     "import_metrics",
+    "initial_rows",
     "latest",
     "list_versions",
     "location_lock",
@@ -261,6 +266,7 @@ __all__ = [
     "remove_tag",
     "reshard_version",
     "resolve",
+    "restore",
     "row_owners",
     "save_checkpoint",
     "seal_version",

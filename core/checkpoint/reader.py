@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from edl_ckpt.core.checkpoint import catalog
 from edl_ckpt.core.checkpoint.blocks import as_dtype
-from edl_ckpt.core.checkpoint.parts import Part, Rows
+from edl_ckpt.core.checkpoint.gather import Gathering, MisplacedError, Server
+from edl_ckpt.core.checkpoint.parts import Part, PartLike
 from edl_ckpt.core.checkpoint.table import TableView
 from edl_ckpt.core.errors import (
     CorruptError,
@@ -25,7 +26,6 @@ from edl_ckpt.core.errors import (
     ReplacedError,
     UsageError,
 )
-from edl_ckpt.core.format import placement
 from edl_ckpt.core.format.consistency import blocking_problems
 from edl_ckpt.core.format.generations import draft_shard
 from edl_ckpt.core.format.indexing import index_shards
@@ -42,6 +42,7 @@ from edl_ckpt.core.format.names import parse_version_dir
 from edl_ckpt.core.format.shard_layout import table_dtype
 from edl_ckpt.core.format.wire import Cursor
 from edl_ckpt.core.memory import check_memory
+from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.local import MappedReader
@@ -173,30 +174,27 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         """
         return TableView(self, name, batch_rows=batch_rows)
 
-    def restore(self, ps_id: int, ps_num: int) -> Part:
+    def restore(
+        self,
+        ps_id: int,
+        ps_num: int,
+        *,
+        out: PartLike | None = None,
+        workers: int | None = None,
+        all_shards: bool = False,
+        reporter: Reporter = SILENT,
+    ) -> Part:
         """Return the content of parameter server `ps_id` of `ps_num` after it has restored this version.
 
-        The version's own ps_num does not matter: the hash of a variable's name places it, `id % ps_num` places a row.
+        As the function `restore`, which opens only the shards that it reads; here all of them are open already.
         """
-        if not 0 <= ps_id < ps_num <= placement.MAX_PS_NUM:
-            raise UsageError(f"ps_id {ps_id} of {ps_num}: expected 0 <= ps_id < ps_num")
-        names = [n for n in self.variable_names if placement.variable_owner(n, ps_num) == ps_id]
-        tables = {name: self._restore_table(name, ps_id, ps_num) for name in self.table_names}
-        variables = {name: self.variable(name) for name in names}
-        return Part(self.shards[0].version if self.shards else 0, variables, tables, dict(self.infos))
-
-    def _restore_table(self, name: str, ps_id: int, ps_num: int) -> Rows:
-        ids: list[npt.NDArray[np.int64]] = []
-        vectors: list[npt.NDArray[np.generic]] = []
-        for batch in self.table(name):
-            mine = placement.row_owners(batch.ids, ps_num) == ps_id
-            ids.append(batch.ids[mine])
-            vectors.append(batch.vectors[mine])
-        if not ids:
-            dim = self.infos[name].dim if name in self.infos else 0
-            nothing = as_dtype(np.empty(0, np.uint8), self.written_dtype(name))
-            return Rows(np.empty(0, np.int64), nothing.reshape(0, dim))
-        return Rows(np.concatenate(ids), np.concatenate(vectors))
+        server = Server(ps_id, ps_num)
+        chosen = [shard for shard in self.shards if all_shards or server.may_own(shard.file)]
+        try:
+            return Gathering(self, server, chosen, workers, reporter).part(out)
+        except MisplacedError as fault:
+            reporter.warn(f"{fault}: all shards are read")
+            return Gathering(self, server, self.shards, workers, reporter).part(out)
 
     def check_unchanged(self) -> None:
         """Raise LockedError when a shard's file has changed since it was opened."""

@@ -1,0 +1,493 @@
+"""The part of one parameter server, gathered from the shards that can have its rows.
+
+Ids come first: each is read once, and the ids of the server are counted and kept. Then every array is allocated once,
+and values are read into their places, straight from the file where all rows of a piece are the server's. So memory is
+the result, and what a few threads have under way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.checkpoint.blocks import as_dtype, bad_id, check_row_count, read_id_block
+from edl_ckpt.core.checkpoint.parts import Part, PartLike, Rows, check_fits
+from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.format import bulk, placement
+from edl_ckpt.core.format.model import (
+    DenseEntry,
+    DType,
+    IdRun,
+    ShardFile,
+    ShardIndex,
+    TableEntry,
+    TableInfo,
+    Version,
+)
+from edl_ckpt.core.memory import check_memory
+from edl_ckpt.core.parallel import default_workers, run_parallel
+from edl_ckpt.core.progress import Reporter
+from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage.interface import RangeReader
+from edl_ckpt.core.words import counted
+
+_ID_BYTES: Final = 256 << 10
+"""Bytes of ids in one task: at most so many ids, which are decoded to eight times as many bytes."""
+_REMOTE_ID_BYTES: Final = 1 << 20
+_VALUE_BYTES: Final = 4 << 20
+"""Bytes of values in one task."""
+_BATCH_BYTES: Final = 1 << 20
+"""Bytes of values that are read at a time where only some of the rows are wanted."""
+_UNIQUE_AT_ONCE: Final = 2 << 20
+"""Ids that are sorted at a time to find those that occur twice: 16 MiB."""
+
+
+class MisplacedError(Exception):
+    """A row or a variable in a shard where nothing of it should be: other shards may have rows that belong here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One parameter server: number `ps_id` of `ps_num`. UsageError for a number that no server can have."""
+
+    ps_id: int
+    ps_num: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.ps_id < self.ps_num <= placement.MAX_PS_NUM:
+            raise UsageError(f"ps_id {self.ps_id} of {self.ps_num}: expected 0 <= ps_id < ps_num")
+
+    def may_own(self, file: ShardFile) -> bool:
+        """Say whether a shard can have rows of this server: both remainders agree modulo the greatest common divisor.
+
+        >>> four = [ShardFile(i, 4, "", 0, 0.0) for i in range(4)]
+        >>> [file.ps_id for file in four if Server(3, 6).may_own(file)]
+        [1, 3]
+        """
+        step = math.gcd(file.ps_num, self.ps_num)
+        return file.ps_id % step == self.ps_id % step
+
+
+class Source(Protocol):
+    """An open version, or some of its shards."""
+
+    version: Version
+    shards: tuple[ShardIndex, ...]
+    infos: dict[str, TableInfo]
+
+    @property
+    def table_names(self) -> list[str]:
+        """Return the names of all tables, in order."""
+        ...
+
+    def reader(self, shard: ShardIndex) -> RangeReader:
+        """Return the open file of a shard."""
+        ...
+
+    def entries(self, table: str) -> list[tuple[ShardIndex, TableEntry]]:
+        """Return the shards that have a table, with their entries of it."""
+        ...
+
+    def written_dtype(self, table: str) -> DType:
+        """Return the element type of a table, with rows or without."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _IdPiece:
+    """The ids that begin in [start, end) of a run."""
+
+    shard: ShardIndex
+    entry: TableEntry
+    run: IdRun
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class _Span:
+    """Rows [first, first + rows) of an entry, of which `kept` are wanted, in place `at` of the result and behind it."""
+
+    shard: ShardIndex
+    entry: TableEntry
+    first: int
+    rows: int
+    at: int
+    kept: int
+    keep: bulk.U8 | None
+    """A bit for each row, packed; None where all rows are wanted."""
+
+    def mask(self) -> npt.NDArray[np.bool_]:
+        """Return which rows are wanted: bool [rows]."""
+        if self.keep is None:
+            return np.ones(self.rows, np.bool_)
+        return np.unpackbits(self.keep, count=self.rows).view(np.bool_)
+
+
+@dataclass(slots=True)
+class _Table:
+    """The rows of one table that are the server's: their ids, and where their values lie."""
+
+    name: str
+    dtype: DType
+    dim: int
+    ids: bulk.I64
+    rows: int = 0
+    spans: list[_Span] = field(default_factory=list)
+
+    def add(self, span: _Span, ids: bulk.I64) -> None:
+        """Append rows; the array of ids grows in place, so there are never two of it."""
+        rows = self.rows + len(ids)
+        if rows > len(self.ids):
+            self.ids.resize(rows + rows // 8, refcheck=False)
+        self.ids[self.rows : rows] = ids
+        self.rows = rows
+        self.spans.append(span)
+
+    def finish(self) -> None:
+        """Give back the memory behind the last id."""
+        self.ids.resize(self.rows, refcheck=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """Bytes to be read by one call."""
+
+    size_bytes: int
+    read: Callable[[], None]
+
+
+class Gathering:
+    """The work on one part: `ids`, then `values`."""
+
+    def __init__(
+        self, source: Source, server: Server, shards: Sequence[ShardIndex], workers: int | None, reporter: Reporter
+    ) -> None:
+        store = open_store(source.version.location)
+        self._remote = store.properties.round_trips
+        if workers is not None and workers < 1:
+            raise UsageError(f"workers must be at least 1, got {workers}")
+        self._workers = workers or default_workers(remote=self._remote)
+        self._source = source
+        self._server = server
+        self._shards = {shard.file.ps_id: shard for shard in shards}
+        self._skipping = len(shards) < (source.version.ps_num or 1)
+        self._reporter = reporter
+        self._buffers: list[bulk.U8] = []
+
+    def part(self, out: PartLike | None) -> Part:
+        """Return the part, in the arrays of `out` where it has some. Raises MisplacedError before any value is read."""
+        variables = self._variables()
+        tables = self._ids()
+        for table in tables.values():
+            self._drop_repeated(table)
+        shapes = {name: (entry.shape, _numpy_dtype(entry.dtype)) for name, (_, entry) in variables.items()}
+        vectors = {name: ((len(t.ids), t.dim), _numpy_dtype(t.dtype)) for name, t in tables.items()}
+        given = check_fits(out, shapes, vectors)
+        needed = sum(math.prod(shape) * dtype.itemsize for shape, dtype in (*shapes.values(), *vectors.values()))
+        check_memory(needed, "the part", self._source.version.ref)
+        part = Part(
+            self._source.shards[0].version if self._source.shards else 0,
+            {n: _array(given.variables.get(n), *shape) for n, shape in shapes.items()},
+            {
+                n: Rows(_filled(given.ids.get(n), tables[n].ids), _array(given.tables.get(n), *shape))
+                for n, shape in vectors.items()
+            },
+            dict(self._source.infos),
+        )
+        self._read(self._reads(part, variables, tables))
+        for shard in self._shards.values():
+            self._source.reader(shard).check_unchanged()
+        return part
+
+    def _variables(self) -> dict[str, tuple[ShardIndex, DenseEntry]]:
+        """Return the variables of the server, by name in order."""
+        found: dict[str, tuple[ShardIndex, DenseEntry]] = {}
+        for shard in self._shards.values():
+            for entry in shard.variables:
+                if self._skipping and placement.variable_owner(entry.name, shard.file.ps_num) != shard.file.ps_id:
+                    raise MisplacedError(f"{shard.file.path} has variable {entry.name!r} of another shard")
+                if placement.variable_owner(entry.name, self._server.ps_num) == self._server.ps_id:
+                    found.setdefault(entry.name, (shard, entry))
+        return dict(sorted(found.items()))
+
+    def _ids(self) -> dict[str, _Table]:
+        """Read the ids of the chosen shards; return the rows of the server, by table."""
+        tables = {name: self._new_table(name) for name in self._source.table_names}
+        rows: dict[tuple[str, int], int] = {}
+        pieces = list(self._pieces())
+        workers = self._workers if len(pieces) > 1 else 1
+        for piece, (count, ids, keep) in zip(pieces, run_parallel(self._look, pieces, workers), strict=True):
+            key = (piece.entry.name, piece.shard.file.ps_id)
+            first = rows.get(key, 0)
+            rows[key] = first + count
+            if rows[key] > piece.entry.rows:
+                check_row_count(self._source.reader(piece.shard), piece.entry, rows[key], at_least=True)
+            table = tables[piece.entry.name]
+            table.add(_Span(piece.shard, piece.entry, first, count, table.rows, len(ids), keep), ids)
+        for name, table in tables.items():
+            table.finish()
+            for shard, entry in self._entries(name):
+                check_row_count(self._source.reader(shard), entry, rows.get((name, shard.file.ps_id), 0))
+        return tables
+
+    def _entries(self, table: str) -> Iterator[tuple[ShardIndex, TableEntry]]:
+        for shard, entry in self._source.entries(table):
+            if shard.file.ps_id in self._shards:
+                yield shard, entry
+
+    def _new_table(self, name: str) -> _Table:
+        entries = list(self._entries(name))
+        typed = next((entry for _, entry in entries if entry.dtype), None)
+        info = self._source.infos.get(name)
+        dim = typed.dim if typed else info.dim if info else 0
+        dtype = (typed.dtype if typed else None) or self._source.written_dtype(name)
+        # As many as can be expected; all of them where each shard that is read has rows of this server only.
+        expected = sum(
+            entry.rows * math.gcd(shard.file.ps_num, self._server.ps_num) // self._server.ps_num
+            for shard, entry in entries
+        )
+        expected = min(expected, sum(run.end - run.start for _, entry in entries for run in entry.ids))
+        if any(shard.file.ps_num % self._server.ps_num for shard, _ in entries):
+            expected += expected // 32
+        return _Table(name, dtype, dim, np.empty(expected, np.int64))
+
+    def _pieces(self) -> Iterator[_IdPiece]:
+        size = _REMOTE_ID_BYTES if self._remote else _ID_BYTES
+        for name in self._source.table_names:
+            for shard, entry in self._entries(name):
+                for run in entry.ids:
+                    step = run.end - run.start if run.tagged else size
+                    for start in range(run.start, run.end, step):
+                        yield _IdPiece(shard, entry, run, start, min(start + step, run.end))
+
+    def _look(self, piece: _IdPiece) -> tuple[int, bulk.I64, bulk.U8 | None]:
+        """Return (how many ids a piece has, those of the server, the bits of their rows or None for all)."""
+        ids = _read_ids(self._source.reader(piece.shard), piece)
+        file, server = piece.shard.file, self._server
+        if self._skipping and not (placement.row_owners(ids, file.ps_num) == file.ps_id).all():
+            raise MisplacedError(f"{file.path} has rows of table {piece.entry.name!r} that belong to another shard")
+        if server.ps_num == 1 or (self._skipping and file.ps_num % server.ps_num == 0):
+            return len(ids), ids, None
+        mine = placement.row_owners(ids, server.ps_num) == server.ps_id
+        own = ids[mine]
+        return len(ids), own, None if len(own) == len(ids) else np.packbits(mine)
+
+    def _drop_repeated(self, table: _Table) -> None:
+        """Keep the last row of each id, as ElasticDL's restore does."""
+        last = last_of_each(table.ids)
+        if last is None:
+            return
+        for span in table.spans:
+            mask = span.mask()
+            mask[np.flatnonzero(mask)[~last[span.at : span.at + span.kept]]] = False
+            span.keep = np.packbits(mask)
+        lost = table.rows - int(np.count_nonzero(last))
+        table.ids = table.ids[last]
+        at = 0
+        for span in table.spans:
+            span.at, span.kept = at, int(np.count_nonzero(span.mask()))
+            at += span.kept
+        table.rows = at
+        self._reporter.warn(
+            f"{self._source.version.ref}: table {table.name!r}: {counted(lost, 'row')} with an id that occurs again:"
+            " the last one counts, as in ElasticDL's restore"
+        )
+
+    def _reads(
+        self, part: Part, variables: Mapping[str, tuple[ShardIndex, DenseEntry]], tables: Mapping[str, _Table]
+    ) -> Iterator[_Read]:
+        """Yield everything that is to be read into the arrays of a part."""
+        for name, (shard, dense) in variables.items():
+            yield from self._dense_reads(self._source.reader(shard), dense, part.variables[name])
+        for name, table in tables.items():
+            for span in table.spans:
+                vectors = part.tables[name].vectors[span.at : span.at + span.kept]
+                yield from self._row_reads(self._source.reader(span.shard), span, vectors)
+
+    def _dense_reads(self, reader: RangeReader, entry: DenseEntry, array: npt.NDArray[Any]) -> Iterator[_Read]:
+        flat = array.reshape(-1)
+        step = _VALUE_BYTES // max(entry.dtype.itemsize, 1)
+        for start in range(0, len(flat), step):
+            some = flat[start : start + step]
+            at = entry.values.start + start * entry.dtype.itemsize
+
+            def read(at: int = at, some: npt.NDArray[Any] = some) -> None:
+                self._read_elements(reader, at, entry.dtype, some)
+
+            yield _Read(len(some) * entry.dtype.itemsize, read)
+
+    def _row_reads(self, reader: RangeReader, span: _Span, vectors: npt.NDArray[Any]) -> Iterator[_Read]:
+        """Yield reads of some rows each; `vectors` is the place of those that are wanted."""
+        size = span.entry.row_bytes
+        if not size or not span.kept:
+            return
+        step = max(_VALUE_BYTES // size, 1)
+        mask = None if span.keep is None else span.mask()
+        at = 0
+        for start in range(0, span.rows, step):
+            rows = min(step, span.rows - start)
+            wanted = None if mask is None else np.flatnonzero(mask[start : start + rows])
+            kept = rows if wanted is None else len(wanted)
+            place, first = vectors[at : at + kept], span.first + start
+            at += kept
+            if wanted is None:
+
+                def read(first: int = first, place: npt.NDArray[Any] = place) -> None:
+                    offset = span.entry.values.start + first * size
+                    self._read_elements(reader, offset, span.entry.dtype, place.reshape(-1))
+
+                yield _Read(rows * size, read)
+            elif kept:
+
+                def pick(
+                    first: int = first, wanted: npt.NDArray[np.intp] = wanted, place: npt.NDArray[Any] = place
+                ) -> None:
+                    self._pick_rows(reader, span.entry, first, wanted, place)
+
+                yield _Read(rows * size, pick)
+
+    def _read_elements(self, reader: RangeReader, at: int, dtype: DType | None, flat: npt.NDArray[Any]) -> None:
+        """Fill a one-dimensional array from its bytes in a file."""
+        itemsize = dtype.itemsize if dtype else 0
+        if flat.itemsize == itemsize:
+            reader.read_into(at, flat.view(np.uint8).data)
+            return
+        step = _BATCH_BYTES // max(itemsize, 1)  # bfloat16, which becomes float32
+        for start in range(0, len(flat), step):
+            some = flat[start : start + step]
+            data = np.empty(len(some) * itemsize, np.uint8)
+            reader.read_into(at + start * itemsize, data.data)
+            some[:] = as_dtype(data, dtype)
+
+    def _pick_rows(
+        self,
+        reader: RangeReader,
+        entry: TableEntry,
+        first: int,
+        wanted: npt.NDArray[np.intp],
+        place: npt.NDArray[Any],
+    ) -> None:
+        """Read rows from `first` on in batches, and copy those that are wanted."""
+        size = entry.row_bytes
+        step = max((_VALUE_BYTES if self._remote else _BATCH_BYTES) // size, 1)
+        buffer = self._buffers.pop() if self._buffers else np.empty(0, np.uint8)
+        if len(buffer) < step * size:
+            buffer = np.empty(step * size, np.uint8)
+        cuts = np.searchsorted(wanted, np.arange(0, int(wanted[-1]) + step + 1, step))
+        for start, stop in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
+            if start == stop:
+                continue
+            low, high = int(wanted[start]), int(wanted[stop - 1]) + 1
+            data = buffer[: (high - low) * size]
+            reader.read_into(entry.values.start + (first + low) * size, data.data)
+            rows = as_dtype(data, entry.dtype).reshape(high - low, entry.dim)
+            np.take(rows, wanted[start:stop] - low, axis=0, out=place[start:stop], mode="clip")
+        self._buffers.append(buffer)
+
+    def _read(self, reads: Iterable[_Read]) -> None:
+        """Do all reads, small ones of a disk many in a task."""
+        listed = list(reads)
+        total = sum(each.size_bytes for each in listed)
+        self._reporter.start("restore", total)
+        tasks = [[each] for each in listed] if self._remote else list(_grouped(listed))
+
+        def run(task: list[_Read]) -> int:
+            for each in task:
+                each.read()
+            return sum(each.size_bytes for each in task)
+
+        for done in run_parallel(run, tasks, self._workers if len(tasks) > 1 else 1):
+            self._reporter.advance(done)
+
+
+def _grouped(reads: Iterable[_Read]) -> Iterator[list[_Read]]:
+    """Yield reads together until they have the bytes of a batch."""
+    group: list[_Read] = []
+    size = 0
+    for each in reads:
+        group.append(each)
+        size += each.size_bytes
+        if size >= _BATCH_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _numpy_dtype(dtype: DType) -> np.dtype[Any]:
+    return as_dtype(np.empty(0, np.uint8), dtype).dtype
+
+
+def _array(given: npt.NDArray[Any] | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    return np.empty(shape, dtype) if given is None else given
+
+
+def _filled(given: npt.NDArray[Any] | None, ids: bulk.I64) -> bulk.I64:
+    if given is None:
+        return ids
+    given[:] = ids
+    return given
+
+
+def _read_ids(reader: RangeReader, piece: _IdPiece) -> bulk.I64:
+    """Return the ids that begin in a piece. A piece reads past both ends, to see where its first and last id are."""
+    run, name = piece.run, piece.entry.name
+    if run.tagged:
+        return read_id_block(reader, name, run, run.start, run.end)[0].ids
+    start = max(piece.start - 1, run.start)
+    data = np.empty(min(piece.end + bulk.MAX_VARINT_BYTES - 1, run.end) - start, np.uint8)
+    reader.read_into(start, data.data)
+    first = 0 if piece.start == run.start else _next_id(data, 0)
+    last = len(data) if piece.end == run.end else _next_id(data, piece.end - 1 - start)
+    try:
+        return bulk.decode_varints(data[first : max(first, last)])[0]
+    except bulk.VarintError as error:
+        raise bad_id(reader, name, start + first + error.position, str(error)) from None
+
+
+def _next_id(data: bulk.U8, at: int) -> int:
+    """Return where the next id begins after the byte at a place; an id that is too long is left to the decoder."""
+    ends = np.flatnonzero(data[at : at + bulk.MAX_VARINT_BYTES] < 0x80)
+    return at + int(ends[0]) + 1 if len(ends) else len(data)
+
+
+def last_of_each(ids: bulk.I64) -> npt.NDArray[np.bool_] | None:
+    """Return which rows are the last ones of their ids, bool [n]; None when no id of int64 [n] occurs twice.
+
+    >>> last_of_each(np.array([7, 8, 7])).tolist(), last_of_each(np.array([7, 8]))
+    ([False, True, True], None)
+    """
+    if not _has_repeated(ids):
+        return None
+    _, place = np.unique(ids[::-1], return_index=True)
+    last = np.zeros(len(ids), np.bool_)
+    last[len(ids) - 1 - place] = True
+    return last
+
+
+def _has_repeated(ids: bulk.I64) -> bool:
+    """Say whether an id occurs twice; a few million ids are sorted at a time."""
+    if bool((ids[1:] > ids[:-1]).all()):
+        return False
+    bits = (max(-(-len(ids) // _UNIQUE_AT_ONCE), 1) - 1).bit_length()
+    for turn in range(1 << bits):
+        some = np.sort(ids if not bits else _of_turn(ids, turn, bits))
+        if bool((some[1:] == some[:-1]).any()):
+            return True
+    return False
+
+
+def _of_turn(ids: bulk.I64, turn: int, bits: int) -> bulk.I64:
+    """Return the ids with one value of the first bits of their hash, looked at in blocks."""
+    found = []
+    for start in range(0, len(ids), _UNIQUE_AT_ONCE):
+        some = ids[start : start + _UNIQUE_AT_ONCE]
+        mixed: bulk.U64 = (some.view(np.uint64) * np.uint64(bulk.CHUNK_STEP)) >> np.uint64(64 - bits)
+        found.append(some[mixed == turn])
+    return np.concatenate(found)

@@ -1,0 +1,82 @@
+"""A restore by one parameter server of a job of any size: it opens and reads only the shards that can have its rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from edl_ckpt.core.checkpoint.catalog import parse_ref, resolve
+from edl_ckpt.core.checkpoint.gather import Gathering, MisplacedError, Server
+from edl_ckpt.core.checkpoint.parts import Part, PartLike
+from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
+from edl_ckpt.core.errors import NotFoundError, ReplacedError
+from edl_ckpt.core.format.consistency import blocking_problems
+from edl_ckpt.core.format.model import CheckpointRef, State, Version
+from edl_ckpt.core.progress import SILENT, Reporter
+
+_PLACED: frozenset[str] = frozenset({"v3", "v4", ""})
+"""The generations in which every server saved the rows that it owns, and one shard tells its own dtypes."""
+
+
+def restore(
+    version: Version | CheckpointRef | str,
+    ps_id: int,
+    ps_num: int,
+    *,
+    out: PartLike | None = None,
+    workers: int | None = None,
+    all_shards: bool = False,
+    reporter: Reporter = SILENT,
+) -> Part:
+    """Return what parameter server `ps_id` of `ps_num` has after it has restored a version, saved by any number.
+
+    `id % ps_num` places a row, and the hash of its name a variable. So of N shards only those can have anything for
+    this server whose number agrees with `ps_id` modulo gcd(N, ps_num); no other one is opened. With as many servers as
+    shards that is one. Rows of a table come in the order of shards, then of rows. Memory is the part and at most
+    64 MiB. `out` has arrays to fill in place, by name; an error while values are read leaves them partly filled.
+
+    A row that lies in a wrong shard, which `verify` reports, may be missed; `all_shards` reads everything, as ElasticDL
+    does. When a shard that is read has a row or a variable of another one, all shards are read, with a warning. So
+    are all shards of generations v0 to v2. Of rows with the same id the last one counts, with a warning.
+
+    Raises UsageError when arrays of `out` do not fit, with all mismatches and before any is filled; IncompleteError
+    when shards are missing, CorruptError when one is damaged, NotFoundError, and LockedError when one changes while it
+    is read.
+    """
+    server = Server(ps_id, ps_num)
+    if not isinstance(version, Version):
+        version = resolve(parse_ref(version) if isinstance(version, str) else version)
+    if not all_shards:
+        part = _from_own_shards(version, server, out, workers, reporter)
+        if part is not None:
+            return part
+    with open_checkpoint(version) as checkpoint:
+        return checkpoint.restore(ps_id, ps_num, out=out, workers=workers, all_shards=True, reporter=reporter)
+
+
+def _from_own_shards(
+    version: Version, server: Server, out: PartLike | None, workers: int | None, reporter: Reporter
+) -> Part | None:
+    """Return the part from the shards that can have it; None when that is all of them, or when they do not suffice."""
+    own = tuple(file for file in version.shards if server.may_own(file))
+    if version.state is not State.COMPLETE or len(own) == len(version.shards):
+        return None
+    try:
+        opened = open_checkpoint(replace(version, shards=own), partial=True)
+    except (NotFoundError, ReplacedError):
+        return None  # opening all shards raises the right error
+    with opened as checkpoint:
+        if not _speak_for_all(checkpoint):
+            return None
+        try:
+            return Gathering(checkpoint, server, checkpoint.shards, workers, reporter).part(out)
+        except MisplacedError as fault:
+            reporter.warn(f"{fault}: all shards are read")
+            return None
+
+
+def _speak_for_all(checkpoint: Checkpoint) -> bool:
+    """Say whether some shards of a version show no reason to look at the others before their values are relied on."""
+    version, shards = checkpoint.version, checkpoint.shards
+    if any(shard.version != version.version or shard.generation not in _PLACED for shard in shards):
+        return False
+    return not blocking_problems(version, shards)
