@@ -168,7 +168,7 @@ def run(arguments: list[str]) -> NoReturn:
     from edl_ckpt.core.errors import UsageError
 
     defaults: dict[str, dict[str, Any]] = {}
-    warnings: tuple[str, ...] = ()
+    configured = None
     try:
         check_arguments(arguments)
         files = config_files(named_config(arguments))
@@ -176,11 +176,11 @@ def run(arguments: list[str]) -> NoReturn:
         only = arguments[0] if arguments and arguments[0] in known and not files else None
         app = build(only, parameters=bool(files) or arguments not in [["--help"], ["-h"]])
         if files:
-            defaults, warnings = read_config(files, known_options(app))
+            defaults, configured = read_config(files, known_options(app))
     except UsageError as error:
         raise SystemExit(error_exit(error, arguments)) from None
     try:
-        app(arguments, prog_name="edl-ckpt", default_map=defaults, obj=warnings)
+        app(arguments, prog_name="edl-ckpt", default_map=defaults, obj=configured)
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError) and not isinstance(end, AlreadyReported):
             # The reader of the help went away; typer would end with 1.

@@ -19,14 +19,27 @@ from edl_ckpt.core.errors import EdlCkptError, UsageError
 if TYPE_CHECKING:
     import typer
 
+    from edl_ckpt.core.storage.determined import Storages
+
 Defaults = dict[str, dict[str, Any]]
 """The values of options by command and parameter."""
 
 _NAME: Final = "edl-ckpt.toml"
 _MOST_BYTES: Final = 1 << 20
 """What stands behind it is not read: nobody writes so much by hand."""
+_STORAGE: Final = "checkpoint_storage"
+"""The section that is Determined's, and sets no option of a command."""
 _HARMLESS: Final = ("max-memory", "no-color", "workers")
 """The options that a file in the current directory may set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """What configuration files set beside the options of commands, and warnings about what is ignored."""
+
+    warnings: tuple[str, ...] = ()
+    storages: Storages | None = None
+    """The section `checkpoint_storage`; None without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +159,8 @@ def _option_of(parameter: Any) -> ConfigOption:
     )
 
 
-def read_config(
-    files: Iterable[ConfigFile], known: dict[str, dict[str, ConfigOption]]
-) -> tuple[Defaults, tuple[str, ...]]:
-    """Return the defaults of each command from configuration files, and warnings about what is ignored.
+def read_config(files: Iterable[ConfigFile], known: dict[str, dict[str, ConfigOption]]) -> tuple[Defaults, Configured]:
+    """Return the defaults of each command from configuration files, and what else they set.
 
     Top-level keys apply to every command with such an option. Keys in a table apply to the command that the table names
     ([metrics.set] for `metrics set`). Raises UsageError with the file's name for invalid TOML, for keys that no command
@@ -157,13 +168,31 @@ def read_config(
     """
     defaults: Defaults = {name: {} for name in known}
     warnings: list[str] = []
+    storages: Storages | None = None
     for file in files:
         if file.trusted:
-            for commands, key, value in _settings(_parse_toml(file.path), file.path, known):
+            document = _parse_toml(file.path)
+            if _STORAGE in document:
+                storages = _storages(document.pop(_STORAGE), file.path)
+            for commands, key, value in _settings(document, file.path, known):
                 _set(defaults, commands, key, value, file.path, known)
         else:
             warnings += _take_harmless(defaults, file.path, known)
-    return _nested(defaults), tuple(warnings)
+    return _nested(defaults), Configured(tuple(warnings), storages)
+
+
+def _storages(section: Any, path: str) -> Storages:
+    """Return the storages of a file's section; UsageError names the file and the key."""
+    from edl_ckpt.cli.secrets import hide_section
+    from edl_ckpt.core.storage.determined import Storages
+
+    hide_section(section)
+    if not isinstance(section, dict):
+        raise UsageError(f"{_STORAGE} must be a table: [{_STORAGE}]", path=path)
+    try:
+        return Storages.from_config(section)
+    except UsageError as error:
+        raise UsageError(error.message, path=path, hint=error.hint) from None
 
 
 def _take_harmless(defaults: Defaults, path: str, known: dict[str, dict[str, ConfigOption]]) -> list[str]:
@@ -171,7 +200,10 @@ def _take_harmless(defaults: Defaults, path: str, known: dict[str, dict[str, Con
     refused: dict[str, None] = {}
     faults: list[str] = []
     try:
-        for commands, key, value in _settings(_parse_toml(path), path, known):
+        document = _parse_toml(path)
+        if document.pop(_STORAGE, None) is not None:
+            refused[_STORAGE] = None
+        for commands, key, value in _settings(document, path, known):
             try:
                 if key.replace("_", "-") in _HARMLESS:
                     _set(defaults, commands, key, value, path, known)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 import typer
 
 from edl_ckpt.cli.help import COMMON_OPTIONS
-from edl_ckpt.cli.output import Output, default_location, reported_errors
+from edl_ckpt.cli.output import Output, reported_errors
 from edl_ckpt.cli.secrets import exposed, hide_options
 from edl_ckpt.cli.text import parse_duration, parse_size
 from edl_ckpt.core.errors import ReplacedError, UsageError
@@ -113,17 +113,23 @@ class RuleOptions:
         typer.Option("--policy", metavar="determined", help="Use Determined's rules, with the --save options."),
     ] = None
     save_experiment_best: Annotated[
-        int, typer.Option(min=0, metavar="N", help="For --policy determined: best of all locations.")
-    ] = 0
+        int | None,
+        typer.Option(min=0, metavar="N", help="For --policy determined: best of all locations. Default: 0."),
+    ] = None
     save_trial_best: Annotated[
-        int, typer.Option(min=0, metavar="N", help="For --policy determined: best of each location.")
-    ] = 1
+        int | None,
+        typer.Option(min=0, metavar="N", help="For --policy determined: best of each location. Default: 1."),
+    ] = None
     save_trial_latest: Annotated[
-        int, typer.Option(min=0, metavar="N", help="For --policy determined: latest of each location.")
-    ] = 1
+        int | None,
+        typer.Option(min=0, metavar="N", help="For --policy determined: latest of each location. Default: 1."),
+    ] = None
 
-    def policy(self) -> Policy:
-        """Return the retention policy that the options describe; without any of them it is empty."""
+    def policy(self, out: Output, places: Iterable[Location]) -> Policy:
+        """Return the retention policy that the options describe; without any of them it is empty.
+
+        Determined's numbers for the locations come from a configuration file where the options give none.
+        """
         from edl_ckpt.core.operations.prune import retention
 
         best = self.policy_name or self.keep_best is not None or self.keep_experiment_best is not None
@@ -135,7 +141,7 @@ class RuleOptions:
         if self.keep is not None:
             rules.append(retention.Latest(self.keep))
         if self.metric is not None:
-            rules += self._best(self.metric)
+            rules += self._best(self.metric, out, places)
         if self.keep_every is not None:
             rules.append(retention.EverySteps(self.keep_every))
         if self.keep_within is not None:
@@ -144,22 +150,33 @@ class RuleOptions:
             rules.append(retention.Tagged(tuple(self.keep_tag)))
         return retention.Policy(tuple(rules), parse_size(self.max_size) if self.max_size is not None else None)
 
-    def _best(self, metric: str) -> Iterator[Rule]:
+    def _best(self, metric: str, out: Output, places: Iterable[Location]) -> Iterator[Rule]:
         """Yield the rules that rank versions by a metric."""
         from edl_ckpt.core.operations.prune import retention
 
         if self.policy_name:
-            yield from retention.determined(
-                metric,
-                self.mode,
-                experiment_best=self.save_experiment_best,
-                trial_best=self.save_trial_best,
-                trial_latest=self.save_trial_latest,
-            ).rules
+            numbers = {name.removeprefix("save_"): number for name, number in self._saves(out, places).items()}
+            yield from retention.determined(metric, self.mode, **numbers).rules
         if self.keep_best is not None:
             yield retention.Best(self.keep_best, metric, self.mode)
         if self.keep_experiment_best is not None:
             yield retention.ExperimentBest(self.keep_experiment_best, metric, self.mode)
+
+    def _saves(self, out: Output, places: Iterable[Location]) -> dict[str, int]:
+        """Return Determined's numbers: each from its option, else from the configuration file if it has it."""
+        numbers = {
+            "save_experiment_best": self.save_experiment_best,
+            "save_trial_best": self.save_trial_best,
+            "save_trial_latest": self.save_trial_latest,
+        }
+        given = {name: number for name, number in numbers.items() if number is not None}
+        known = [] if out.storages is None else [out.storages.saves(place) for place in places]
+        for name in numbers:
+            found = {saves[name] for saves in known}
+            if len(found) > 1 and name not in given:
+                flag = f"--{name.replace('_', '-')}"
+                raise UsageError(f"the locations have different numbers for {name}", hint=f"choose one: {flag} N")
+        return {**(known[0] if known else {}), **given}
 
 
 ForceSeal = Annotated[
@@ -198,9 +215,12 @@ def resolve_ref(ref: str | None, out: Output, *, to_change: bool = False) -> Ver
 
 def parsed_ref(ref: str | None, out: Output) -> CheckpointRef:
     """Return a reference on the command line in its parts, with the storage options of the command."""
+    from dataclasses import replace
+
     from edl_ckpt.core.checkpoint.catalog import parse_ref
 
-    return parse_ref(ref or "", default_location=default_location(), options=out.storage_options)
+    parsed = parse_ref(ref or "", default_location="")
+    return replace(parsed, location=out.location(parsed.location.url))
 
 
 def asked_layout(out: Output, layout: str | None, target: Location | None) -> str | None:
@@ -218,8 +238,10 @@ def asked_layout(out: Output, layout: str | None, target: Location | None) -> st
     return None if target is None or layouts_at(target) else name
 
 
-def looks_like_ref(word: str) -> bool:
-    """Return True for a reference among other arguments: a version, a URL, a directory, or the file of a checkpoint."""
+def looks_like_ref(word: str, out: Output) -> bool:
+    """Return True for a reference among other arguments: a version, a URL, a directory, a storage, or a file."""
+    if out.storages is not None and out.storages.split(word)[0]:
+        return True
     is_file = word.endswith((".ckpt", ".chkpt")) and os.path.exists(word)
     return "@" in word or "://" in word or is_file or os.path.isdir(word)
 
@@ -251,9 +273,11 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
         with reported_errors(out):
             context = values.pop(_CONTEXT)
             out.defaulted = _defaulted(context, values)
+            out.storages = None if context.obj is None else context.obj.storages
             _configure(out, values)
-            for warning in context.obj or ():  # of the configuration files
-                out.warn(warning)
+            if context.obj is not None:
+                for warning in context.obj.warnings:
+                    out.warn(warning)
             for name, bundle in bundles.items():
                 values[name] = bundle(**{field.name: values.pop(field.name) for field in fields(bundle)})
             _run(function, out, values)

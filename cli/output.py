@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from edl_ckpt.cli import __version__
 from edl_ckpt.cli.text import escaped, in_ascii
-from edl_ckpt.core.errors import EdlCkptError
+from edl_ckpt.core.errors import EdlCkptError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from edl_ckpt.cli.progress import Bar
     from edl_ckpt.core.progress import Reporter
+    from edl_ckpt.core.storage.determined import Storages
     from edl_ckpt.core.storage.location import Location
 
 _PIPE_WIDTH = 200
@@ -41,6 +42,8 @@ class Output:
     verbose: bool = False
     no_color: bool = False
     storage_options: dict[str, str] = field(default_factory=dict)
+    storages: Storages | None = None
+    """Determined's storages, from a configuration file."""
     defaulted: frozenset[str] = frozenset()
     """The options of the command whose values come from the environment or from a configuration file."""
     _bar: Bar | None = None
@@ -170,7 +173,23 @@ class Output:
         """Return a location with the storage options of the command: the one named, or the default."""
         from edl_ckpt.core.storage.location import Location
 
-        return Location(text or default_location(), self.storage_options)
+        where = text or self.default_location()
+        if self.storages is None:
+            return Location(where, self.storage_options)
+        name, _ = self.storages.split(where)
+        if name and os.path.lexists(name):
+            raise UsageError(
+                f"{name!r} is here, and is a storage in the configuration file", hint=f"write ./{name} for what is here"
+            )
+        found = self.storages.locate(where)
+        return Location(found.url, {**found.options, **self.storage_options})
+
+    def default_location(self) -> str:
+        """Return the location that a command uses when none is given."""
+        named = os.environ.get("EDL_CKPT_DIR")
+        if named or self.storages is None or self.storages.default is None:
+            return named or "."
+        return self.storages.default.location.url
 
     def reporter(self) -> Reporter:
         """Return a reporter for an operation: warnings go to stderr, progress to a bar on a terminal."""
@@ -251,11 +270,6 @@ class _CommandReporter:
     def advance(self, size_bytes: int) -> None:
         """Move the progress bar."""
         self.out.advance_progress(size_bytes)
-
-
-def default_location() -> str:
-    """Return the location that a command uses when none is given."""
-    return os.environ.get("EDL_CKPT_DIR") or "."
 
 
 @contextmanager

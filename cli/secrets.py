@@ -42,6 +42,15 @@ def hide_options(options: Mapping[str, str]) -> None:
     hide([value for name, value in options.items() if name == "key" or _SECRET.search(name)])
 
 
+def hide_section(section: object) -> None:
+    """Hide the credentials in a section of a configuration file, and in its tables, whatever else is wrong with it."""
+    if isinstance(section, Mapping):
+        for name, value in section.items():
+            hide_section(value)
+            if isinstance(value, str) and (name == "access_key" or _SECRET.search(name)):
+                hide([value])
+
+
 def exposed(options: Iterable[str]) -> str | None:
     """Return a warning about the first secret among storage options that stand on the command line, None without one.
 

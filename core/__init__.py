@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.verify.seals import seal_version
     from edl_ckpt.core.operations.verify.versions import VerifyRun, verify_and_seal, verify_versions
     from edl_ckpt.core.progress import Reporter
+    from edl_ckpt.core.storage.determined import CheckpointStorage
     from edl_ckpt.core.storage.location import Location
 
 __version__: Final = "0.1.0"
@@ -168,6 +169,7 @@ _HOMES: Final = {
     "operations.verify.seals": ("seal_version",),
     "operations.verify.versions": ("VerifyRun", "verify_and_seal", "verify_versions"),
     "progress": ("Reporter",),
+    "storage.determined": ("CheckpointStorage",),
     "storage.location": ("Location",),
 }
 """Every public name, by the module below `edl_ckpt.core` that defines it."""
@@ -178,6 +180,7 @@ __all__ = [
     "Best",
     "Checkpoint",
     "CheckpointRef",
+    "CheckpointStorage",
     "CheckpointSummary",
     "CopyPlan",
     "CopyResult",

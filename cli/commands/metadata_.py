@@ -69,7 +69,7 @@ def metadata_remove_command(
     """Remove values from a version."""
     from edl_ckpt.core.operations.annotate import remove_metadata
 
-    ref, keys = (words[0], words[1:]) if o.looks_like_ref(words[0]) else (None, words)
+    ref, keys = (words[0], words[1:]) if o.looks_like_ref(words[0], out) else (None, words)
     if not keys:
         raise UsageError("no key was named (expected [REF] KEY...)")
     version = o.resolve_ref(ref, out, to_change=True)

@@ -38,7 +38,7 @@ def metrics_set_command(
     """
     from edl_ckpt.core.operations.annotate import set_metrics
 
-    ref, metrics = _split_pairs(words)
+    ref, metrics = _split_pairs(words, out)
     version = o.resolve_ref(ref, out, to_change=True)
     set_metrics(version, metrics, mode=mode, **o.locking(out, lock_wait))
     _show(out, version.location, version.version)
@@ -112,7 +112,7 @@ def metrics_remove_command(
     """Remove metrics from a version."""
     from edl_ckpt.core.operations.annotate import remove_metrics
 
-    ref, names = (words[0], words[1:]) if o.looks_like_ref(words[0]) else (None, words)
+    ref, names = (words[0], words[1:]) if o.looks_like_ref(words[0], out) else (None, words)
     if not names:
         raise UsageError("no metric was named (expected [REF] NAME...)")
     version = o.resolve_ref(ref, out, to_change=True)
@@ -146,9 +146,9 @@ def metrics_mode_command(
     _show(out, where, None)
 
 
-def _split_pairs(words: list[str]) -> tuple[str | None, dict[str, float]]:
+def _split_pairs(words: list[str], out: Output) -> tuple[str | None, dict[str, float]]:
     """Return (reference, metrics) of `[REF] NAME=VALUE...`; UsageError names a word that is neither."""
-    ref = words[0] if o.looks_like_ref(words[0]) else None
+    ref = words[0] if o.looks_like_ref(words[0], out) else None
     metrics: dict[str, float] = {}
     for word in words[1:] if ref is not None else words:
         name, equals, value = word.partition("=")

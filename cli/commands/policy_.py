@@ -50,7 +50,7 @@ def policy_set_command(
 
     They replace older ones. `edl-ckpt prune` follows them when it is given no rules.
     """
-    policy = rules.policy()
+    policy = rules.policy(out, [out.location(location)])
     if policy.is_empty:
         raise UsageError("no rule was given", hint="try: --keep 5; `policy clear` removes the rules")
     _store(out, location, policy, lock_wait)

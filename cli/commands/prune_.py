@@ -83,11 +83,11 @@ def prune_command(
     from edl_ckpt.core.operations.prune.plan import plan_prune
     from edl_ckpt.core.operations.prune.plan_file import read_plan
 
-    policy = rules.policy()
+    places = [out.location(text) for text in locations or [""]]
+    policy = rules.policy(out, places)
     guards = Guards(incomplete, everything, tuple(delete or ()), tuple(drop_tag or ()), parse_duration(grace))
     if apply and (locations or not policy.is_empty or guards.ask_for_deletion):
         raise UsageError("--apply takes locations and rules from its plan; do not give others")
-    places = [out.location(text) for text in locations or [""]]
     age = parse_duration(older_than)
     planned = dry_run or bool(plan_out and not (apply or (yes and "yes" not in out.defaulted)))
     asks = not (yes or planned) and sys.stdin.isatty() and sys.stderr.isatty()
@@ -99,13 +99,20 @@ def prune_command(
         _show(out, prune(places, policy, review=review, **planning, **acting), brief=asks)
         return
     if apply:
-        plan = replace(read_plan(apply, out.storage_options), purge_older_than_seconds=age if purge else None)
+        plan = replace(_with_options(out, read_plan(apply)), purge_older_than_seconds=age if purge else None)
     else:
         plan = plan_prune(places, policy, **planning)
     review(plan)
     _show(out, plan if planned else execute_prune(plan, **acting), brief=asks)
     if planned and plan_out:
         out.say(f"to carry out the plan: edl-ckpt prune --apply {plan_out}")
+
+
+def _with_options(out: Output, plan: PrunePlan) -> PrunePlan:
+    """Return a plan from a file, which has no storage options, with those of the command and of the configuration."""
+    places = {place: out.location(place.url) for place in plan.locations}
+    entries = tuple(replace(entry, location=places[entry.location]) for entry in plan.entries)
+    return replace(plan, locations=tuple(places.values()), entries=entries)
 
 
 def _review(out: Output, plan: PrunePlan, *, max_delete: int | None, plan_out: str | None) -> None:

@@ -20,7 +20,7 @@ from program import document, edl, without_reader
 
 VERSION_KEYS = {
     *("version", "ref", "path", "state", "ps_num", "shards", "missing", "missing_count"),
-    *("size_bytes", "modified", "metrics", "tags", "fingerprint", "note", "sealed", "fault"),
+    *("size_bytes", "modified", "metrics", "tags", "metadata", "fingerprint", "note", "sealed", "fault"),
 }
 
 
@@ -63,7 +63,7 @@ def test_list_rows_and_table(tmp_path: Path) -> None:
 def test_inspect_document() -> None:
     """`inspect --json` has the promised keys and the content that ElasticDL wrote."""
     result = document("inspect", GOLDEN / "current/ps3")
-    names = "schema ref version ps_num generation layout size_bytes parameters shards variables tables"
+    names = "schema ref version ps_num generation layout size_bytes parameters shards variables tables metadata"
     keys = names.split(" ")
     assert list(result) == keys
     assert (result["version"], result["ps_num"], result["generation"], result["layout"]) == (120, 3, "v4", "elasticdl")

@@ -91,6 +91,7 @@ JSON_COMMANDS = (
     "metrics import metrics.csv edl-ckpt-demo",
     "tag add edl-ckpt-demo@300 serving",
     "tag list edl-ckpt-demo",
+    "metadata set edl-ckpt-demo lr=0.1",
     "note edl-ckpt-demo text",
     "policy show edl-ckpt-demo",
     "prune edl-ckpt-demo --keep 1 --trash",

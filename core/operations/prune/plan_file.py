@@ -51,12 +51,12 @@ def write_plan(path: str, plan: PrunePlan) -> None:
         json.dump(plan_to_json(plan), file, indent=1)
 
 
-def read_plan(path: str, options: Mapping[str, str] | None = None) -> PrunePlan:
-    """Return the plan in a local file, its locations with storage options; UsageError when the file has no plan."""
+def read_plan(path: str) -> PrunePlan:
+    """Return the plan in a local file, its locations without storage options; UsageError when the file has no plan."""
     with storage_errors(path), open_input(path, "rb") as file:
         data = file.read(MAX_SUMS_BYTES + 1)
     try:
-        return plan_from_json(parse_document(data, path, limit=MAX_SUMS_BYTES), options)
+        return plan_from_json(parse_document(data, path, limit=MAX_SUMS_BYTES))
     except ValueError as error:
         raise UsageError(f"not a plan that prune can apply: {getattr(error, 'message', error)}", path=path) from None
 
@@ -79,14 +79,14 @@ def plan_to_json(plan: PrunePlan) -> dict[str, Any]:
     return {"schema": PLAN_SCHEMA, "policy": list(plan.policy), "guards": guards, "entries": entries}
 
 
-def plan_from_json(document: Any, options: Mapping[str, str] | None = None) -> PrunePlan:
-    """Return the plan in a document of `plan_to_json`, its locations with storage options.
+def plan_from_json(document: Any) -> PrunePlan:
+    """Return the plan in a document of `plan_to_json`, its locations without storage options.
 
     Raises UsageError for any other document.
     """
     if not isinstance(document, dict) or document.get("schema") != PLAN_SCHEMA:
         raise UsageError(f"expected a document with the schema {PLAN_SCHEMA!r}")
-    entries = tuple(_entry(_typed(each, _ENTRY), options or {}) for each in _list(document.get("entries"), dict))
+    entries = tuple(_entry(_typed(each, _ENTRY)) for each in _list(document.get("entries"), dict))
     exceptions = _typed(document.get("guards"), _GUARDS)
     _list(exceptions["delete"], int)
     _list(exceptions["drop_tags"], str)
@@ -95,13 +95,13 @@ def plan_from_json(document: Any, options: Mapping[str, str] | None = None) -> P
     return PrunePlan(locations, entries, tuple(_list(document.get("policy"), str)), guards)
 
 
-def _entry(document: dict[str, Any], options: Mapping[str, str]) -> PruneEntry:
+def _entry(document: dict[str, Any]) -> PruneEntry:
     if document["action"] not in set(Action):
         raise UsageError(f"expected a plan of a prune: no action {document['action']!r}")
     return PruneEntry(
         **document
         | {
-            "location": Location(document["location"], options),
+            "location": Location(document["location"]),
             "action": Action(document["action"]),
             "reasons": tuple(_list(document["reasons"], str)),
         }
