@@ -12,7 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from edl_ckpt.core.checkpoint.files import check_is_no_file, named_file
 from edl_ckpt.core.checkpoint.swaps import Look
@@ -44,6 +44,7 @@ from edl_ckpt.core.state.seal import differing_sizes, read_seal
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.interface import Entry, Store
+from edl_ckpt.core.storage.location import as_url
 
 GRACE_SECONDS: Final = 600.0
 """An incomplete version that changed within this time counts as still being written (`--grace`)."""
@@ -282,7 +283,21 @@ def _layout(prefix: str, suffixes: set[str]) -> Layout:
     return names.layout_of(prefix, min(suffixes, default="")) or names.directory_layout(prefix)
 
 
-def parse_ref(text: str, *, default_location: str = ".", options: Mapping[str, str] | None = None) -> CheckpointRef:
+VersionLike: TypeAlias = Version | CheckpointRef | str | os.PathLike[str]
+"""What the public functions take for a version: a version, or a reference such as 'runs/a@latest'."""
+
+
+def as_version(version: VersionLike) -> Version:
+    """Return the version that a reference names, and a version as it is; errors as `resolve`."""
+    return version if isinstance(version, Version) else resolve(version)
+
+
+def parse_ref(
+    text: str | os.PathLike[str],
+    *,
+    default_location: str | os.PathLike[str] = ".",
+    options: Mapping[str, str] | None = None,
+) -> CheckpointRef:
     """Split `[LOCATION][@VERSION]`; the text after the last '@' is a version unless it has a '/'.
 
     >>> parse_ref("s3://bucket/run@best:auc")
@@ -290,14 +305,14 @@ def parse_ref(text: str, *, default_location: str = ".", options: Mapping[str, s
     >>> parse_ref("@100")
     CheckpointRef(location=Location(url='.'), version=100)
     """
-    storage_options = options or {}
+    storage_options, text = options or {}, as_url(text)
     location, at, version = text.rpartition("@")
     if not at or "/" in version:
-        return CheckpointRef(Location(text or default_location, storage_options), "latest")
+        return CheckpointRef(Location(text or as_url(default_location), storage_options), "latest")
     if not version:
         raise UsageError(f"{text!r}: no version after '@' (a number, latest, best, best:METRIC or a tag)")
     number = int(version) if version.isascii() and version.isdigit() and len(version) < 20 else None
-    place = Location(location or default_location, storage_options)
+    place = Location(location or as_url(default_location), storage_options)
     return CheckpointRef(place, version if number is None else number)
 
 
@@ -317,7 +332,7 @@ def split_version_dir(location: Location) -> tuple[Location, int] | None:
 
 
 def resolve(
-    ref: CheckpointRef,
+    ref: CheckpointRef | str | os.PathLike[str],
     *,
     grace_seconds: float = GRACE_SECONDS,
     now: float | None = None,
@@ -329,6 +344,7 @@ def resolve(
     versions there, IncompleteError for 'latest' when no version is complete, and UsageError when several versions
     match.
     """
+    ref = ref if isinstance(ref, CheckpointRef) else parse_ref(ref)
     alone = named_file(ref)
     if alone is not None:
         return alone

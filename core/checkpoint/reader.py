@@ -30,7 +30,6 @@ from edl_ckpt.core.format.consistency import blocking_problems
 from edl_ckpt.core.format.generations import draft_shard
 from edl_ckpt.core.format.indexing import index_shards
 from edl_ckpt.core.format.model import (
-    CheckpointRef,
     DenseEntry,
     DType,
     ShardIndex,
@@ -223,7 +222,7 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
 
 
 def open_checkpoint(
-    version: Version | CheckpointRef | str,
+    version: catalog.VersionLike,
     *,
     partial: bool = False,
     staged: bool = False,
@@ -234,9 +233,7 @@ def open_checkpoint(
     With `partial`, the existing shards are opened, and contradictions are left to `verify`. `staged` is for files that
     only this process writes: they are mapped.
     """
-    if not isinstance(version, Version):
-        ref = catalog.parse_ref(version) if isinstance(version, str) else version
-        version = catalog.resolve(ref)
+    version = catalog.as_version(version)
     _check_state(version, partial=partial)
     store = open_store(version.location)
     readers: dict[int, RangeReader] = {}

@@ -29,7 +29,7 @@ from edl_ckpt.core.format.names import (
 from edl_ckpt.core.format.shard_layout import ShardLayout
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.local import is_gone, is_there
-from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.storage.location import Location, LocationLike
 from edl_ckpt.core.storage.regular import is_directory
 
 
@@ -65,25 +65,26 @@ class TargetShard:
     rows: int
 
 
-def free_target(location: Location, number: int, *, layout: str | None = None, empty: Layout = DESIGN) -> Target:
+def free_target(location: LocationLike, version: int, *, layout: str | None = None, empty: Layout = DESIGN) -> Target:
     """Return the place of a new version, in the layout that `choose_layout` chooses.
 
     Raises UsageError for a number that no version can have, RefusedError when the location has a version of this number
     already, or anything else in its directory's place, or when the layout is not clear; NotFoundError when the location
     is a file.
     """
-    check_version(number)
+    check_version(version)
+    location = Location.of(location)
     store, path = open_store(location), location.local_path
     if path is not None and not is_gone(path) and not is_directory(path):
         raise NotFoundError("not a directory", path=location.url)
     names = store.names("")
     beside = _layouts_among(location, names)
     chosen, warnings = choose_layout(location, beside, layout, empty=empty)
-    directory = store.path(chosen.version_dir(number))
-    taken = number in {parsed[1] for parsed in map(parse_version_dir, names) if parsed}
-    if taken or number in set(map(parse_single_file, names)) or (path is not None and is_there(directory)):
-        raise RefusedError(f"version {number} exists there already", path=location.url, hint="nothing was changed")
-    return Target(location, chosen, number, directory, beside=beside, warnings=warnings)
+    directory = store.path(chosen.version_dir(version))
+    taken = version in {parsed[1] for parsed in map(parse_version_dir, names) if parsed}
+    if taken or version in set(map(parse_single_file, names)) or (path is not None and is_there(directory)):
+        raise RefusedError(f"version {version} exists there already", path=location.url, hint="nothing was changed")
+    return Target(location, chosen, version, directory, beside=beside, warnings=warnings)
 
 
 def choose_layout(

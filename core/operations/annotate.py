@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from edl_ckpt.core.checkpoint.catalog import list_versions
+from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version, list_versions
 from edl_ckpt.core.checkpoint.files import check_in_location
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import EdlCkptError, LockedError
@@ -37,7 +37,7 @@ def _changing(version: Version, purpose: str, wait_seconds: float, reporter: Rep
 
 
 def set_metrics(
-    version: Version,
+    version: VersionLike,
     metrics: Mapping[str, float],
     *,
     steps: Mapping[str, int] | None = None,
@@ -50,6 +50,7 @@ def set_metrics(
     `steps` has the step of each metric that was measured at another step than the version. `mode` ('max' or 'min') also
     declares the better end of these metrics for the location. Raises LockedError when the lock is not free in time.
     """
+    version = as_version(version)
     modes = {} if mode is None else dict.fromkeys(metrics, check_mode(mode))
     with _changing(version, "metrics set", wait_seconds, reporter):
         annotate.write_metrics(version, metrics, steps=steps)
@@ -58,13 +59,14 @@ def set_metrics(
 
 
 def remove_metrics(
-    version: Version,
+    version: VersionLike,
     names: Sequence[str],
     *,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
 ) -> None:
     """Remove metrics of a version; NotFoundError when it has none of such a name."""
+    version = as_version(version)
     with _changing(version, "metrics remove", wait_seconds, reporter):
         annotate.erase_metrics(version, names)
 
@@ -83,7 +85,7 @@ def set_modes(
 
 
 def add_tag(
-    version: Version,
+    version: VersionLike,
     tag: str,
     *,
     also: bool = False,
@@ -95,6 +97,7 @@ def add_tag(
     A tag names one version, so the others lose it. With `also` they keep it, and a reference cannot use the tag. Raises
     EdlCkptError, after all that can be done, when the metadata of another version cannot be read: it may have the tag.
     """
+    version = as_version(version)
     with _changing(version, "tag add", wait_seconds, reporter):
         annotate.write_tag(version, tag)
         versions = () if also else list_versions(version.location).versions
@@ -113,15 +116,16 @@ def add_tag(
 
 
 def remove_tag(
-    version: Version, tag: str, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = SILENT
+    version: VersionLike, tag: str, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = SILENT
 ) -> None:
     """Remove a tag from a version; NotFoundError when the version does not have it."""
+    version = as_version(version)
     with _changing(version, "tag remove", wait_seconds, reporter):
         annotate.erase_tag(version, tag)
 
 
 def set_metadata(
-    version: Version,
+    version: VersionLike,
     metadata: Mapping[str, Any],
     *,
     wait_seconds: float = LOCK_WAIT_SECONDS,
@@ -132,25 +136,28 @@ def set_metadata(
     All keys and values of a version have at most 64 KiB as JSON. Raises UsageError, and nothing changes, for more, for
     a key that cannot be printed, and for a value that JSON lacks.
     """
+    version = as_version(version)
     with _changing(version, "metadata set", wait_seconds, reporter):
         annotate.write_metadata(version, metadata)
 
 
 def remove_metadata(
-    version: Version,
+    version: VersionLike,
     keys: Sequence[str],
     *,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
 ) -> None:
     """Remove values of a version by their keys; NotFoundError, and nothing is removed, when it lacks one of them."""
+    version = as_version(version)
     with _changing(version, "metadata remove", wait_seconds, reporter):
         annotate.erase_metadata(version, keys)
 
 
 def set_note(
-    version: Version, text: str, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = SILENT
+    version: VersionLike, text: str, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = SILENT
 ) -> None:
     """Write a version's note; it replaces an older one, and '' removes it."""
+    version = as_version(version)
     with _changing(version, "note", wait_seconds, reporter):
         annotate.write_note(version, text)

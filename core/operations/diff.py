@@ -18,11 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.checkpoint.blocks import as_dtype
+from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version
 from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint
 from edl_ckpt.core.checkpoint.partition import PART_BYTES, PartitionedTable, TablePart, by_hash, parts_needed
 from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.checkpoint.scan import IdPiece, count_rows, id_pieces, read_piece
-from edl_ckpt.core.format.model import DenseEntry, ShardIndex, Version
+from edl_ckpt.core.format.model import DenseEntry, ShardIndex
 from edl_ckpt.core.parallel import default_workers
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.storage import open_store
@@ -107,8 +108,8 @@ class DiffResult:
 
 
 def diff_versions(
-    a: Version,
-    b: Version,
+    a: VersionLike,
+    b: VersionLike,
     *,
     tolerance: float = 0.0,
     top: int = 0,
@@ -123,6 +124,7 @@ def diff_versions(
     differ need temporary files of their size, in the system's directory for them. Raises the errors of reading,
     CorruptError for an id that occurs twice, NoSpaceError when there is no space for the temporary files.
     """
+    a, b = as_version(a), as_version(b)
     remote = any(open_store(v.location).properties.round_trips for v in (a, b))
     count = default_workers(remote=remote) if workers is None else workers
     with (

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.arrays import Ids, as_ids
+from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version
 from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint, raise_problems
 from edl_ckpt.core.checkpoint.table import find_rows
 from edl_ckpt.core.errors import IncompleteError, NameNotFoundError, UnsupportedError, UsageError
@@ -50,7 +51,7 @@ class Neighbours:
 
 
 def look_up(
-    version: Version,
+    version: VersionLike,
     table: str,
     ids: Ids,
     *,
@@ -61,6 +62,7 @@ def look_up(
     A repeated id has one row in the result. Raises NotFoundError for an unknown table, IncompleteError when a needed
     shard is missing, UnsupportedError for a dtype that numpy lacks, and the errors of reading.
     """
+    version = as_version(version)
     wanted = _unique(ids)
     owner = placement.row_owners(wanted, version.ps_num or 1)
     shards = None if everywhere else set(owner.tolist()) or {0}
@@ -109,11 +111,12 @@ def _open_some(version: Version, owners: set[int] | None) -> Checkpoint:
     return checkpoint
 
 
-def read_variable(version: Version, name: str) -> tuple[npt.NDArray[np.generic], DType]:
+def read_variable(version: VersionLike, name: str) -> tuple[npt.NDArray[np.generic], DType]:
     """Return a dense variable and its dtype, from the shard its name belongs to, else from any other shard.
 
     bfloat16, which numpy lacks, becomes float32 with the same values. Raises NotFoundError for an unknown name.
     """
+    version = as_version(version)
     ps_num = version.ps_num or 0
     owner = {placement.variable_owner(name, ps_num)} if ps_num else set()
     present = {shard.ps_id for shard in version.shards}

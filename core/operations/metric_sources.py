@@ -28,6 +28,7 @@ from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.metadata import check_metric_name
 from edl_ckpt.core.storage import Location, LocationLike
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.location import as_url
 from edl_ckpt.core.storage.regular import check_input, open_input
 
 FORMATS: Final = ("log", "tensorboard", "csv", "jsonl")
@@ -88,13 +89,14 @@ class ImportPlan:
     skipped: tuple[str, ...]
 
 
-def read_series(source: str, kind: str | None = None) -> MetricSeries:
+def read_series(source: str | os.PathLike[str], kind: str | None = None) -> MetricSeries:
     """Read a source; `kind` is one of FORMATS, or None to guess it from the source's name.
 
     Of several values of a metric at one step the last one counts. Raises NotFoundError for a missing source,
     UsageError for a source without metrics or in another format, UnsupportedError when TensorBoard's library is not
     installed.
     """
+    source = as_url(source)
     chosen = kind or _guess(source)
     if chosen not in FORMATS:
         raise UsageError(f"unknown format {chosen!r}; expected one of {', '.join(FORMATS)}")

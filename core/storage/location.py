@@ -13,6 +13,10 @@ from typing import Final, TypeAlias
 
 from edl_ckpt.core.errors import UsageError
 
+_URL_SCHEMES: Final = frozenset(
+    {"s3", "s3a", "gs", "gcs", "abfs", "az", "adl", "hdfs", "webhdfs", "http", "https", "ftp", "sftp", "file", "memory"}
+)
+"""The common schemes of fsspec: `Path("s3://bucket/run")` is 's3:/bucket/run'."""
 _LOCAL_SCHEMES: Final = frozenset({"", "file", "local"})
 
 
@@ -34,6 +38,24 @@ def check_no_password(url: str) -> None:
             )
 
 
+def as_url(place: object) -> str:
+    """Return a path or URL as a text; UsageError for anything else, and for a URL in a `pathlib.Path`, which spoils it.
+
+    >>> from pathlib import PurePosixPath
+    >>> as_url(PurePosixPath("runs") / "a"), as_url("s3://bucket/run")
+    ('runs/a', 's3://bucket/run')
+    """
+    if isinstance(place, str):
+        return place
+    text = os.fspath(place) if isinstance(place, os.PathLike) else None
+    if not isinstance(text, str):
+        raise UsageError(f"expected a path, a URL or a location, got {place!r:.80}")
+    scheme, colon, _ = text.partition(":/")
+    if colon and scheme in _URL_SCHEMES:
+        raise UsageError(f"{text!r}: a pathlib.Path cannot be a URL", hint="give the URL as a text")
+    return text
+
+
 @dataclass(frozen=True, slots=True)
 class Location:
     """A checkpoint_dir, or another place on storage: `url` is a path or any fsspec URL.
@@ -48,6 +70,7 @@ class Location:
     options: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "url", as_url(self.url))
         check_no_password(self.url)
 
     @staticmethod
@@ -57,7 +80,7 @@ class Location:
         >>> Location.of("runs/a")
         Location(url='runs/a')
         """
-        return place if isinstance(place, Location) else Location(os.fspath(place))
+        return place if isinstance(place, Location) else Location(as_url(place))
 
     def __str__(self) -> str:
         return self.url

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edl_ckpt.core.checkpoint.catalog import list_versions
+from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version, list_versions
 from edl_ckpt.core.commit.journal import has_interrupted_copy
 from edl_ckpt.core.errors import NotFoundError, UsageError
 from edl_ckpt.core.format.model import Listing, State, Version
@@ -54,7 +54,7 @@ class CopyPlan:
         return sum(e.version.size_bytes for e in self.entries if not (e.skipped or e.refused))
 
 
-def plan_copy(versions: Sequence[Version], target: LocationLike, *, force: bool = False) -> CopyPlan:
+def plan_copy(versions: Sequence[VersionLike], target: LocationLike, *, force: bool = False) -> CopyPlan:
     """Return what copying versions to a location does; of several versions only the complete ones are copied.
 
     An unreadable version is in the plan, and fails when the plan is executed. So does a version with a seal that is
@@ -62,15 +62,15 @@ def plan_copy(versions: Sequence[Version], target: LocationLike, *, force: bool 
 
     Raises UsageError when the target is the location of a version, NotFoundError when it is no directory.
     """
-    where = Location.of(target)
-    for version in versions:
+    where, given = Location.of(target), [as_version(version) for version in versions]
+    for version in given:
         if version.location.is_same_place(where):
             raise UsageError("a copy goes to another location", path=where.url)
     existing = _list_target(where).versions
     store = open_store(where)
     # An unreadable one may be complete: it fails, so that nobody takes the copy for a whole backup.
-    wanted = [v for v in versions if v.state in {State.COMPLETE, State.UNREADABLE} or len(versions) == 1]
-    warnings = [f"{v.ref}: {v.state}, so not copied" for v in versions if v not in wanted]
+    wanted = [v for v in given if v.state in {State.COMPLETE, State.UNREADABLE} or len(given) == 1]
+    warnings = [f"{v.ref}: {v.state}, so not copied" for v in given if v not in wanted]
     entries: list[CopyEntry] = []
     beside = layouts_among([base_name(v.path) for v in existing])
     for version in wanted:

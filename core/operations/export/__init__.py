@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version
 from edl_ckpt.core.checkpoint.partition import PART_BYTES
-from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.operations.export.formats import FORMATS, guess_format, new_format
 from edl_ckpt.core.operations.export.interface import ExportedFile, ExportRequest
 from edl_ckpt.core.operations.export.selection import Selection
@@ -41,7 +41,7 @@ class ExportResult:
 
 
 def export_version(
-    version: Version,
+    version: VersionLike,
     output: LocationLike,
     *,
     format_name: str | None = None,
@@ -61,6 +61,7 @@ def export_version(
     target that exists, or that lies among checkpoints, where ElasticDL's scan would meet it; NoSpaceError before
     anything is written; UsageError for a selection that the format cannot contain; and the errors of reading.
     """
+    version = as_version(version)
     begin = time.perf_counter()
     goal = Location.of(output)
     name = format_name or guess_format(goal.url)

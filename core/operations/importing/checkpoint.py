@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from edl_ckpt.core.checkpoint.catalog import list_versions, parse_ref, resolve, split_version_dir
+from edl_ckpt.core.checkpoint.catalog import VersionLike, list_versions, parse_ref, resolve, split_version_dir
 from edl_ckpt.core.checkpoint.files import named_file
 from edl_ckpt.core.errors import CorruptError
 from edl_ckpt.core.format.model import Version
@@ -49,9 +49,9 @@ def _is_checkpoint_dir(place: Location) -> bool:
 
 
 def import_checkpoint(
-    version: Version,
+    source: VersionLike,
     location: LocationLike,
-    number: int,
+    version: int,
     ps_num: int,
     *,
     layout: str | None = None,
@@ -59,13 +59,13 @@ def import_checkpoint(
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
 ) -> ImportResult:
-    """Write a version as version `number` of a location, for `ps_num` servers; `force` and errors as for a reshard."""
+    """Write a source as version `version` of a location, for `ps_num` servers; `force` and errors as for a reshard."""
     where = Location.of(location)
     plan, settings = prepare_reshard(
-        version, ps_num, output=where, layout=layout, empty=DESIGN, number=number, force=force, reporter=reporter
+        source, ps_num, output=where, layout=layout, empty=DESIGN, number=version, force=force, reporter=reporter
     )
     for warning in (*plan.warnings, *settings.warnings):
         reporter.warn(warning)
     done = execute_reshard(plan, settings, force=force, wait_seconds=wait_seconds, reporter=reporter)
     values = {field.name: getattr(done, field.name) for field in fields(done)}
-    return ImportResult(**values | {"ref": f"{where}@{number}"})
+    return ImportResult(**values | {"ref": f"{where}@{version}"})

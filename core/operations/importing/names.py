@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from edl_ckpt.core.errors import NotFoundError, UsageError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.operations.importing.arrays import ArrayData, ArraySource
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.location import as_url
 from edl_ckpt.core.storage.regular import open_input
 
 _INTEGERS: Final = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"}
@@ -83,8 +85,9 @@ class NameMap:
     tables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-def read_map(path: str) -> NameMap:
+def read_map(path: str | os.PathLike[str]) -> NameMap:
     """Read a map of names; UsageError when the file has anything else in it."""
+    path = as_url(path)
     with storage_errors(path), open_input(path, "rb") as file:
         try:
             document = tomllib.load(file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES, parse_document
 from edl_ckpt.core.storage import Location
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.location import as_url
 from edl_ckpt.core.storage.regular import check_target, open_input
 
 PLAN_SCHEMA: Final = "edl-ckpt/prune-plan/1"
@@ -44,15 +46,17 @@ _WORDS: Final[Mapping[type, str]] = {
 }
 
 
-def write_plan(path: str, plan: PrunePlan) -> None:
+def write_plan(path: str | os.PathLike[str], plan: PrunePlan) -> None:
     """Write a plan to a local file."""
+    path = as_url(path)
     check_target(path)
     with storage_errors(path), open(path, "w", encoding="utf-8") as file:
         json.dump(plan_to_json(plan), file, indent=1)
 
 
-def read_plan(path: str) -> PrunePlan:
+def read_plan(path: str | os.PathLike[str]) -> PrunePlan:
     """Return the plan in a local file, its locations without storage options; UsageError when the file has no plan."""
+    path = as_url(path)
     with storage_errors(path), open_input(path, "rb") as file:
         data = file.read(MAX_SUMS_BYTES + 1)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version
 from edl_ckpt.core.checkpoint.reader import open_checkpoint
 from edl_ckpt.core.checkpoint.target import Target, free_target
 from edl_ckpt.core.checkpoint.trust import check_trust
@@ -22,7 +23,7 @@ from edl_ckpt.core.storage.location import Location
 
 
 def reshard_version(
-    version: Version,
+    version: VersionLike,
     ps_num: int,
     *,
     output: LocationLike | None = None,
@@ -40,6 +41,7 @@ def reshard_version(
 
     The reporter is warned of what the plan and its settings warn of.
     """
+    version = as_version(version)
     plan, settings = prepare_reshard(
         version,
         ps_num,
@@ -58,7 +60,7 @@ def reshard_version(
 
 
 def prepare_reshard(
-    version: Version,
+    version: VersionLike,
     ps_num: int,
     *,
     output: LocationLike | None = None,
@@ -78,6 +80,7 @@ def prepare_reshard(
     workers together. Raises what `open_checkpoint` raises, UsageError for bounds that cannot be met, RefusedError for
     a target that exists, or an output with several layouts, and what `check_trust` raises unless `force` is set.
     """
+    version = as_version(version)
     check_ps_num(ps_num)
     where = None if output is None else Location.of(output)
     target = reshard_target(version, output=where, layout=layout, empty=empty, number=number)

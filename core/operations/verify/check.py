@@ -11,7 +11,7 @@ import time
 from contextlib import ExitStack
 from typing import Final
 
-from edl_ckpt.core.checkpoint.catalog import being_replaced, list_versions
+from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version, being_replaced, list_versions
 from edl_ckpt.core.checkpoint.files import named_file
 from edl_ckpt.core.checkpoint.reader import check_not_replaced
 from edl_ckpt.core.errors import LockedError, UsageError
@@ -31,7 +31,7 @@ _PAUSE_SECONDS: Final = 0.1
 
 
 def verify_version(
-    version: Version,
+    version: VersionLike,
     *,
     level: str = "default",
     workers: int | None = None,
@@ -46,6 +46,7 @@ def verify_version(
     crash. When a job changes a shard meanwhile, the version is verified again. Raises UsageError for another
     level, LockedError when a shard keeps changing, and the errors of storage; a damaged checkpoint raises nothing.
     """
+    version = as_version(version)
     if level not in LEVELS:
         raise UsageError(f"no level {level!r}; expected {', '.join(LEVELS)}")
     workers = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from edl_ckpt.core.checkpoint.catalog import check_listed
+from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version, check_listed
 from edl_ckpt.core.checkpoint.files import check_in_location
 from edl_ckpt.core.checkpoint.reader import open_checkpoint
 from edl_ckpt.core.checkpoint.sealing import check_chunks, make_seal
@@ -31,7 +31,7 @@ from edl_ckpt.core.storage.interface import RangeReader
 
 
 def seal_version(
-    version: Version,
+    version: VersionLike,
     fingerprint: str,
     *,
     force: bool = False,
@@ -45,6 +45,7 @@ def seal_version(
     changed since the version was listed, or when the lock is not free in time; CorruptError when the version has a seal
     that is damaged or does not match. `force` replaces that too, and the new seal records it.
     """
+    version = as_version(version)
     check_in_location(version)
     store = open_store(version.location)
     count = default_workers(remote=store.properties.round_trips) if workers is None else workers

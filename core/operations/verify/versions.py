@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.operations.verify.check import verify_version
@@ -32,7 +33,7 @@ class VerifyRun:
 
 
 def verify_versions(
-    versions: Iterable[Version],
+    versions: Iterable[VersionLike],
     *,
     level: str = "default",
     seal: bool = False,
@@ -49,9 +50,10 @@ def verify_versions(
     results: list[VerifyResult] = []
     failed: list[tuple[str, EdlCkptError]] = []
     seen: set[Location] = set()
-    for version in versions:
-        beside = version.location not in seen
+    for wanted in versions:
         try:
+            version = as_version(wanted)
+            beside = version.location not in seen
             if seal:
                 result = verify_and_seal(
                     version,
@@ -68,12 +70,12 @@ def verify_versions(
             results.append(result)
             seen.add(version.location)
         except EdlCkptError as error:
-            failed.append((version.ref, error))
+            failed.append((wanted.ref if isinstance(wanted, Version) else str(wanted), error))
     return VerifyRun(tuple(results), tuple(failed))
 
 
 def verify_and_seal(
-    version: Version,
+    version: VersionLike,
     *,
     use_seal: bool = True,
     beside: bool = True,
@@ -87,6 +89,7 @@ def verify_and_seal(
     stays as it is, with a warning; so does one whose seal is damaged. Takes the location's lock itself, for the sealing
     only. Raises the errors of both.
     """
+    version = as_version(version)
     result = verify_version(version, level="deep", workers=workers, reporter=reporter, use_seal=use_seal, beside=beside)
     if result.fingerprint is None:
         reporter.warn(f"{result.ref}: not sealed, because shards are missing or damaged")

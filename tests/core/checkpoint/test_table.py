@@ -1,0 +1,230 @@
+"""An open checkpoint is a mapping of its variables; its tables give rows in batches, whole, or by ids."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from checkpoints import save_mixed
+from edl_ckpt.core import Checkpoint, EdlCkptError, Table, open_checkpoint, save_checkpoint
+from edl_ckpt.core.arrays import BFLOAT16
+from edl_ckpt.core.errors import NotFoundError, UnsupportedError, UsageError
+
+IDS = np.array([-7, 3, 10, 11, 2**62, -(2**63)])
+VECTORS = np.arange(18, dtype=np.float32).reshape(6, 3)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Iterator[Checkpoint]:
+    """Version 7 on three servers: variables w and b, tables wide, narrow and none."""
+    save_mixed(tmp_path)
+    with open_checkpoint(f"{tmp_path}@7") as checkpoint:
+        yield checkpoint
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Checkpoint]:
+    """Version 1 on four servers, with the table t of IDS and VECTORS, and half of the same rows in bfloat16."""
+    half = (VECTORS.view("<u4") >> 16).astype("<u2").view(BFLOAT16)
+    tables = {"t": Table(IDS, VECTORS, "zeros"), "half": Table(IDS, half)}
+    save_checkpoint(tmp_path / "small", 1, 4, variables={"half": half}, tables=tables)
+    with open_checkpoint(tmp_path / "small") as checkpoint:
+        yield checkpoint
+
+
+def test_a_mapping_of_variables(checkpoint: Checkpoint) -> None:
+    """`len`, `in`, iteration, `[]` and `get` are those of a mapping of names to arrays, without its tables."""
+    assert len(checkpoint) == 2
+    assert list(checkpoint) == ["b", "w"]
+    assert ("w" in checkpoint, "wide" in checkpoint) == (True, False)
+    assert checkpoint["w"].shape == (700, 33)
+    assert {name: values.dtype.name for name, values in checkpoint.items()} == {"b": "int8", "w": "float64"}
+    assert checkpoint.get("x") is None
+    assert list(checkpoint.tables) == ["narrow", "none", "wide"]
+    assert checkpoint == checkpoint  # noqa: PLR0124 - a mapping's `==` would compare arrays
+    assert len({checkpoint}) == 1
+
+
+def test_asking_reads_no_value(checkpoint: Checkpoint) -> None:
+    """Names, counts, dims, dtypes and reprs come from headers."""
+    before = checkpoint.bytes_read
+    assert ("w" in checkpoint, len(checkpoint), len(checkpoint.tables["narrow"])) == (True, 2, 30_000)
+    view = checkpoint.table("wide")
+    assert (view.name, view.rows, view.dim, view.dtype, view.initializer) == ("wide", 200, 1500, "float64", "uniform")
+    assert repr(checkpoint) and repr(view) and view
+    assert checkpoint.bytes_read == before
+
+
+@pytest.mark.parametrize("ask", [lambda c: c["x"], lambda c: c.table("x"), lambda c: c.table("wide").to_numpy([1])])
+def test_what_is_missing(checkpoint: Checkpoint, ask: Callable[[Checkpoint], object]) -> None:
+    """An unknown variable, table or id is an error of ours, and the KeyError of a mapping."""
+    with pytest.raises(NotFoundError) as caught:
+        ask(checkpoint)
+    assert isinstance(caught.value, KeyError)
+    assert str(caught.value).startswith(checkpoint.version.ref)
+
+
+def test_missing_ids_are_counted(small: Checkpoint) -> None:
+    """The error for ids without a row says how many they are, and names the first."""
+    with pytest.raises(NotFoundError, match=r"no row for 9 ids: 0, 1, 2, 4, 5 and 4 more$"):
+        small.table("t").to_numpy([3, *range(10)])
+
+
+def test_a_whole_table(checkpoint: Checkpoint) -> None:
+    """`to_numpy()` has all rows, those of the batches in their order; a table without rows has its dim."""
+    for name, view in checkpoint.tables.items():
+        batches = list(checkpoint.table(name, batch_rows=77))
+        rows = view.to_numpy()
+        assert rows.vectors.shape == (view.rows, view.dim)
+        assert np.array_equal(rows.ids, np.concatenate([b.ids for b in batches] or [rows.ids]))
+        assert np.array_equal(rows.vectors, np.concatenate([b.vectors for b in batches] or [rows.vectors]))
+        assert max((len(b.ids) for b in batches), default=0) <= 77
+    assert checkpoint.table("none").to_numpy().vectors.dtype == np.float32
+
+
+def test_rows_of_ids(small: Checkpoint) -> None:
+    """`ids=` gives rows in the order of the ids, repeated ones again, from any library's arrays or a list."""
+    asked = [10, -7, 10, -(2**63)]
+    for ids in (asked, np.array(asked), tuple(asked)):
+        rows = small.table("t").to_numpy(ids)
+        assert rows.ids.tolist() == asked
+        assert rows.vectors.tolist() == VECTORS[[2, 0, 2, 5]].tolist()
+    none = small.table("t").to_numpy([])
+    assert (none.ids.shape, none.vectors.shape, none.vectors.dtype.name) == ((0,), (0, 3), "float32")
+    assert (3 in small.table("t"), 4 in small.table("t"), "3" in small.table("t")) == (True, False, False)
+
+
+def test_rows_of_ids_read_only_them(checkpoint: Checkpoint) -> None:
+    """One row of a table costs the ids of its shard and a page or so, never the values of the table."""
+    view = checkpoint.table("wide")
+    wanted = view.to_numpy().ids[:1]
+    before = checkpoint.bytes_read
+    view.to_numpy(wanted)
+    assert checkpoint.bytes_read - before < 200 * 10 + 1500 * 8 + 4096
+
+
+def test_rows_in_the_wrong_shard_are_found(tmp_path: Path) -> None:
+    """ElasticDL restores a row wherever it lies, so `ids=` finds it there too."""
+    save_checkpoint(tmp_path, 1, 1, variables={}, tables={"t": Table(IDS, VECTORS)})
+    shard = next(tmp_path.rglob("variables-0-of-1.chkpt"))
+    shard.rename(shard.with_name("variables-1-of-2.chkpt"))
+    save_checkpoint(tmp_path / "other", 1, 2, variables={}, tables={"t": Table(IDS[:0], VECTORS[:0])})
+    next((tmp_path / "other").rglob("variables-0-of-2.chkpt")).rename(shard.with_name("variables-0-of-2.chkpt"))
+    with open_checkpoint(tmp_path) as checkpoint:
+        assert checkpoint.table("t").to_numpy(IDS).vectors.tolist() == VECTORS.tolist()
+
+
+@pytest.mark.parametrize("ids", [[1.5], [[1]], ["a"], 3, [2**64], [True], np.array([2**63], np.uint64), None])
+def test_ids_are_whole_numbers(small: Checkpoint, ids: Any) -> None:
+    """Anything but whole numbers of 64 bits in one dimension is a UsageError, never another row; None is all."""
+    if ids is None:
+        assert len(small.table("t").to_numpy(ids).ids) == 6
+        return
+    with pytest.raises(UsageError):
+        small.table("t").to_numpy(ids)
+
+
+def test_bfloat16(small: Checkpoint) -> None:
+    """Numpy gets the values in float32; with `bits` a variable has its own two bytes an element."""
+    assert small.table("half").dtype == "bfloat16"
+    assert small.table("half").to_numpy(IDS).vectors.tolist() == VECTORS.tolist()
+    assert small["half"].dtype == np.float32
+    assert small.variable("half", bits=True).dtype == BFLOAT16
+
+
+@pytest.mark.parametrize("memory", [0, 1 << 10])
+def test_memory_is_checked_first(small: Checkpoint, memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that this machine has no memory for is an error before anything is allocated."""
+    from edl_ckpt.core import memory as module
+
+    monkeypatch.setattr(module, "physical_memory_bytes", lambda: memory and 64)
+    if memory:
+        with pytest.raises(EdlCkptError, match="of memory"):
+            small.table("t").to_numpy()
+    else:  # a machine that does not say how much it has
+        assert len(small.table("t").to_numpy().ids) == 6
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda c: c["w"],
+        lambda c: c.table("wide").to_numpy(),
+        lambda c: c.table("wide").to_numpy([1]),
+        lambda c: next(iter(c.table("wide"))),
+        lambda c: c.restore(0, 2),
+        lambda c: c.check_unchanged(),
+        lambda c: c.__enter__(),
+    ],
+)
+def test_a_closed_checkpoint_says_so(checkpoint: Checkpoint, read: Callable[[Checkpoint], object]) -> None:
+    """Every read after `close` is an error of ours, and a ValueError as of files; what headers say stays."""
+    checkpoint.close()
+    checkpoint.close()
+    with pytest.raises(EdlCkptError, match="the checkpoint is closed") as caught:
+        read(checkpoint)
+    assert isinstance(caught.value, ValueError)
+    assert checkpoint.closed
+    assert "closed" in repr(checkpoint)
+    assert (len(checkpoint), checkpoint.table("wide").rows) == (2, 200)
+
+
+def test_closed_between_batches(checkpoint: Checkpoint) -> None:
+    """A loop over batches ends with that error when the checkpoint is closed under it."""
+    batches = iter(checkpoint.table("narrow", batch_rows=1))
+    next(batches)
+    checkpoint.close()
+    with pytest.raises(UsageError, match="closed"):
+        list(batches)
+
+
+@pytest.mark.parametrize(
+    ("library", "method", "extra"),
+    [("torch", "to_torch", "torch"), ("pyarrow", "to_arrow", "arrow"), ("pandas", "to_pandas", "pandas")],
+)
+def test_a_library_that_is_missing(
+    small: Checkpoint, library: str, method: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names the library, and the command that installs its extra."""
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(UnsupportedError, match=f"{library} is not installed") as caught:
+        getattr(small.table("t"), method)()
+    assert caught.value.hint == f"pip install 'edl-ckpt[{extra}]'"
+
+
+@pytest.mark.frameworks
+def test_to_torch(small: Checkpoint) -> None:
+    """Tensors equal the rows, share numpy's memory where they can, and keep bfloat16."""
+    torch = pytest.importorskip("torch")
+    rows = small.table("t").to_torch(torch.tensor([10, -7]))
+    assert torch.equal(rows.ids, torch.tensor([10, -7]))
+    assert torch.equal(rows.vectors, torch.from_numpy(VECTORS[[2, 0]]))
+    half = small.table("half").to_torch(IDS)
+    assert half.vectors.dtype == torch.bfloat16
+    assert torch.equal(half.vectors.float(), torch.from_numpy(VECTORS))
+    assert repr(half) == "<TensorRows 6 x 3 bfloat16>"
+
+
+@pytest.mark.frameworks
+def test_to_arrow(small: Checkpoint) -> None:
+    """A pyarrow.Table that is valid, with the columns of a Parquet export: `id`, and `vector` of a fixed size."""
+    arrow = pytest.importorskip("pyarrow")
+    table = small.table("t").to_arrow(arrow.array([10, -7]))
+    table.validate(full=True)
+    assert table.to_pydict() == {"id": [10, -7], "vector": VECTORS[[2, 0]].tolist()}
+    assert str(table.schema.field("vector").type) == "fixed_size_list<item: float>[3]"
+    assert small.table("t").to_arrow([]).num_rows == 0
+
+
+@pytest.mark.frameworks
+def test_to_pandas(small: Checkpoint) -> None:
+    """A DataFrame whose index is the id, so that `frame.loc[id]` is a row."""
+    pandas = pytest.importorskip("pandas")
+    frame = small.table("t").to_pandas(IDS)
+    pandas.testing.assert_frame_equal(frame, pandas.DataFrame(VECTORS, index=pandas.Index(IDS, name="id")))
+    assert frame.loc[10].tolist() == VECTORS[2].tolist()
