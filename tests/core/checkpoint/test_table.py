@@ -56,7 +56,8 @@ def test_asking_reads_no_value(checkpoint: Checkpoint) -> None:
     assert ("w" in checkpoint, len(checkpoint), len(checkpoint.tables["narrow"])) == (True, 2, 30_000)
     view = checkpoint.table("wide")
     assert (view.name, view.rows, view.dim, view.dtype, view.initializer) == ("wide", 200, 1500, "float64", "uniform")
-    assert repr(checkpoint) and repr(view) and view
+    assert repr(view) == "<TableView wide: 200 rows of 1500 float64, uniform>"
+    assert repr(checkpoint).endswith("7: 3 shards, 2 variables, 3 tables, 2.8 MiB, v4>")
     assert checkpoint.bytes_read == before
 
 
