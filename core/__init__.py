@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         EdlCkptError,
         IncompleteError,
         LockedError,
+        MismatchError,
         NameNotFoundError,
         NoSpaceError,
         NotFoundError,
@@ -91,6 +92,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.progress import Reporter
     from edl_ckpt.core.storage.determined import CheckpointStorage
     from edl_ckpt.core.storage.location import Location
+    from edl_ckpt.core.training.objects.checkpoint import ObjectCheckpoint, list_variables, load_variable
 
 __version__: Final = "0.1.0"
 
@@ -110,6 +112,7 @@ _HOMES: Final = {
         "EdlCkptError",
         "IncompleteError",
         "LockedError",
+        "MismatchError",
         "NameNotFoundError",
         "NoSpaceError",
         "NotFoundError",
@@ -171,6 +174,7 @@ _HOMES: Final = {
     "progress": ("Reporter",),
     "storage.determined": ("CheckpointStorage",),
     "storage.location": ("Location",),
+    "training.objects.checkpoint": ("ObjectCheckpoint", "list_variables", "load_variable"),
 }
 """Every public name, by the module below `edl_ckpt.core` that defines it."""
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
@@ -200,10 +204,12 @@ __all__ = [
     "Location",
     "LockedError",
     "Lookup",
+    "MismatchError",
     "NameMap",
     "NameNotFoundError",
     "NoSpaceError",
     "NotFoundError",
+    "ObjectCheckpoint",
     "Part",
     "Policy",
     "PruneEntry",
@@ -249,7 +255,9 @@ __all__ = [
     "import_metrics",
     "initial_rows",
     "latest",
+    "list_variables",
     "list_versions",
+    "load_variable",
     "location_lock",
     "look_up",
     "open_checkpoint",

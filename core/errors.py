@@ -38,6 +38,10 @@ class UsageError(EdlCkptError, ValueError):
     id = "usage"
 
 
+class MismatchError(UsageError, AssertionError):
+    """Values of a checkpoint and of the program that restores it do not match; the message names each one."""
+
+
 class IncompleteError(EdlCkptError):
     """The checkpoint asked for lacks shards, or is still being written."""
 

@@ -29,7 +29,7 @@ from edl_ckpt.core.storage import LocationLike, open_store
 from edl_ckpt.core.storage.location import Location
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Table:
     """A whole table in memory: int64 [n] ids, their [n, dim] vectors, and the initializer of ids yet unseen.
 

@@ -24,6 +24,7 @@ _DIGITS: Final = 18
 _DAMAGED: Final = "damaged-"
 _NAME_PART: Final = 100
 LOCATION_FILE: Final = "location.json"
+MANAGER_FILE: Final = "manager.json"
 
 
 def version_file(version: int) -> str:

@@ -1,0 +1,226 @@
+"""Checkpoints of objects: the values in an object and in all that it leads to, saved as one version.
+
+`ObjectCheckpoint` is `tf.train.Checkpoint` over this engine: the same tracking, the same delayed restoration. Each
+value is a dense variable of the version, or an embedding table, named by its path ('net/l1/kernel').
+
+Source: https://www.tensorflow.org/guide/checkpoint and `tensorflow/python/checkpoint/checkpoint.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.arrays import as_array
+from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
+from edl_ckpt.core.errors import NotFoundError, UsageError
+from edl_ckpt.core.format.model import CheckpointRef, Version
+from edl_ckpt.core.operations.save import Table, save_checkpoint
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
+from edl_ckpt.core.storage import LocationLike
+from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.training.objects.graph import ALIASES, walk
+from edl_ckpt.core.training.objects.paths import parse_name, path_name
+from edl_ckpt.core.training.objects.restoration import Restoration
+from edl_ckpt.core.training.objects.status import SAVE_COUNTER, LoadStatus, NothingRestored, RestoreStatus
+from edl_ckpt.core.training.objects.tracking import Child, Trackable, children_of, is_leaf, is_node
+from edl_ckpt.core.training.objects.values import Values
+from edl_ckpt.core.training.objects.variables import EmbeddingTable, Variable
+
+
+class VersionRef(str):
+    """A reference such as 'run@5', as a text that also carries the storage options of its location."""
+
+    __slots__ = ("location", "number")
+
+    location: Location
+    number: int
+
+    @classmethod
+    def of(cls, location: Location, number: int) -> VersionRef:
+        """Return the reference to a version."""
+        made = cls(f"{location}@{number}")
+        made.location, made.number = location, number
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return VersionRef.of, (self.location, self.number)
+
+
+class _Own:
+    """What an `ObjectCheckpoint` knows beside the objects that it tracks."""
+
+    def __init__(self, root: object) -> None:
+        self.root = root
+        self.save_counter: Variable | None = None
+        self.restoration: Restoration | None = None
+
+
+class ObjectCheckpoint(Trackable):
+    """Objects that are saved and restored together, each under its keyword, as with `tf.train.Checkpoint`.
+
+    Objects are arrays of any library, `Variable`, tables (`Table`, `EmbeddingTable`), dicts, lists and tuples, and
+    objects whose attributes are tracked. With `root`, the attributes of that object are tracked as if they were those
+    of the checkpoint. Raises UsageError, which is a ValueError, for a value that cannot be tracked.
+    """
+
+    _own: _Own
+
+    def __init__(self, root: object = None, /, **objects: Any) -> None:
+        object.__setattr__(self, "_own", _Own(root))
+        if root is not None and not is_node(root):
+            raise UsageError(f"the root has no attributes that could be tracked: {root!r}")
+        taken = {child.name for child in children_of(root)} if root is not None else set()
+        for name, value in objects.items():
+            if hasattr(type(self), name) or name in taken:
+                raise UsageError(f"{name!r} is taken", hint="track the object under another name")
+            if not is_leaf(value) and not is_node(value):
+                raise UsageError(
+                    f"{name}: {type(value).__name__} cannot be tracked: it cannot be changed in place",
+                    hint=f"try: {name}=Variable({value!r})" if isinstance(value, int | float) else None,
+                )
+            setattr(self, name, value)
+
+    @property
+    def save_counter(self) -> Variable:
+        """Return the counter of saves, which numbers them; it is saved and restored like any other value."""
+        if self._own.save_counter is None:
+            self._own.save_counter = Variable(0, np.int64)
+        return self._own.save_counter
+
+    def tracked(self) -> Iterator[Child]:
+        """Yield the counter, once it is in use, and the objects."""
+        if self._own.save_counter is not None:
+            yield Child(SAVE_COUNTER, self._own.save_counter, None)
+        if self._own.root is not None:
+            yield from children_of(self._own.root)
+        yield from super().tracked()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        object.__setattr__(self, "_own", _Own(None))
+        vars(self).update(state)
+
+    def save(
+        self,
+        location: LocationLike,
+        version: object = None,
+        *,
+        ps_num: int = 1,
+        layout: str | None = None,
+        wait_seconds: float = LOCK_WAIT_SECONDS,
+        reporter: Reporter = SILENT,
+    ) -> VersionRef:
+        """Save all values as a version, and return its reference; its number is the save counter unless it is given.
+
+        The counter goes up by one, and stays as it was when the save fails. See `save_checkpoint` for how a version is
+        written, and for errors. Raises UsageError for values that have no name.
+        """
+        self.save_counter.assign_add(1)
+        try:
+            number = int(self.save_counter) if version is None else whole_number(version)
+            graph = walk(self)
+            variables, tables = _sorted_out(graph.leaves)
+            aliases = graph.alias_variable
+            saved = save_checkpoint(
+                location,
+                number,
+                ps_num,
+                variables=variables if aliases is None else variables | {ALIASES: aliases},
+                tables=tables,
+                layout=layout,
+                wait_seconds=wait_seconds,
+                reporter=reporter,
+            )
+        except BaseException:
+            self.save_counter.assign_sub(1)
+            raise
+        return VersionRef.of(saved.location, saved.version)
+
+    def restore(self, ref: Version | CheckpointRef | str | None, *, skip_mismatch: bool = False) -> LoadStatus:
+        """Restore a version into the objects that are there, and later into those that are added; return the status.
+
+        None restores nothing, so that the first start of a job needs no case of its own. Values that wait for an object
+        wait until the next restore. A version without a save counter sets it to its own number. Raises MismatchError
+        for values of another shape or dtype, with all of them, before anything is changed; `skip_mismatch` leaves those
+        values alone. Raises the errors of `open_checkpoint`.
+        """
+        counter = self.save_counter
+        if ref is None:
+            return NothingRestored()
+        checkpoint = open_ref(ref)
+        try:
+            restoration = Restoration(checkpoint, skip_mismatch=skip_mismatch)
+        except BaseException:
+            checkpoint.close()
+            raise
+        try:
+            restoration.begin(self, self._own.root)
+        except BaseException:
+            restoration.expect_partial()
+            restoration.release()
+            raise
+        if (SAVE_COUNTER,) not in restoration.values.names.paths:
+            counter.assign(checkpoint.version.version)
+        if self._own.restoration is not None:
+            self._own.restoration.release()
+        self._own.restoration = restoration
+        return RestoreStatus(restoration, self)
+
+
+def _sorted_out(leaves: Any) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Table]]:
+    """Return the variables and the tables of a graph by their names in the checkpoint."""
+    variables: dict[str, npt.NDArray[Any]] = {}
+    tables: dict[str, Table] = {}
+    for path, value in leaves.items():
+        name = path_name(path)
+        if isinstance(value, Table):
+            tables[name] = value
+        elif isinstance(value, EmbeddingTable):
+            tables[name] = value.to_table()
+        else:
+            variables[name] = as_array(value, name)
+    return variables, tables
+
+
+def whole_number(value: object) -> int:
+    """Return an integer of any library, a variable's too; UsageError for anything else."""
+    array = as_array(value, "the number")
+    if array.shape or array.dtype.kind not in "iu":
+        raise UsageError(f"expected a whole number, got {value!r}")
+    return int(array)
+
+
+def open_ref(ref: Version | CheckpointRef | str) -> Checkpoint:
+    """Open the version that a reference names."""
+    return open_checkpoint(CheckpointRef(ref.location, ref.number) if isinstance(ref, VersionRef) else ref)
+
+
+def list_variables(ref: Version | CheckpointRef | str) -> list[tuple[str, list[int]]]:
+    """Return the name and the shape of each dense variable of a version, by name, as `tf.train.list_variables`.
+
+    No value is read. Raises the errors of `open_checkpoint`.
+    """
+    with open_ref(ref) as checkpoint:
+        entries = {entry.name: list(entry.shape) for shard in checkpoint.shards for entry in shard.variables}
+    return sorted((name, shape) for name, shape in entries.items() if name != ALIASES)
+
+
+def load_variable(ref: Version | CheckpointRef | str, name: str) -> npt.NDArray[Any]:
+    """Return a dense variable of a version, as `tf.train.load_variable`; nothing else is read.
+
+    `name` may also be another name under which objects led to it when it was saved. Raises NotFoundError.
+    """
+    with open_ref(ref) as checkpoint:
+        if name not in checkpoint.variable_names and ALIASES in checkpoint.variable_names:
+            name = path_name(Values(checkpoint).names.resolve(parse_name(name)))
+        if name in checkpoint.table_names and name not in checkpoint.variable_names:
+            raise NotFoundError(
+                f"{name!r} is a table",
+                path=checkpoint.version.ref,
+                hint="read it with open_checkpoint(ref).table(name)",
+            )
+        return checkpoint.variable(name)

@@ -1,0 +1,189 @@
+"""The graph of objects below a root: which values it has, under which names, and which other names lead to them.
+
+An object may be reached by several names. It is saved once, under the first of the shortest paths, and every other edge
+to it is an *alias*. A checkpoint with aliases has them in one more variable, `ALIASES`: JSON, as int8. So a restore can
+start from any of the names. TensorFlow saves the same in `_CHECKPOINTABLE_OBJECT_GRAPH`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.errors import CorruptError, UsageError
+from edl_ckpt.core.training.objects.paths import Path, parse_name, path_name
+from edl_ckpt.core.training.objects.tracking import Child, TrackedDict, TrackedList, children_of, is_leaf
+
+ALIASES: Final = ".ALIASES"
+"""No path has this name, because a '.' in a path is escaped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """The values below a root by their paths, and the path that each other edge leads to."""
+
+    leaves: Mapping[Path, Any]
+    aliases: Mapping[Path, Path]
+
+    @property
+    def alias_variable(self) -> npt.NDArray[np.int8] | None:
+        """Return the aliases as a variable, None when there are none."""
+        if not self.aliases:
+            return None
+        document = {path_name(edge): path_name(path) for edge, path in sorted(self.aliases.items())}
+        return np.frombuffer(json.dumps(document).encode(), np.int8)
+
+
+def walk(root: object) -> Graph:
+    """Return the graph below a root, breadth first.
+
+    Raises UsageError, with every fault, for values that have no name: those below a key that is no text, and in lists
+    and dicts that changed unseen.
+    """
+    paths: dict[int, Path] = {id(root): ()}
+    alive: list[object] = [root]  # no identity is used twice
+    leaves: dict[Path, Any] = {}
+    edges: dict[Path, Path] = {}
+    faults: list[UsageError] = []
+    queue = deque[tuple[Path, object]]([((), root)])
+    while queue:
+        path, node = queue.popleft()
+        _check(node, path, faults)
+        for child in children_of(node):
+            edge = (*path, child.name)
+            first = paths.setdefault(id(child.value), edge)
+            if first is not edge:
+                edges[edge] = first
+                continue
+            alive.append(child.value)
+            if is_leaf(child.value):
+                leaves[edge] = child.value
+            else:
+                queue.append((edge, child.value))
+    faults += [_bad_key(path) for path in leaves if not _is_named(path)]
+    if faults:
+        more = "".join(f"\n  {fault.message}" for fault in faults[1:])
+        raise UsageError(f"{faults[0].message}{more}", hint=faults[0].hint)
+    inside = {path[:depth] for path in leaves for depth in range(len(path) + 1)}
+    return Graph(leaves, {edge: path for edge, path in edges.items() if path in inside and _is_named(edge)})
+
+
+def _check(node: object, path: Path, faults: list[UsageError]) -> None:
+    if isinstance(node, TrackedDict | TrackedList):
+        try:
+            node.check(path_name(tuple(map(str, path))))
+        except UsageError as error:
+            faults.append(error)
+
+
+def _is_named(path: tuple[Any, ...]) -> bool:
+    return all(isinstance(step, str) for step in path)
+
+
+def _bad_key(path: tuple[Any, ...]) -> UsageError:
+    keys = ", ".join(repr(step) for step in path if not isinstance(step, str))
+    return UsageError(
+        f"{'/'.join(map(str, path))}: only texts can be keys of values that are saved, not {keys}",
+        hint="use texts as keys, or keep the dict out of what is tracked",
+    )
+
+
+def parse_aliases(data: npt.NDArray[Any], ref: str) -> dict[Path, Path]:
+    """Return the aliases in a variable that `Graph.alias_variable` made; CorruptError for any other content."""
+    try:
+        document = json.loads(data.astype(np.int8).tobytes())
+        if not all(isinstance(path, str) for path in document.values()):
+            raise TypeError  # noqa: TRY301 - one way out for every kind of damage
+        return {parse_name(edge): parse_name(path) if path else () for edge, path in document.items()}
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        raise CorruptError(f"variable {ALIASES!r} is damaged", path=ref) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A value of the program that a checkpoint has under a name; `edge` is where this program has it."""
+
+    edge: Path
+    path: Path
+    child: Child
+
+
+@dataclass(slots=True)
+class Match:
+    """The values that a program and a checkpoint share, and the nodes below which values of the checkpoint lie."""
+
+    pairs: list[Pair] = field(default_factory=list)
+    nodes: list[tuple[Any, Path]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The paths of the values in a checkpoint, and its aliases."""
+
+    paths: frozenset[Path]
+    aliases: Mapping[Path, Path]
+    inside: frozenset[Path]
+    """The paths of all nodes: what comes before a value or an alias."""
+
+    @classmethod
+    def of(cls, paths: frozenset[Path], aliases: Mapping[Path, Path]) -> Names:
+        """Return the names of a checkpoint."""
+        edges = [*paths, *aliases]
+        return cls(paths, aliases, frozenset(edge[:depth] for edge in edges for depth in range(len(edge))))
+
+    def resolve(self, path: Path) -> Path:
+        """Return the path under which a checkpoint has what a path leads to."""
+        there: Path = ()
+        for step in path:
+            there = self.aliases.get((*there, step), (*there, step))
+        return there
+
+    def match(self, node: object, path: Path) -> Match:
+        """Return what a node and all below it share with the checkpoint, when the node is at a path of that."""
+        found = Match()
+        seen = {(id(node), path)}
+        queue = deque([(node, path)])
+        while queue:
+            node, path = queue.popleft()
+            found.nodes.append((node, path))
+            for child in children_of(node):
+                if isinstance(child.name, str):
+                    below = self.look(child, path, found)
+                    if below is not None and (id(child.value), below) not in seen:
+                        seen.add((id(child.value), below))
+                        queue.append((child.value, below))
+        return found
+
+    def look(self, child: Child, path: Path, found: Match) -> Path | None:
+        """Add the pair of a leaf that the checkpoint has below a path; return the path of a node that it has."""
+        edge = (*path, child.name)
+        there = self.aliases.get(edge, edge)
+        if is_leaf(child.value):
+            if there in self.paths:
+                found.pairs.append(Pair(edge, there, child))
+            return None
+        return there if there in self.inside or not there else None
+
+
+def leaves_of(root: object) -> Iterator[tuple[Path, Any]]:
+    """Yield each value below a root once, with the path to it; keys that are no texts are shown as they are."""
+    seen, alive = {id(root)}, [root]
+    queue = deque[tuple[Path, object]]([((), root)])
+    while queue:
+        path, node = queue.popleft()
+        for child in children_of(node):
+            if id(child.value) in seen:
+                continue
+            seen.add(id(child.value))
+            alive.append(child.value)
+            edge = (*path, str(child.name))
+            if is_leaf(child.value):
+                yield edge, child.value
+            else:
+                queue.append((edge, child.value))

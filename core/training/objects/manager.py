@@ -1,0 +1,320 @@
+"""A manager of the versions of a location: it saves, keeps the last few, and finds the one to restore.
+
+`CheckpointManager` is `tf.train.CheckpointManager` over this engine. What managers saved is remembered at the location,
+so a manager goes on where the last one ended. Deleting goes through the guards of a prune.
+
+Source: `tensorflow/python/checkpoint/checkpoint_management.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from edl_ckpt.core.checkpoint.catalog import GRACE_SECONDS, list_versions
+from edl_ckpt.core.checkpoint.readable import newest_readable
+from edl_ckpt.core.commit.recovery import location_lock
+from edl_ckpt.core.errors import (
+    CorruptError,
+    IncompleteError,
+    LockedError,
+    NotFoundError,
+    RefusedError,
+    UsageError,
+)
+from edl_ckpt.core.format.model import State, Version
+from edl_ckpt.core.operations.prune.execute import prune
+from edl_ckpt.core.operations.prune.guards import NO_EXCEPTIONS, Guards, find_unreadable, guard_reasons
+from edl_ckpt.core.operations.prune.retention import Latest, Policy
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
+from edl_ckpt.core.state.managed import Managed, read_managed, write_managed
+from edl_ckpt.core.storage import Location, LocationLike, open_store
+from edl_ckpt.core.training.objects.checkpoint import ObjectCheckpoint, VersionRef, whole_number
+from edl_ckpt.core.training.objects.restoration import LOG
+from edl_ckpt.core.words import abridged
+
+_PASSED_OVER = (CorruptError, IncompleteError, NotFoundError, LockedError)
+"""Why a version is passed over for an older one: what it contains cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """The versions that managers go on with, those that they keep for ever, and those to delete."""
+
+    managed: Managed
+    doomed: tuple[int, ...]
+
+
+def sweep_saved(managed: Managed, max_to_keep: int | None, every_seconds: float | None) -> Swept:
+    """Return the versions to delete, the oldest first, until `max_to_keep` remain.
+
+    One that is at least `every_seconds` younger than the last that was preserved is preserved itself: it is forgotten,
+    and no manager ever deletes it. Source: `CheckpointManager._sweep`.
+
+    >>> swept = sweep_saved(Managed({1: 0.0, 2: 10.0, 3: 20.0}, 3, -5.0), 1, 12.0)
+    >>> swept.doomed, swept.managed.saved, swept.managed.last_preserved
+    ((1,), {3: 20.0}, 10.0)
+    """
+    saved, last = dict(managed.saved), managed.last_preserved
+    doomed: list[int] = []
+    while max_to_keep is not None and len(saved) > max_to_keep:
+        number = next(iter(saved))
+        moment = saved.pop(number)
+        if every_seconds and moment - every_seconds >= last:
+            last = moment
+        else:
+            doomed.append(number)
+    return Swept(Managed(saved, managed.latest, last), tuple(doomed))
+
+
+class CheckpointManager:
+    """Saves versions of a checkpoint at a location, and keeps `max_to_keep` of them; None keeps all.
+
+    When a version falls out of these, it is kept for ever if it was saved at least `keep_checkpoint_every_n_hours`
+    after the last one that was. With `checkpoint_interval`, `save` does nothing until `step_counter` has gone that far.
+    `init_fn` is called when there is nothing to restore. `reporter` gets warnings; without one they are logged.
+
+    Versions that no manager saved are never deleted; nor are tagged ones, nor the newest complete version. Several
+    managers may work at one location. Raises UsageError, which is a ValueError, for numbers that make no sense.
+    """
+
+    def __init__(
+        self,
+        checkpoint: ObjectCheckpoint,
+        directory: LocationLike,
+        max_to_keep: int | None,
+        *,
+        keep_checkpoint_every_n_hours: float | None = None,
+        step_counter: Any = None,
+        checkpoint_interval: int | None = None,
+        init_fn: Callable[[], object] | None = None,
+        wait_seconds: float = LOCK_WAIT_SECONDS,
+        reporter: Reporter | None = None,
+    ) -> None:
+        if max_to_keep is not None and max_to_keep <= 0:
+            raise UsageError(f"max_to_keep must be a positive number or None, got {max_to_keep}")
+        if checkpoint_interval is not None and step_counter is None:
+            raise UsageError("checkpoint_interval needs a step_counter")
+        self._checkpoint = checkpoint
+        self._location = Location.of(directory)
+        self._max_to_keep = max_to_keep
+        self._every_hours = keep_checkpoint_every_n_hours
+        self._step_counter = step_counter
+        self._interval = checkpoint_interval
+        self._init_fn = init_fn
+        self._wait_seconds = wait_seconds
+        self._reporter = reporter
+        self._born = time.time() - 1.0  # as in TensorFlow: before the first save of a manager made right after
+        self._last_step: int | None = None
+
+    def __repr__(self) -> str:
+        return f"CheckpointManager({str(self._location)!r}, max_to_keep={self._max_to_keep})"
+
+    @property
+    def checkpoint(self) -> ObjectCheckpoint:
+        """Return the checkpoint that it saves and restores."""
+        return self._checkpoint
+
+    @property
+    def directory(self) -> str:
+        """Return the location."""
+        return str(self._location)
+
+    @property
+    def checkpoint_interval(self) -> int | None:
+        """Return the least number of steps between two versions."""
+        return self._interval
+
+    @property
+    def latest_checkpoint(self) -> VersionRef | None:
+        """Return the version that was saved last, None without one; it can be passed to `restore`.
+
+        A version that another writer saved since under a higher number counts as well. The location is listed.
+        """
+        versions, managed = self._look()
+        complete = [v for v in in_order(versions, managed) if v.state is State.COMPLETE]
+        return VersionRef.of(self._location, complete[-1].version) if complete else None
+
+    @property
+    def checkpoints(self) -> list[VersionRef]:
+        """Return the versions that managers saved and may delete, oldest first; the location is listed."""
+        versions, managed = self._look()
+        there = {version.version for version in versions}
+        return [VersionRef.of(self._location, number) for number in managed.saved if number in there]
+
+    def save(self, checkpoint_number: object = None, check_interval: bool = True) -> VersionRef | None:  # noqa: FBT001, FBT002 - as in TensorFlow
+        """Save a version and delete what is too old; return its reference, None when it is too early for one.
+
+        The number is the save counter, which goes up by one, unless it is given. A version of the same number that a
+        manager saved is replaced. With `check_interval` False, only a second save of the same step is left out. Raises
+        RefusedError for the number of a version of others, or of the newest complete one.
+        """
+        step = None if self._interval is None else whole_number(self._step_counter)
+        if step is not None and self._is_too_early(step, check_interval=check_interval):
+            return None
+        counter = self._checkpoint.save_counter
+        number = int(counter) + 1 if checkpoint_number is None else whole_number(checkpoint_number)
+        self._make_room(number)
+        self._record(number, saved=False)  # first: a version that is there and not recorded would never be deleted
+        reporter = self._reporter or SILENT
+        ref = self._checkpoint.save(self._location, number, wait_seconds=self._wait_seconds, reporter=reporter)
+        self._last_step = step
+        self._delete_old(self._record(number, saved=True))
+        return ref
+
+    def restore_or_initialize(self) -> VersionRef | None:
+        """Restore the version that was saved last, and return its reference; call `init_fn` when there is none.
+
+        A version that cannot be read is passed over for the one before it, with a warning. Raises IncompleteError when
+        there are versions and none can be read: to begin anew over them would hide the damage.
+        """
+        versions, managed = self._look()
+        ordered = in_order(versions, managed)
+        faults: dict[str, str] = {}
+        while ordered:
+            version, found = newest_readable(ordered)
+            faults |= {each.ref: found[each.path] for each in reversed(ordered) if each.path in found}
+            if version is None:
+                break
+            try:
+                self._checkpoint.restore(version)
+            except _PASSED_OVER as error:
+                faults[version.ref] = str(error)
+                ordered = ordered[: ordered.index(version)]
+                continue
+            for ref, fault in faults.items():
+                self._warn(f"{ref} is passed over for version {version.version}: {fault}")
+            if self._interval is not None:
+                self._last_step = whole_number(self._step_counter)
+            return VersionRef.of(self._location, version.version)
+        if faults:
+            reasons = abridged((f"{ref}: {fault}" for ref, fault in faults.items()), 20)
+            raise IncompleteError(f"no version can be read: {reasons}", path=self.directory)
+        if self._init_fn is not None:
+            self._init_fn()
+        return None
+
+    def _is_too_early(self, step: int, *, check_interval: bool) -> bool:
+        if self._last_step is None or self._interval is None:
+            return False
+        return step == self._last_step or (check_interval and step < self._last_step + self._interval)
+
+    def _look(self) -> tuple[Sequence[Version], Managed]:
+        """Return the versions at the location, and what managers remember of it."""
+        try:
+            return list_versions(self._location).versions, self._remembered()
+        except NotFoundError:
+            return (), self._remembered()
+
+    def _remembered(self) -> Managed:
+        now = time.time()
+        try:
+            managed = read_managed(open_store(self._location))
+        except UsageError as error:
+            self._warn(f"{self._location}: {error}; what managers saved before is not known, and stays")
+            managed = None
+        if managed is None:
+            return Managed({}, None, self._born)
+        if now < managed.last_preserved:  # the clock went back: nothing may be deleted by mistake
+            behind = managed.last_preserved - now
+            self._warn(f"{self._location}: the clock is {behind:.0f} s behind the last version that was preserved")
+            managed = replace(managed, last_preserved=now)
+        saved = {n: min(moment, now) for n, moment in managed.saved.items()}
+        kept = {n: moment for n, moment in saved.items() if moment > managed.last_preserved}
+        return replace(managed, saved=kept)
+
+    def _make_room(self, number: int) -> None:
+        """Delete the version of a number if a manager saved it; its place is taken by the next one."""
+        versions, managed = self._look()
+        old = [version for version in versions if version.version == number]
+        if old and number in managed.saved:
+            self._prune([number])
+            self._warn(f"{old[0].ref}: was there already, and is replaced")
+
+    def _record(self, number: int, *, saved: bool) -> Managed:
+        """Record a version, as the last one that was saved when it is; return what managers remember then."""
+        with self._locked():
+            managed = self._remembered()
+            others = {n: moment for n, moment in managed.saved.items() if n != number}
+            latest = number if saved else managed.latest
+            managed = Managed(others | {number: time.time()}, latest, managed.last_preserved)
+            write_managed(self._location, managed)
+            return managed
+
+    def _delete_old(self, managed: Managed) -> None:
+        """Delete the versions that are too old, as far as guards allow it, and record what remains."""
+        versions = list_versions(self._location).versions
+        there = {version.version for version in versions}
+        present = {n: moment for n, moment in managed.saved.items() if n in there}
+        every = None if self._every_hours is None else self._every_hours * 3600.0
+        swept = sweep_saved(replace(managed, saved=present), self._max_to_keep, every)
+        guarded = self._guarded(versions) if swept.doomed else set()
+        deleted = self._deleted([n for n in swept.doomed if n not in guarded])
+        preserved = present.keys() - swept.managed.saved.keys() - set(swept.doomed)
+        # Another manager may still be writing a version that is recorded and not there.
+        lost = {n for n, moment in managed.saved.items() if n not in there and moment < time.time() - GRACE_SECONDS}
+        gone = preserved | lost | set(deleted)
+        if gone:
+            with self._locked():
+                now = self._remembered()
+                saved = {n: moment for n, moment in now.saved.items() if n not in gone}
+                last = max(now.last_preserved, swept.managed.last_preserved)
+                write_managed(self._location, Managed(saved, now.latest, last))
+
+    def _deleted(self, numbers: Sequence[int]) -> Sequence[int]:
+        """Delete versions; return their numbers, none when a guard says no: the next save tries again."""
+        try:
+            if numbers:
+                self._prune(numbers)
+        except (RefusedError, LockedError) as error:
+            self._warn(f"{self._location}: old versions were not deleted: {error}")
+            return ()
+        return numbers
+
+    def _guarded(self, versions: Sequence[Version]) -> set[int]:
+        """Return the versions that no rule may delete."""
+        reasons = guard_reasons(versions, NO_EXCEPTIONS, find_unreadable(versions), now=time.time())
+        return {version.version for version in versions if version.path in reasons}
+
+    def _prune(self, numbers: Sequence[int]) -> None:
+        """Delete versions by their numbers; RefusedError when one is guarded."""
+        result = prune(
+            [self._location],
+            Policy((Latest(0),)),
+            guards=Guards(delete=tuple(numbers)),
+            wait_seconds=self._wait_seconds,
+            reporter=self._reporter or SILENT,
+        )
+        for error in result.errors:
+            self._warn(str(error))
+
+    def _locked(self) -> Any:
+        reporter = self._reporter or SILENT
+        return location_lock(self._location, "save", create=True, wait_seconds=self._wait_seconds, reporter=reporter)
+
+    def _warn(self, text: str) -> None:
+        if self._reporter is None:
+            LOG.warning(text)
+        else:
+            self._reporter.warn(text)
+
+
+def in_order(versions: Sequence[Version], managed: Managed) -> list[Version]:
+    """Return versions in the order in which they were saved, as far as it is known.
+
+    First those of others by number, then those of managers in the order of their saves, then those of others that have
+    a higher number and were written later: another job may have gone on here.
+    """
+    by_number = {version.version: version for version in versions}
+    own = [by_number[number] for number in managed.saved if number in by_number]
+    if managed.latest in by_number and by_number[managed.latest] not in own:
+        own.append(by_number[managed.latest])
+    others = sorted((v for v in versions if v not in own), key=lambda v: v.version)
+    if not own:
+        return others
+    top, moment = max(v.version for v in own), own[-1].modified
+    later = [v for v in others if v.version > top and v.modified > moment]
+    return [v for v in others if v not in later] + own + later

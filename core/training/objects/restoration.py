@@ -1,0 +1,183 @@
+"""One restore of a version into the objects of a program: what is restored at once, what waits, and what never came.
+
+Values wait until something of their name is created. While values wait, the version stays open, until they are all
+restored or the next restore of the same checkpoint begins.
+
+Source: `_CheckpointRestoreCoordinator` in `tensorflow/python/checkpoint/checkpoint.py` of TensorFlow.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from edl_ckpt.core.checkpoint.reader import Checkpoint
+from edl_ckpt.core.errors import MismatchError
+from edl_ckpt.core.training.objects.graph import Match, Pair
+from edl_ckpt.core.training.objects.paths import Path, path_name
+from edl_ckpt.core.training.objects.tracking import Child, Trackable, TrackedDict, TrackedList, is_leaf
+from edl_ckpt.core.training.objects.values import Values, shape_of
+from edl_ckpt.core.words import abridged, counted
+
+LOG: Final = logging.getLogger("edl_ckpt")
+_NAMED: Final = 20
+
+
+class UnrestoredWarning(UserWarning):
+    """Values of a checkpoint were not used when the objects that it was restored into were deleted."""
+
+
+class _Progress:
+    """What a restore has used. It refers to no object of the program, so that it outlives them."""
+
+    def __init__(self, values: Values) -> None:
+        self.values = values
+        self.used: set[Path] = set()
+        self.expect_partial = False
+
+    @property
+    def unused(self) -> list[Path]:
+        """Return the paths of the values that were not used, in order."""
+        return sorted(self.values.names.paths - self.used)
+
+    def end(self) -> None:
+        """Close the version, and warn of what was not used."""
+        self.values.checkpoint.close()
+        unused = self.unused
+        if not unused or self.expect_partial:
+            return
+        self.expect_partial = True
+        text = (
+            f"{self.values.checkpoint.version.ref}: {counted(len(unused), 'value')} of the checkpoint never"
+            f" found an object: {abridged(map(path_name, unused), _NAMED)}; status.expect_partial() silences this"
+        )
+        try:
+            warnings.warn(text, UnrestoredWarning, stacklevel=2)
+        except UnrestoredWarning:  # where warnings are errors; nobody could catch one that comes from a destructor
+            LOG.warning(text)
+
+
+class Restoration:
+    """A version that is being restored below one root."""
+
+    def __init__(self, checkpoint: Checkpoint, *, skip_mismatch: bool = False) -> None:
+        self.values = Values(checkpoint)
+        self.ref = checkpoint.version.ref
+        self.mismatches: dict[Path, str] = {}
+        """Values whose shape or dtype differs from that of the program, by the path in the program."""
+        self._progress = _Progress(self.values)
+        self._skip_mismatch = skip_mismatch
+        self._done: set[Path] = set()
+        self._restored: dict[int, weakref.ref[Any]] = {}
+        self._end = weakref.finalize(self, self._progress.end)
+
+    @property
+    def unused(self) -> list[Path]:
+        """Return the paths of the values that were not used so far."""
+        return self._progress.unused
+
+    @property
+    def is_over(self) -> bool:
+        """Say whether nothing waits any more."""
+        return not self._end.alive
+
+    def expect_partial(self) -> None:
+        """Give no warning when values have not been used at the end."""
+        self._progress.expect_partial = True
+
+    def release(self) -> None:
+        """End it: what waits is given up."""
+        self._end()
+
+    def begin(self, *roots: object) -> None:
+        """Restore all that is there below the first root, and wait for additions to it and to the others."""
+        match = self.values.names.match(roots[0], ())
+        match.nodes += [(root, ()) for root in roots[1:]]
+        self.restore_now(match)
+
+    def restore_now(self, match: Match) -> None:
+        """Restore what an earlier match has not, and wait for additions to its nodes."""
+        self._restore([pair for pair in match.pairs if pair.edge not in self._done])
+        if not self.unused:
+            self.release()
+            return
+        for node, path in match.nodes:
+            if isinstance(node, Trackable | TrackedDict | TrackedList):
+                node.wait_for(Bound(self, path))
+
+    def adopt(self, path: Path, child: Child, taken: set[int]) -> None:
+        """Restore into an object that is being added below the node at a path."""
+        match = Match()
+        below = self.values.names.look(child, path, match)
+        if below is not None and not is_leaf(child.value):
+            match = self.values.names.match(child.value, below)
+        new = [pair for pair in match.pairs if id(pair.child.value) not in taken]
+        match.pairs[:] = [pair for pair in new if not self.has_restored(pair.child.value)]
+        self.restore_now(match)
+        taken.update(id(pair.child.value) for pair in new)
+
+    def has_restored(self, value: object) -> bool:
+        """Say whether an object got its value from this restore."""
+        found = self._restored.get(id(value))
+        return found is not None and found() is value
+
+    def _restore(self, pairs: Sequence[Pair]) -> None:
+        good = self._compare(pairs)
+        for pair in good:
+            if not self.has_restored(pair.child.value):  # by another of its names
+                self._remember(self.values.read_into(pair.path, pair.child))
+            self._done.add(pair.edge)
+            self._progress.used.add(pair.path)
+        if good:
+            self.values.checkpoint.check_unchanged()
+
+    def _compare(self, pairs: Iterable[Pair]) -> list[Pair]:
+        """Return the pairs of equal shape and dtype; MismatchError, with every other pair, unless those are skipped."""
+        good: list[Pair] = []
+        found: dict[Path, str] = {}
+        for pair in pairs:
+            here, there = shape_of(pair.child.value, path_name(pair.edge)), self.values.shapes[pair.path]
+            if here == there:
+                good.append(pair)
+            else:
+                found[pair.edge] = f"{path_name(pair.edge)}: {here} in the program, {there} in the checkpoint"
+        if found and not self._skip_mismatch:
+            raise MismatchError(
+                f"{counted(len(found), 'value')} cannot be restored; nothing was changed"
+                + "".join(f"\n  {text}" for text in found.values()),
+                path=self.ref,
+                hint="skip_mismatch=True restores the others",
+            )
+        self.mismatches |= found
+        return good
+
+    def _remember(self, value: object) -> None:
+        try:
+            self._restored[id(value)] = weakref.ref(value)
+        except TypeError:  # a number of numpy: it is small, and may stay
+            self._restored[id(value)] = lambda: value  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A restore, as one node knows it: by the path of the node in the checkpoint."""
+
+    restoration: Restoration
+    path: Path
+
+    @property
+    def is_over(self) -> bool:
+        """Say whether nothing waits any more."""
+        return self.restoration.is_over
+
+    def adopt(self, name: str, value: Any, taken: set[int]) -> Any:
+        """Restore what waits for a value that is about to get a name; return the value to store."""
+        if self.restoration.is_over:
+            return value
+        stored = [value]
+        self.restoration.adopt(self.path, Child(name, value, lambda new: stored.__setitem__(0, new)), taken)
+        return stored[0]

@@ -1,0 +1,352 @@
+"""Objects that are tracked: the values in them, by the names that lead to them, and containers that notice additions.
+
+A *leaf* is a value: an array, a variable or a table. A *node* leads to others by names: a dict by its keys, a list or
+a tuple by positions, any other object by its attributes. Plain objects are looked at when something is saved or
+restored. `Trackable` and its containers also notice each addition, so that a value that waits is restored into it.
+
+Source: `tensorflow/python/trackable/data_structures.py` and `autotrackable.py` of TensorFlow.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, SupportsIndex
+
+from edl_ckpt.core.arrays import is_array
+from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.training.objects.variables import EmbeddingTable
+
+
+class Child(NamedTuple):
+    """An edge: its name, which is no string for a key that cannot be saved, its object, and how to replace that."""
+
+    name: Any
+    value: Any
+    put: Callable[[Any], None] | None
+
+
+class Binding(Protocol):
+    """A restore that waits for the objects below one node."""
+
+    def adopt(self, name: str, value: Any, taken: set[int]) -> Any:
+        """Restore what waits for a value that is about to get a name; return the value to store.
+
+        `taken` has the identities of the leaves that a later restore has filled, and gets those that this one fills.
+        """
+        ...
+
+    @property
+    def is_over(self) -> bool:
+        """Say whether nothing waits any more."""
+        ...
+
+
+_OPAQUE = (
+    type,
+    types.ModuleType,
+    types.FunctionType,
+    types.MethodType,
+    types.BuiltinFunctionType,
+    types.GeneratorType,
+    types.CodeType,
+    types.FrameType,
+    types.TracebackType,
+    functools.partial,
+    property,
+    BaseException,
+    logging.Logger,
+    logging.Handler,
+    threading.Thread,
+    weakref.ReferenceType,
+)
+"""Objects whose attributes are no part of a model."""
+
+
+def is_table(value: object) -> bool:
+    """Say whether a value is a table of embeddings."""
+    return isinstance(value, Table | EmbeddingTable)
+
+
+def is_leaf(value: object) -> bool:
+    """Say whether a value is saved by itself."""
+    return is_table(value) or (is_array(value) and not isinstance(value, Trackable))
+
+
+def is_node(value: object) -> bool:
+    """Say whether an object may lead to values."""
+    if isinstance(value, Trackable | dict | list | tuple):
+        return True
+    return not isinstance(value, _OPAQUE) and (hasattr(value, "__dict__") or any(_slots_of(type(value))))
+
+
+def children_of(node: object) -> Iterator[Child]:
+    """Yield what a node leads to, in order; what is neither a leaf nor a node is left out."""
+    for child in _edges(node):
+        if is_leaf(child.value) or is_node(child.value):
+            yield child
+
+
+def _edges(node: Any) -> Iterator[Child]:
+    if isinstance(node, Trackable):
+        yield from node.tracked()
+    elif isinstance(node, dict):
+        for key, value in list(node.items()):
+            yield Child(key, value, functools.partial(dict.__setitem__, node, key))
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            yield Child(str(index), value, functools.partial(list.__setitem__, node, index))
+    elif isinstance(node, tuple):
+        for index, value in enumerate(node):
+            yield Child(str(index), value, None)
+    else:
+        yield from attributes_of(node)
+
+
+def attributes_of(node: Any) -> Iterator[Child]:
+    """Yield the attributes of an object as edges, those in `__slots__` too."""
+    names = [*getattr(node, "__dict__", ()), *(name for name in _slots_of(type(node)) if hasattr(node, name))]
+    for name in dict.fromkeys(names):
+        yield Child(name, getattr(node, name), functools.partial(_put_attribute, node, name))
+
+
+def _put_attribute(node: object, name: str, value: object) -> None:
+    object.__setattr__(node, name, value)  # without the notice of `Trackable`
+
+
+def _slots_of(kind: type) -> Iterator[str]:
+    for base in kind.__mro__:
+        slots = base.__dict__.get("__slots__", ()) if base.__module__ != "builtins" else ()
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if not name.startswith("__") and isinstance(getattr(kind, name, None), types.MemberDescriptorType):
+                yield name
+
+
+class _Noticing:
+    """What notices additions: it knows the restores that wait for them."""
+
+    _bindings: list[Binding]
+
+    def _adopted(self, name: Any, value: Any) -> Any:
+        """Return a value as it is to be stored: containers that notice, and what waits for it restored into it."""
+        value = wrapped(value)
+        if self._bindings and isinstance(name, str) and (is_leaf(value) or is_node(value)):
+            self._bindings[:] = [binding for binding in self._bindings if not binding.is_over]
+            taken: set[int] = set()
+            for binding in reversed(self._bindings):  # the latest restore first
+                value = binding.adopt(name, value, taken)
+        return value
+
+    def wait_for(self, binding: Binding) -> None:
+        """Tell a restore of each addition from now on."""
+        if binding not in self._bindings:
+            self._bindings.append(binding)
+
+
+_PRIVATE: Final = frozenset({"_bindings", "_own"})
+"""The attributes of our own in an object that is tracked."""
+
+
+class Trackable(_Noticing):
+    """An object whose attributes are tracked as they are set: a layer or a model derives from it.
+
+    A list, a tuple or a dict that is set as an attribute becomes a container that notices additions, as in TensorFlow.
+    """
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """Make an object that notices additions even when a subclass does not call `__init__` of this class."""
+        made = super().__new__(cls)
+        object.__setattr__(made, "_bindings", [])
+        return made
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not isinstance(getattr(type(self), name, None), property):
+            value = self._adopted(name, value)
+        object.__setattr__(self, name, value)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    def tracked(self) -> Iterator[Child]:
+        """Yield the attributes."""
+        return (child for child in attributes_of(self) if child.name not in _PRIVATE)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in _PRIVATE}  # a copy waits for nothing
+
+
+def wrapped(value: Any) -> Any:
+    """Return lists and dicts, also those in tuples, as containers that notice additions; other values as they are.
+
+    As in TensorFlow, classes derived from list and dict are left alone.
+    """
+    if type(value) is dict:
+        return TrackedDict(value)
+    if type(value) is list:
+        return TrackedList(value)
+    if type(value) is tuple and any(type(each) in {dict, list, tuple} for each in value):
+        return tuple(wrapped(each) for each in value)
+    return value
+
+
+class _Copied:
+    """The object that a container was made from: it must not change any more, because nobody would notice."""
+
+    def __init__(self, original: dict[Any, Any] | list[Any]) -> None:
+        self._original = original
+        self._before = _identities(original)
+
+    def check(self, name: str) -> None:
+        """Raise UsageError when the original was changed."""
+        if _identities(self._original) != self._before:
+            kind = type(self._original).__name__
+            raise UsageError(
+                f"{name}: the {kind} that was set as an attribute was changed afterwards, and the checkpoint tracks a"
+                " copy of it",
+                hint="change it through the attribute",
+            )
+
+
+def _identities(container: dict[Any, Any] | list[Any]) -> list[tuple[Any, int]]:
+    items: Iterable[tuple[Any, Any]] = container.items() if isinstance(container, dict) else enumerate(container)
+    return [(key, id(value)) for key, value in items]
+
+
+class TrackedDict(dict[Any, Any], _Noticing):
+    """A dict that notices additions."""
+
+    def __init__(self, original: dict[Any, Any]) -> None:
+        self._bindings = []
+        self._copied = _Copied(original)
+        super().__init__({key: wrapped(value) for key, value in original.items()})
+
+    def check(self, name: str) -> None:
+        """Raise UsageError when it cannot be saved so that a restore would find everything again."""
+        self._copied.check(name)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, self._adopted(key, value))
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        """Set a key that is missing; return its value."""
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Set several keys."""
+        for key, value in dict(*args, **kwargs).items():
+            self[key] = value
+
+    def __ior__(self, other: Any) -> Self:  # type: ignore[misc]
+        self.update(other)
+        return self
+
+    def __reduce_ex__(self, _: SupportsIndex) -> tuple[Any, ...]:
+        return dict, (dict(self),)  # a copy is a plain dict, which waits for nothing
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class TrackedList(list[Any], _Noticing):
+    """A list that notices additions at its end.
+
+    An element may be replaced. Once an element has been removed or moved, positions name other elements than they did,
+    and the list can no longer be saved, as in TensorFlow.
+    """
+
+    def __init__(self, original: list[Any]) -> None:
+        self._bindings = []
+        self._moved = False
+        self._copied = _Copied(original)
+        super().__init__(wrapped(value) for value in original)
+
+    def check(self, name: str) -> None:
+        """Raise UsageError when it cannot be saved so that a restore would find everything again."""
+        self._copied.check(name)
+        if self._moved:
+            raise UsageError(
+                f"{name}: an element of the list was removed or moved, so positions no longer name the same elements",
+                hint="set the attribute to a new list",
+            )
+
+    def append(self, value: Any) -> None:
+        """Add an element at the end."""
+        super().append(self._adopted(str(len(self)), value))
+
+    def extend(self, values: Iterable[Any]) -> None:
+        """Add elements at the end."""
+        for value in list(values):
+            self.append(value)
+
+    def insert(self, index: SupportsIndex, value: Any) -> None:
+        """Insert an element; at the end it is an addition."""
+        if index.__index__() >= len(self):
+            return self.append(value)
+        self._mark_moved()
+        return super().insert(index, wrapped(value))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if isinstance(key, slice):
+            before = list(self)
+            super().__setitem__(key, [wrapped(each) for each in value])
+            if len(self) < len(before) or any(a is not b for a, b in zip(before, self, strict=False)):
+                self._moved = True
+            for added in range(len(before), len(self)):
+                super().__setitem__(added, self._adopted(str(added), self[added]))
+            return
+        index = range(len(self))[key]
+        super().__setitem__(index, self._adopted(str(index), value))
+
+    def __delitem__(self, key: Any) -> None:
+        self._mark_moved()
+        super().__delitem__(key)
+
+    def __iadd__(self, values: Iterable[Any]) -> Self:  # type: ignore[misc]
+        self.extend(values)
+        return self
+
+    def __imul__(self, count: SupportsIndex) -> Self:
+        if count.__index__() < 1:
+            self.clear()
+        self.extend(list(self) * (count.__index__() - 1))
+        return self
+
+    def pop(self, index: SupportsIndex = -1) -> Any:
+        """Remove an element and return it."""
+        self._mark_moved()
+        return super().pop(index)
+
+    def remove(self, value: Any) -> None:
+        """Remove the first element that equals a value."""
+        self._mark_moved()
+        super().remove(value)
+
+    def clear(self) -> None:
+        """Remove all elements."""
+        self._mark_moved()
+        super().clear()
+
+    def sort(self, **options: Any) -> None:
+        """Sort the elements."""
+        self._mark_moved()
+        super().sort(**options)
+
+    def reverse(self) -> None:
+        """Reverse the order of the elements."""
+        self._mark_moved()
+        super().reverse()
+
+    def _mark_moved(self) -> None:
+        self._moved = self._moved or any(is_leaf(each) or is_node(each) for each in self)
+
+    def __reduce_ex__(self, _: SupportsIndex) -> tuple[Any, ...]:
+        return list, (list(self),)
+
+    __hash__ = None  # type: ignore[assignment]
