@@ -18,10 +18,11 @@ from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import IdPiece, count_rows, id_pieces, read_piece
 from edl_ckpt.core.errors import UnsupportedError, UsageError
 from edl_ckpt.core.format import bulk
+from edl_ckpt.core.format.initial_rows import initial_rows
 from edl_ckpt.core.format.model import DTYPES, DenseEntry, DType, ShardIndex
+from edl_ckpt.core.operations.export.casts import cast_floats
 from edl_ckpt.core.operations.export.interface import ContentCounts, ExportContent, TableNote, TableRows, Tensor
 from edl_ckpt.core.operations.export.selection import Selection
-from edl_ckpt.core.operations.export.values import cast_floats, draw
 from edl_ckpt.core.parallel import default_workers
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.words import counted
@@ -226,14 +227,17 @@ class ContentReader:
         """Return rows [start, stop) for ids that the table does not have, uint8 [stop - start, row_bytes]."""
         dim = self._dim(name)
         info = self.checkpoint.infos.get(name)
-        kind = info.initializer if info and self.selection.fill == "initializer" else "zeros"
-        if kind == "zeros" or not dim:
+        if info is None or self.selection.fill != "initializer":
             return np.zeros((stop - start, dim * dtype.itemsize), np.uint8)
-        values = draw(kind, name, dim, start, stop, self.selection.seed)
-        if dtype.name == "bfloat16":
-            return cast_floats(values, "bfloat16")[0].reshape(stop - start, -1)
-        typed = values.astype(np.dtype(dtype.name).newbyteorder("<"))
-        return np.ascontiguousarray(typed).view(np.uint8).reshape(stop - start, -1)
+        is_bfloat16 = dtype.name == "bfloat16"
+        drawn = np.float32 if is_bfloat16 else np.dtype(dtype.name).newbyteorder("<")
+        try:
+            rows = initial_rows(info, np.arange(start, stop), seed=self.selection.seed, dtype=drawn)
+        except UnsupportedError as error:
+            error.hint = "try: --fill zeros"
+            raise
+        data = cast_floats(rows, "bfloat16")[0] if is_bfloat16 else rows.reshape(-1).view(np.uint8)
+        return data.reshape(stop - start, dim * dtype.itemsize)
 
 
 def _check_unique(names: Sequence[str]) -> None:

@@ -23,16 +23,17 @@ from checkpoints import only
 from edl_ckpt.core import fingerprint_checkpoint, open_checkpoint, save_checkpoint, verify_version
 from edl_ckpt.core.errors import (
     CorruptError,
-    EdlCkptError,
     NoSpaceError,
     NotFoundError,
     RefusedError,
+    UnsupportedError,
     UsageError,
 )
+from edl_ckpt.core.format.initial_rows import initial_rows
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.operations.export import ExportResult, Selection, export_version
+from edl_ckpt.core.operations.export.casts import cast_floats
 from edl_ckpt.core.operations.export.names import escaped_file_name, file_names, original_name
-from edl_ckpt.core.operations.export.values import cast_floats, draw
 from edl_ckpt.core.operations.save import Table
 from oracle import Model
 from places import GOLDEN
@@ -207,9 +208,10 @@ def test_matrix(run: Version, tmp_path: Path) -> None:
     _, again = exported(run, tmp_path, "3.npz", selection=one, part_bytes=16)
     assert np.array_equal(drawn["small"], again["small"])
     assert drawn["small"][[0, 2, 7]].ravel().tolist() == [1.5, 2.5, 3.5]
-    rest = np.delete(drawn["small"], [0, 2, 7])
-    assert (np.abs(rest) <= 0.05).all()
-    assert len(np.unique(rest)) > 4900
+    with open_checkpoint(run) as checkpoint:
+        rows = initial_rows(checkpoint.infos["small"], np.arange(5000), seed=3)
+    assert np.array_equal(np.delete(drawn["small"], [0, 2, 7]), np.delete(rows, [0, 2, 7]))
+    assert len(np.unique(rows)) > 4900
     with pytest.raises(UsageError, match="1 id is outside of 0 to 6"):
         export_version(run, str(tmp_path / "4.npz"), selection=Selection(tables=("small",), dense_rows=7))
     _, many = exported(run, tmp_path, "5.npz", selection=Selection(tables=("big",), dense_rows="auto"), part_bytes=900)
@@ -217,13 +219,15 @@ def test_matrix(run: Version, tmp_path: Path) -> None:
     assert not many["big"][1::3].any()
 
 
-def test_initializers() -> None:
-    """Known initializers draw what Keras draws; a number is itself; an unknown one is an error."""
-    assert draw("0.5", "t", 2, 3, 5, 0).tolist() == [[0.5, 0.5], [0.5, 0.5]]
-    assert abs(float(draw("normal", "t", 4, 0, 5000, 1).std()) - 0.05) < 0.002
-    assert np.array_equal(draw("uniform", "t", 2, 0, 3000, 1)[1000:1100], draw("uniform", "t", 2, 1000, 1100, 1))
-    with pytest.raises(EdlCkptError, match="glorot"):
-        draw("glorot", "t", 2, 0, 1, 0)
+def test_unknown_initializer(tmp_path: Path) -> None:
+    """An initializer that nobody knows is unsupported, and the hint names the way without one; nothing is written."""
+    table = Table(np.array([0, 2]), np.ones((2, 1), np.float32), initializer="nobody")
+    version = save_checkpoint(str(tmp_path / "run"), 1, 1, variables={}, tables={"t": table})
+    drawn = Selection(dense_rows=5, fill="initializer")
+    with pytest.raises(UnsupportedError, match="'nobody'") as caught:
+        export_version(version, str(tmp_path / "t.npz"), selection=drawn)
+    assert caught.value.hint == "try: --fill zeros"
+    assert not (tmp_path / "t.npz").exists()
 
 
 def test_rows(run: Version, tmp_path: Path) -> None:
