@@ -57,6 +57,10 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.copy.plan import CopyPlan, plan_copy
     from edl_ckpt.core.operations.diff import DiffResult, diff_versions
     from edl_ckpt.core.operations.export import ExportResult, Selection, export_version
+    from edl_ckpt.core.operations.follow.changes import EventKind, WatchEvent
+    from edl_ckpt.core.operations.follow.iterate import checkpoints_iterator
+    from edl_ckpt.core.operations.follow.wait import WaitResult, wait_for_version
+    from edl_ckpt.core.operations.follow.watch import watch_location
     from edl_ckpt.core.operations.importing import ImportResult, NameMap, import_arrays, import_checkpoint, read_map
     from edl_ckpt.core.operations.lookup import Lookup, look_up
     from edl_ckpt.core.operations.metric_sources import import_metrics, read_series
@@ -139,6 +143,10 @@ _HOMES: Final = {
     "operations.copy.plan": ("CopyPlan", "plan_copy"),
     "operations.diff": ("DiffResult", "diff_versions"),
     "operations.export": ("ExportResult", "Selection", "export_version"),
+    "operations.follow.changes": ("EventKind", "WatchEvent"),
+    "operations.follow.iterate": ("checkpoints_iterator",),
+    "operations.follow.wait": ("WaitResult", "wait_for_version"),
+    "operations.follow.watch": ("watch_location",),
     "operations.importing": ("ImportResult", "NameMap", "import_arrays", "import_checkpoint", "read_map"),
     "operations.lookup": ("Lookup", "look_up"),
     "operations.metric_sources": ("import_metrics", "read_series"),
@@ -191,6 +199,7 @@ __all__ = [
     "CorruptError",
     "DiffResult",
     "EdlCkptError",
+    "EventKind",
     "EverySteps",
     "ExperimentBest",
     "ExportResult",
@@ -239,9 +248,12 @@ __all__ = [
     "VerifyResult",
     "VerifyRun",
     "Version",
+    "WaitResult",
+    "WatchEvent",
     "Within",
     "__version__",
     "add_tag",
+    "checkpoints_iterator",
     "determined",
     "diff_versions",
     "execute_copy",
@@ -296,6 +308,8 @@ __all__ = [
     "verify_and_seal",
     "verify_version",
     "verify_versions",
+    "wait_for_version",
+    "watch_location",
 ]
 
 

@@ -72,17 +72,42 @@ def list_versions(
     look = Look(store, wait_seconds)
     while True:
         listing, state = _list_once(where, store, (time.time() if now is None else now) - grace_seconds)
-        if look.is_settled(listing, has_state=bool(state), has_journal=any(not _is_copy(e) for e in _journals(state))):
+        if look.is_settled(listing, has_state=bool(state), has_journal=has_journal(state)):
             return look.marked(listing)
 
 
-def _is_copy(journal: Entry) -> bool:
-    return is_resumable(journal.parent)
+def has_journal(entries: Iterable[Entry]) -> bool:
+    """Say whether there is a journal of a commit among the entries of a location; one of a copy does not count."""
+    return not all(is_resumable(entry.parent) for entry in _journals(entries))
 
 
 def _list_once(where: Location, store: LocalStore | ObjectStore, fresh_after: float) -> tuple[Listing, list[Entry]]:
     """Return the versions of a location as one pass finds them, and what there is of our state."""
-    entries = store.entries(_is_of_interest)
+    entries = store.entries(is_of_interest)
+    versions, foreign = versions_among(entries, where, fresh_after)
+    state = [entry for entry in entries if entry.relative.startswith(f"{STATE_DIR}/")]
+    metadata = read_metadata(store, [entry.name for entry in state if entry.parent == META_DIR])
+    unknown = next((e.fault for e in entries if e.relative in {STATE_DIR, META_DIR} and e.fault), None)
+    problems = (*_unreadable(versions, entries), *metadata.problems, *_half_done(where, state))
+    listing = Listing(
+        where,
+        with_metadata(store, versions, metadata, unknown),
+        foreign,
+        metadata.modes,
+        problems,
+        tuple(_interrupted_copies(store, state)),
+        unknown.error() if unknown else metadata.fault,
+    )
+    return listing, state
+
+
+def versions_among(
+    entries: Iterable[Entry], where: Location, fresh_after: float
+) -> tuple[tuple[Version, ...], tuple[ForeignEntry, ...]]:
+    """Return the versions among the entries of a location, without metadata, and its foreign entries; reads nothing.
+
+    An incomplete version that changed after `fresh_after`, in seconds since the epoch, counts as being written.
+    """
     content: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
         content[entry.parent].append(entry)
@@ -100,22 +125,19 @@ def _list_once(where: Location, store: LocalStore | ObjectStore, fresh_after: fl
             foreign.append(ForeignEntry(entry.name, names.elasticdl_version(entry.name)))
     versions.sort(key=lambda v: (v.version, v.path))
     foreign.sort(key=lambda f: f.name)
-    state = [entry for entry in entries if entry.relative.startswith(f"{STATE_DIR}/")]
-    metadata = read_metadata(store, [entry.name for entry in state if entry.parent == META_DIR])
-    unknown = next((e.fault for e in entries if e.relative in {STATE_DIR, META_DIR} and e.fault), None)
+    return tuple(versions), tuple(foreign)
+
+
+def with_metadata(
+    store: Store, versions: Iterable[Version], metadata: LocationMetadata, unknown: Fault | None = None
+) -> tuple[Version, ...]:
+    """Return versions with their metadata, and with what their seals say; reads the seals that `metadata` names.
+
+    `unknown` is why no metadata can be read.
+    """
     annotated = [_annotated(version, metadata, unknown) for version in versions]
     sealed = _sealed(store, [v for v in annotated if v.version in metadata.sealed and not v.fault])
-    problems = (*_unreadable(versions, entries), *metadata.problems, *_half_done(where, state))
-    listing = Listing(
-        where,
-        tuple(sealed.get(v.path, v) for v in annotated),
-        tuple(foreign),
-        metadata.modes,
-        problems,
-        tuple(_interrupted_copies(store, state)),
-        unknown.error() if unknown else metadata.fault,
-    )
-    return listing, state
+    return tuple(sealed.get(v.path, v) for v in annotated)
 
 
 def is_version_dir(name: str, inside: Iterable[str]) -> bool:
@@ -134,7 +156,7 @@ def _unreadable(versions: Iterable[Version], entries: Iterable[Entry]) -> Iterat
             yield f"{entry.path}: cannot be read now: {entry.fault.message}"
 
 
-def _is_of_interest(directory: str) -> bool:
+def is_of_interest(directory: str) -> bool:
     """Say whether a listing of a location looks into a directory: versions, metadata, and journals of commits."""
     top, _, rest = directory.partition("/")
     if top == STATE_DIR:
@@ -180,12 +202,12 @@ def _sealed(store: Store, versions: Sequence[Version]) -> dict[str, Version]:
     return {version.path: version for version in run_parallel(read, versions, workers)}
 
 
-def _half_done(location: Location, state: Iterable[Entry]) -> Iterator[str]:
+def _half_done(location: Location, state: Sequence[Entry]) -> Iterator[str]:
     """Yield a warning when a killed command left a commit unfinished; a listing finishes nothing.
 
     An interrupted copy waits to be resumed, which is no fault.
     """
-    if not all(is_resumable(entry.parent) for entry in _journals(state)):
+    if has_journal(state):
         yield (
             f"{location}: a command is publishing or deleting a version, or was killed while it did;"
             f" if none is running: edl-ckpt recover {location}"

@@ -1,0 +1,98 @@
+"""Each complete version of a location once, for jobs that evaluate or serve what another job saves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.format.model import Listing, ShardFile, State, Version
+from edl_ckpt.core.operations.follow.changes import Health
+from edl_ckpt.core.operations.follow.observe import Observer
+from edl_ckpt.core.operations.follow.pace import CLOCK, Clock
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.storage.location import LocationLike
+
+
+def checkpoints_iterator(
+    location: LocationLike,
+    *,
+    after: int | None = None,
+    replaced: bool = False,
+    min_interval_seconds: float = 0.0,
+    timeout_seconds: float | None = None,
+    timeout_fn: Callable[[], bool] | None = None,
+    interval_seconds: float | None = None,
+    clock: Clock = CLOCK,
+    reporter: Reporter = SILENT,
+) -> Iterator[Version]:
+    """Yield each complete version of a location once, in the order of their numbers, and wait for the next ones.
+
+    Versions that came while the caller was busy are yielded too, unlike in `tf.train.checkpoints_iterator`; those that
+    were deleted meanwhile are not. A version that becomes complete after a higher number comes as soon as it is
+    complete. Numbers up to `after` are left out, so a caller that was stopped can resume. With `replaced`, a version
+    that a job wrote again is yielded again.
+
+    As in TensorFlow, at least `min_interval_seconds` pass between two versions, and when there is none for
+    `timeout_seconds` (None: for ever), the iterator ends, unless `timeout_fn` returns False. `interval_seconds` is the
+    time between two looks. Raises the errors of listing; storage that does not answer is tried again.
+    """
+    if timeout_fn is not None and timeout_seconds is None:
+        raise UsageError("timeout_fn needs timeout_seconds: without a timeout it is never called")
+    observer = Observer(location, interval_seconds=interval_seconds, clock=clock, reporter=reporter, metadata=False)
+    return _versions(
+        observer,
+        clock,
+        after,
+        replaced=replaced,
+        min_interval_seconds=min_interval_seconds,
+        timeout_seconds=timeout_seconds,
+        timeout_fn=timeout_fn,
+    )
+
+
+def _versions(
+    observer: Observer,
+    clock: Clock,
+    after: int | None,
+    *,
+    replaced: bool,
+    min_interval_seconds: float,
+    timeout_seconds: float | None,
+    timeout_fn: Callable[[], bool] | None,
+) -> Iterator[Version]:
+    taken: dict[int, tuple[ShardFile, ...]] = {}
+    since, last = clock.tick(), -min_interval_seconds + clock.tick()
+    with observer:
+        while True:
+            listing, is_busy = observer.look(), False
+            for version in _pending(listing, taken, after, replaced=replaced):
+                if observer.check(version).health is not Health.READABLE:  # or it is gone by now
+                    continue
+                if (early := last + min_interval_seconds - clock.tick()) > 0:
+                    clock.sleep(early)
+                taken[version.version], last, is_busy = version.shards, clock.tick(), True
+                yield observer.described(version)
+                since = clock.tick()
+            if is_busy:  # the caller was, so there may be more
+                continue
+            left = None if timeout_seconds is None else since + timeout_seconds - clock.tick()
+            if left is not None and left <= 0:
+                if timeout_fn is None or timeout_fn():
+                    return
+                since = clock.tick()
+                left = timeout_seconds
+            observer.pace.pause(left)
+
+
+def _pending(
+    listing: Listing | None, taken: Mapping[int, tuple[ShardFile, ...]], after: int | None, *, replaced: bool
+) -> list[Version]:
+    """Return the complete versions of a listing that were not yielded, by number."""
+    return [
+        version
+        for version in (listing.versions if listing else ())
+        if version.state is State.COMPLETE
+        and not version.replaced_by
+        and (after is None or version.version > after)
+        and (version.version not in taken or (replaced and taken[version.version] != version.shards))
+    ]

@@ -1,0 +1,99 @@
+"""Looks at a location: one listing each, and the headers of versions that have become complete."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from types import TracebackType
+from typing import Self
+
+from edl_ckpt.core.checkpoint.catalog import GRACE_SECONDS
+from edl_ckpt.core.checkpoint.readable import read_fault
+from edl_ckpt.core.checkpoint.snapshot import Snapshots
+from edl_ckpt.core.errors import EdlCkptError, LockedError, UnavailableError
+from edl_ckpt.core.format.model import Listing, ShardFile, Version
+from edl_ckpt.core.operations.follow.changes import Check, Health
+from edl_ckpt.core.operations.follow.pace import Clock, Pace
+from edl_ckpt.core.progress import Reporter
+from edl_ckpt.core.state.metadata import is_unread
+from edl_ckpt.core.storage.location import LocationLike
+
+
+class Observer:
+    """Lists a location whenever it is asked to, waits in between, and lives through storage that does not answer.
+
+    A context manager. With `metadata`, versions have their metrics, tags and seals.
+    """
+
+    def __init__(
+        self,
+        location: LocationLike,
+        *,
+        interval_seconds: float | None,
+        clock: Clock,
+        reporter: Reporter,
+        metadata: bool,
+        grace_seconds: float = GRACE_SECONDS,
+    ) -> None:
+        self._snapshots = Snapshots(location, grace_seconds=grace_seconds)
+        self.location = self._snapshots.location
+        self.pace = Pace(self.location, interval_seconds, clock)
+        self._clock = clock
+        self._reporter = reporter
+        self._metadata = metadata
+        self._last: Listing | None = None
+        self._is_silent = self._is_missing = False
+        self._checked: dict[str, tuple[tuple[ShardFile, ...], Check]] = {}
+
+    def look(self, settled: Collection[str] = ()) -> Listing | None:
+        """Return the versions of the location, None when there is no such location; as before during an outage.
+
+        `settled` are paths of versions in which nothing happens any more. Raises every other error of listing.
+        """
+        now = self._clock.now()
+        try:
+            listing = self._snapshots.take(now, settled=settled if self.pace.is_network else ())
+            if listing is not None and self._metadata:
+                listing = self._snapshots.annotated(listing, now)
+        except (UnavailableError, LockedError) as error:
+            if not self._is_silent:
+                self._reporter.warn(f"{error}; looking again every {self.pace.seconds:g} s")
+            self._is_silent = True
+            return self._last
+        if listing is None and not self._is_missing:
+            self._reporter.warn(f"{self.location}: does not exist; waiting for it")
+        self._is_silent, self._is_missing, self._last = False, listing is None, listing
+        return listing
+
+    def check(self, version: Version) -> Check:
+        """Return what the headers of a version say; remembered while its files stay the same."""
+        known = self._checked.get(version.path)
+        if known and known[0] == version.shards and known[1].health is not Health.UNREAD:
+            return known[1]
+        check = _read(version)
+        self._checked[version.path] = version.shards, check
+        return check
+
+    def described(self, version: Version) -> Version:
+        """Return a version with its metadata as it is now."""
+        return self._snapshots.described(version)
+
+    def forget(self, listing: Listing) -> None:
+        """Forget the headers of versions that are gone."""
+        present = {version.path for version in listing.versions}
+        self._checked = {path: known for path, known in self._checked.items() if path in present}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.pace.close()
+
+
+def _read(version: Version) -> Check:
+    try:
+        fault = read_fault(version)
+    except EdlCkptError as error:
+        return Check(Health.UNREAD if is_unread(error) else Health.DAMAGED, str(error))
+    return Check(Health.DAMAGED, fault) if fault else Check(Health.READABLE)

@@ -1,0 +1,162 @@
+"""Wait for a version: any complete one, one of a number or above, or the best by a metric."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from edl_ckpt.core.checkpoint.catalog import listed_mode, ranked
+from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.format.model import Listing, State, Version
+from edl_ckpt.core.operations.follow.changes import Check, Health, Seen, why_unfinished
+from edl_ckpt.core.operations.follow.observe import Observer
+from edl_ckpt.core.operations.follow.pace import CLOCK, Clock
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.storage.location import Location, LocationLike
+from edl_ckpt.core.words import counted
+
+
+class Outcome(enum.StrEnum):
+    """How a wait ended."""
+
+    FOUND = "complete"
+    TIMED_OUT = "timed-out"
+    STALLED = "stalled"
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A version that would do if it were complete and could be read, and why it is not."""
+
+    version: Version
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitResult:
+    """The version that was waited for, or why there is none."""
+
+    location: Location
+    outcome: Outcome
+    version: Version | None
+    """None unless the outcome is FOUND."""
+    waited_seconds: float
+    unfinished: tuple[Unfinished, ...] = ()
+    exists: bool = True
+    """False when there is no such location."""
+
+    @property
+    def why(self) -> str:
+        """Return how a wait without a version ended, in words; '' when there is one."""
+        if self.outcome is Outcome.FOUND:
+            return ""
+        ended = "timed out" if self.outcome is Outcome.TIMED_OUT else "stalled: nothing has changed"
+        place = "" if self.exists else ": the location does not exist"
+        if not self.unfinished:
+            return f"{ended}{place}"
+        first, more = self.unfinished[-1], len(self.unfinished) - 1
+        rest = f" ({counted(more, 'other version')} unfinished)" if more else ""
+        return f"{ended}: version {first.version.version}: {first.why}{rest}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is waited for."""
+
+    version_ge: int | None
+    best: str | None
+    mode: str | None
+
+    def among(self, listing: Listing) -> tuple[Version, ...]:
+        """Return the versions of a listing whose numbers are high enough."""
+        least = -1 if self.version_ge is None else self.version_ge
+        return tuple(v for v in listing.versions if v.version >= least)
+
+    def candidates(self, listing: Listing) -> Iterable[Version]:
+        """Return the versions that would do if they can be read, the one to take first."""
+        if self.best is None:
+            return [v for v in reversed(self.among(listing)) if v.state is State.COMPLETE and not v.replaced_by]
+        mode = listed_mode(listing, self.best, self.mode)
+        return ranked((v for v in self.among(listing) if not v.replaced_by), self.best, mode)
+
+
+def wait_for_version(
+    location: LocationLike,
+    *,
+    version_ge: int | None = None,
+    best: str | None = None,
+    mode: str | None = None,
+    timeout_seconds: float | None = None,
+    stall_seconds: float | None = None,
+    interval_seconds: float | None = None,
+    clock: Clock = CLOCK,
+    reporter: Reporter = SILENT,
+) -> WaitResult:
+    """Wait until a location has a complete version whose headers can be read, and return the newest such version.
+
+    `version_ge` asks for this number or a higher one. `best` asks for the best version by this metric, as soon as one
+    has it; `mode` is 'max' or 'min', as in `best_version`. A location that does not exist is waited for. The wait ends
+    without a version after `timeout_seconds` (0 looks once), or when nothing at the location has changed for
+    `stall_seconds`; None is never. Raises UsageError when it is not clear which end of the metric is better, and the
+    errors of listing; storage that does not answer is tried again.
+    """
+    if version_ge is not None and version_ge < 0:
+        raise UsageError(f"a version is 0 or more, got {version_ge}")
+    wanted = _Wanted(version_ge, best, mode)
+    begin = clock.tick()
+    changed: float = begin
+    before: object = ()
+    with Observer(
+        location, interval_seconds=interval_seconds, clock=clock, reporter=reporter, metadata=best is not None
+    ) as observer:
+        while True:
+            listing = observer.look()
+            found = _first_readable(observer, wanted, listing)
+            tick = clock.tick()
+            if (shape := _shape(listing)) != before:
+                changed, before = tick, shape
+            ends = dict(_ends(begin, changed, timeout_seconds, stall_seconds))
+            outcome = Outcome.FOUND if found else next((o for o, end in ends.items() if tick >= end), None)
+            if outcome is not None:
+                unfinished = () if found else tuple(_unfinished(observer, wanted, listing))
+                version = observer.described(found) if found else None
+                exists = listing is not None
+                return WaitResult(observer.location, outcome, version, tick - begin, unfinished, exists)
+            observer.pace.pause(min(ends.values()) - tick if ends else None)
+
+
+def _shape(listing: Listing | None) -> object:
+    """Return what must not change for a location to be stalled; the passing of time changes none of it."""
+    if listing is None:
+        return None
+    return [(v.path, v.shards, v.extra, sorted(v.metrics.items()), v.replaced_by) for v in listing.versions]
+
+
+def _ends(
+    begin: float, changed: float, timeout_seconds: float | None, stall_seconds: float | None
+) -> Iterator[tuple[Outcome, float]]:
+    """Yield when a wait ends without a version, and how."""
+    if stall_seconds is not None:
+        yield Outcome.STALLED, changed + stall_seconds
+    if timeout_seconds is not None:
+        yield Outcome.TIMED_OUT, begin + timeout_seconds
+
+
+def _first_readable(observer: Observer, wanted: _Wanted, listing: Listing | None) -> Version | None:
+    if listing is None:
+        return None
+    observer.forget(listing)
+    candidates = wanted.candidates(listing)
+    return next((v for v in candidates if observer.check(v).health is Health.READABLE), None)
+
+
+def _unfinished(observer: Observer, wanted: _Wanted, listing: Listing | None) -> Iterator[Unfinished]:
+    """Yield the versions that would do if they were complete, could be read, and had the metric."""
+    for version in wanted.among(listing) if listing is not None else ():
+        is_complete = version.state is State.COMPLETE
+        check = observer.check(version) if is_complete else Check(Health.UNKNOWN)
+        if not is_complete or check.health is not Health.READABLE:
+            yield Unfinished(version, why_unfinished(Seen(version, check, 0.0)))
+        elif wanted.best is not None:
+            yield Unfinished(version, f"it has no value of {wanted.best!r}")

@@ -1,0 +1,131 @@
+"""Watch a location: an event for everything that happens to its versions, as one look after the other finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from edl_ckpt.core.checkpoint.catalog import GRACE_SECONDS
+from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.operations.follow.changes import (
+    Check,
+    Health,
+    Limits,
+    Moment,
+    WatchEvent,
+    changes,
+    moment_after,
+    next_due,
+    to_check,
+)
+from edl_ckpt.core.operations.follow.observe import Observer
+from edl_ckpt.core.operations.follow.pace import CLOCK, Clock
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.storage.location import LocationLike
+
+_SETTLED_SECONDS: Final = 60.0
+"""A complete version that has not changed for so long is left out of most looks at a file system of a network."""
+DEFAULT_LIMITS: Final = Limits()
+
+
+class Look(NamedTuple):
+    """One look at a location, and what happened since the look before."""
+
+    moment: Moment
+    events: tuple[WatchEvent, ...]
+
+
+def watch_location(
+    location: LocationLike,
+    *,
+    after: int | None = None,
+    interval_seconds: float | None = None,
+    timeout_seconds: float | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+    clock: Clock = CLOCK,
+    reporter: Reporter = SILENT,
+) -> Iterator[WatchEvent]:
+    """Yield what happens to the versions of a location from now on; a location that does not exist is waited for.
+
+    With `after`, the versions above this number that are there already are reported first. The iterator ends after
+    `timeout_seconds` (0 looks once); None is never. It does not look while the caller is busy: what happens meanwhile
+    is found by the next look, and what has come and gone by then is not. Raises the errors of listing; storage that
+    does not answer is tried again.
+    """
+    for look in looks_at(
+        location,
+        after=after,
+        interval_seconds=interval_seconds,
+        timeout_seconds=timeout_seconds,
+        limits=limits,
+        clock=clock,
+        reporter=reporter,
+    ):
+        yield from look.events
+
+
+def looks_at(
+    location: LocationLike,
+    *,
+    after: int | None,
+    interval_seconds: float | None,
+    timeout_seconds: float | None,
+    limits: Limits,
+    clock: Clock,
+    reporter: Reporter,
+) -> Iterator[Look]:
+    """Yield every look at a location, also those since which nothing happened; as `watch_location` in all else."""
+    end = None if timeout_seconds is None else clock.tick() + timeout_seconds
+    with Observer(
+        location, interval_seconds=interval_seconds, clock=clock, reporter=reporter, metadata=True
+    ) as observer:
+        before: Moment | None = None
+        while True:
+            moment = _moment(observer, before, clock, after)
+            yield Look(moment, tuple(changes(before or _known(moment, after), moment, limits)))
+            before, tick = moment, clock.tick()
+            if end is not None and tick >= end:
+                return
+            times = [time - tick for time in (end, next_due(moment, limits)) if time is not None]
+            observer.pace.pause(min(times, default=None))
+
+
+def _known(first: Moment, after: int | None) -> Moment:
+    """Return the first moment without the versions above `after`: those are news."""
+    seen = {path: s for path, s in first.seen.items() if after is None or s.version.version <= after}
+    return Moment(first.at, first.tick, first.exists, seen)
+
+
+def _moment(observer: Observer, before: Moment | None, clock: Clock, after: int | None) -> Moment:
+    """Return the location as a new look finds it."""
+    last = before or Moment(clock.now(), clock.tick())
+    settled = {p for p, s in last.seen.items() if s.is_complete and last.tick - s.changed > _SETTLED_SECONDS}
+    listing = observer.look(settled)
+    checks: Mapping[str, Check] = {}
+    if listing is not None:
+        observer.forget(listing)
+        wanted = to_check(last, listing)
+        checks = (
+            {v.path: observer.check(v) for v in wanted}
+            if before
+            else _first_checks(observer, wanted, clock.now(), after)
+        )
+    return moment_after(last, listing, checks, at=clock.now(), tick=clock.tick())
+
+
+def _first_checks(observer: Observer, wanted: list[Version], now: float, after: int | None) -> dict[str, Check]:
+    """Return the headers of the versions that are there when a watch begins.
+
+    Those are read from the newest version down to the first that is whole, of versions that changed a moment ago, and
+    of those that will be reported. The others were complete long ago.
+    """
+    checks: dict[str, Check] = {}
+    is_whole = False
+    for version in reversed(wanted):
+        is_news = after is not None and version.version > after
+        if is_whole and not is_news and version.modified < now - GRACE_SECONDS:
+            checks[version.path] = Check(Health.READABLE)
+        else:
+            checks[version.path] = observer.check(version)
+            is_whole = is_whole or checks[version.path].health is Health.READABLE
+    return checks

@@ -1,0 +1,127 @@
+"""Waiting for a version: what counts, and how a wait ends without one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from checkpoints import at
+from edl_ckpt.core import NotFoundError, UsageError, WaitResult, set_metrics, set_modes, wait_for_version
+from edl_ckpt.core.operations.follow.wait import Outcome
+from following import Job, Script, script
+from reporters import Recorder
+
+
+def wait(run: Path, steps: Script, seconds: float | None = 100.0, **wanted: object) -> WaitResult:
+    """Wait for a version on the clock of a script, with a look each second."""
+    return wait_for_version(run, interval_seconds=1.0, timeout_seconds=seconds, clock=steps.clock, **wanted)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """Return a job that has saved two versions, and a third in part."""
+    job = Job(tmp_path / "run")
+    job.save(10, 20)
+    job.shard(30, 0)
+    return job
+
+
+def test_any_version(job: Job) -> None:
+    """Without a condition the newest version that is complete and can be read does, at once."""
+    found = wait(job.run, script())
+    assert (found.outcome, found.version and found.version.version, found.waited_seconds) == (Outcome.FOUND, 20, 0)
+    job.shard(20, 1, part=0.5)
+    found = wait(job.run, script())
+    assert found.version is not None
+    assert found.version.version == 10
+
+
+def test_a_number_or_above(job: Job) -> None:
+    """A version of that number or a higher one is waited for until its last byte is there."""
+    steps = script(
+        lambda: job.shard(30, 1, part=0.1),
+        lambda: job.shard(30, 1, part=0.9),
+        lambda: job.shard(30, 1),
+    )
+    found = wait(job.run, steps, version_ge=25)
+    assert found.version is not None
+    assert (found.version.ref, found.waited_seconds) == (f"{job.run}@30", 3)
+
+
+def test_a_location_that_is_not_there_yet(tmp_path: Path) -> None:
+    """A job that has not begun is waited for; a warning says that there is nothing, for a typo looks the same."""
+    job, reporter = Job(tmp_path / "run"), Recorder()
+    found = wait(job.run, script(lambda: None, lambda: job.save(10)), reporter=reporter)
+    assert found.version is not None
+    assert reporter.warnings == [f"{job.run}: does not exist; waiting for it"]
+    shutil.rmtree(job.run)
+    assert wait(job.run, script()).why == "timed out: the location does not exist"
+
+
+def test_the_best(job: Job) -> None:
+    """The best version by a metric comes as soon as one has it, and only if it can be read."""
+    steps = script(lambda: set_metrics(at(job.run, 10), {"auc": 0.7}))
+    found = wait(job.run, steps, best="auc")
+    assert found.version is not None
+    assert (found.version.version, dict(found.version.metrics)) == (10, {"auc": 0.7})
+    set_metrics(at(job.run, 20), {"auc": 0.9})
+    found = wait(job.run, script(), best="auc", version_ge=15)
+    assert found.version is not None
+    assert found.version.version == 20
+    job.shard(20, 1, part=0.5)
+    found = wait(job.run, script(), best="auc")
+    assert found.version is not None
+    assert found.version.version == 10
+
+
+def test_a_metric_without_a_direction(job: Job) -> None:
+    """Whether more is better is asked at once, and not when the wait is over."""
+    with pytest.raises(UsageError, match="higher or lower"):
+        wait(job.run, script(), best="f1")
+    set_modes(str(job.run), {"f1": "max"})
+    assert (
+        wait(job.run, script(), best="f1").why
+        == "timed out: version 30: it has 1 of 2 shards (2 other versions unfinished)"
+    )
+
+
+@pytest.mark.parametrize(("seconds", "looks"), [(0.0, 1), (0.5, 2), (3.0, 4)])
+def test_a_time_out(job: Job, seconds: float, looks: int) -> None:
+    """A wait ends with its time, not before and not an interval later; no time means one look."""
+    steps = script()
+    done = wait(job.run, steps, seconds, version_ge=30)
+    assert (done.outcome, done.version, done.waited_seconds) == (Outcome.TIMED_OUT, None, seconds)
+    assert len(steps.waits) == looks - 1
+    assert done.why == "timed out: version 30: it has 1 of 2 shards"
+
+
+def test_a_stall(job: Job) -> None:
+    """A wait ends when nothing at the location changes any more; any change begins the time anew."""
+    steps = script(
+        *[lambda: None] * 8, lambda: job.shard(30, 1, part=0.2), lambda: shutil.rmtree(job.run / "version-10")
+    )
+    done = wait(job.run, steps, None, version_ge=30, stall_seconds=9.5)
+    assert (done.outcome, done.waited_seconds) == (Outcome.STALLED, 19.5)
+    assert done.why.startswith("stalled: nothing has changed: version 30: ")
+    assert "variables-1-of-2" in done.why
+
+
+def test_the_grace_period_is_no_change(tmp_path: Path) -> None:
+    """That a version no longer counts as being written is not a sign of life."""
+    job = Job(tmp_path / "run")
+    steps = script()
+    job.shard(10, 0)
+    (job.run / "version-10").touch()
+    assert wait(job.run, steps, None, stall_seconds=2000.0).waited_seconds == 2000
+
+
+def test_what_cannot_be_waited_for(job: Job) -> None:
+    """Numbers and times that make no sense are refused before anything is looked at."""
+    with pytest.raises(UsageError, match="0 or more"):
+        wait(job.run, script(), version_ge=-1)
+    with pytest.raises(UsageError, match="more than 0 seconds"):
+        wait_for_version(job.run, interval_seconds=0.0)
+    with pytest.raises(NotFoundError, match="a file"):
+        wait_for_version(job.path(10, 0))
