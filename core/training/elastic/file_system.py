@@ -18,7 +18,9 @@ from typing import BinaryIO, Final, cast
 from edl_ckpt.core.checkpoint.catalog import list_versions
 from edl_ckpt.core.checkpoint.reader import Checkpoint as Reader
 from edl_ckpt.core.checkpoint.reader import open_checkpoint
+from edl_ckpt.core.checkpoint.sealing import check_chunks
 from edl_ckpt.core.checkpoint.target import free_target
+from edl_ckpt.core.checkpoint.trust import check_trust
 from edl_ckpt.core.errors import (
     CorruptError,
     EdlCkptError,
@@ -37,16 +39,20 @@ from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.prune.stored_policy import read_policy
 from edl_ckpt.core.operations.verify.check import verify_version
+from edl_ckpt.core.parallel import default_workers
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.storage import Location, LocationLike
+from edl_ckpt.core.state.seal import Seal, base_name
+from edl_ckpt.core.storage import Location, LocationLike, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.spool import SpooledReader
 from edl_ckpt.core.training.elastic.checkpoint import DEFAULT_KEY, Checkpoint, CheckpointManager
+from edl_ckpt.core.words import abridged
 
 VARIABLE_PREFIX: Final = "torchelastic/"
 _BUFFER_BYTES: Final = 4 << 20
+_REASONS: Final = 20
 _LOG: Final = logging.getLogger("edl_ckpt")
 
 
@@ -89,17 +95,22 @@ class FileSystemCheckpointManager(CheckpointManager):
         return next((FileSystemCheckpoint(self, v.version, v) for v in found), None)
 
     def get_latest_checkpoint(self) -> FileSystemCheckpoint | None:
-        """Return the newest checkpoint that is whole, None when there is none.
+        """Return the newest checkpoint that is whole, None when nothing was committed yet.
 
         Every byte is compared with the seal before anything is loaded. The log `edl_ckpt` has a warning for each newer
-        version that is passed over. Errors of the storage are raised: an old checkpoint must not pass for the latest.
+        version that is passed over. Raises IncompleteError when all are damaged: a job must not begin anew beside them.
+        Errors of the storage are raised, too: an old checkpoint must not pass for the latest.
         """
+        faults: list[str] = []
         for version in self._versions():
             fault = _fault(version)
-            if fault:
-                _LOG.warning("%s: not loaded, an older checkpoint is looked for: %s", version.ref, fault)
-            elif _keys(version):
+            if fault is None:
                 return FileSystemCheckpoint(self, version.version, version)
+            if fault:
+                faults.append(f"version {version.version}: {fault}")
+                _LOG.warning("%s is not loaded, but an older checkpoint: %s", version.ref, fault)
+        if faults:
+            raise IncompleteError(f"no checkpoint is whole: {abridged(faults, _REASONS)}", path=self.location.url)
         return None
 
     def list_checkpoints(self) -> list[Checkpoint]:
@@ -297,12 +308,29 @@ def _keys(version: Version) -> set[str]:
         return set()
 
 
-def _fault(version: Version) -> str:
-    """Return why a version is not whole; '' when every byte of it is as it was committed."""
-    if version.state is not State.COMPLETE:
-        return version.why_unreadable or f"its state is {version.state.value}"
+def _fault(version: Version) -> str | None:
+    """Return why a checkpoint is not whole; None when every byte of it is as it was committed.
+
+    It is '' for a version that is not of a job like this, or that is still being written.
+    """
+    if version.state in {State.WRITING, State.INCOMPLETE}:
+        return ""
     try:
-        result = verify_version(version, level="deep", beside=False)
+        with open_checkpoint(version) as checkpoint:
+            if not _keys_of(checkpoint):
+                return ""
+            seal = check_trust(version).seal
+            if seal is not None:
+                return _mismatch(checkpoint, seal)
     except (CorruptError, IncompleteError, NotFoundError) as error:
         return str(error)
-    return next((finding.message for finding in result.findings if finding.severity == "error"), "")
+    result = verify_version(version, level="deep", beside=False)  # a copy by other tools has no seal
+    return next((finding.message for finding in result.findings if finding.severity == "error"), None)
+
+
+def _mismatch(checkpoint: Reader, seal: Seal) -> str | None:
+    """Return which bytes differ from the seal, None when all are the same."""
+    readers = {base_name(shard.file.path): checkpoint.reader(shard) for shard in checkpoint.shards}
+    workers = default_workers(remote=open_store(checkpoint.version.location).properties.round_trips)
+    found = next(check_chunks(seal, readers, workers=workers), None)
+    return None if found is None else f"bytes {found.chunk.start} to {found.chunk.end} differ from its seal"

@@ -32,7 +32,7 @@ _HELLO: Final = struct.Struct(f"<{_SECRET_BYTES}sQ")
 """From a member to the leader: the secret, and the member's number."""
 _WELCOME: Final = struct.Struct("<QQ")
 """The answer: rank and world size."""
-_HELLO_SECONDS: Final = 5.0
+_HELLO_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.02
 _BACKLOG: Final = 128
 _LOG: Final = logging.getLogger("edl_ckpt")

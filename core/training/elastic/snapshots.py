@@ -39,6 +39,10 @@ def write_snapshot(stream: BinaryIO, snapshot: Any) -> None:
         data = json.dumps(header, allow_nan=False, separators=(",", ":")).encode("ascii")
     except RecursionError:
         raise UsageError("the snapshot contains itself, or is nested too deeply") from None
+    except ValueError as error:  # Python writes no whole number of more than 4300 digits
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"the snapshot contains a number that cannot be written: {error}") from None
     stream.write(MAGIC)
     stream.write(len(data).to_bytes(8, "little"))
     stream.write(data)
