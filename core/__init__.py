@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.verify.findings import Finding, VerifyResult
     from edl_ckpt.core.operations.verify.seals import seal_version
     from edl_ckpt.core.operations.verify.versions import VerifyRun, verify_and_seal, verify_versions
-    from edl_ckpt.core.progress import Reporter
+    from edl_ckpt.core.progress import Progress, Reporter
     from edl_ckpt.core.storage.determined import CheckpointStorage
     from edl_ckpt.core.storage.location import Location
     from edl_ckpt.core.training.objects.checkpoint import ObjectCheckpoint, list_variables, load_variable
@@ -179,7 +179,7 @@ _HOMES: Final = {
     "operations.verify.findings": ("Finding", "VerifyResult"),
     "operations.verify.seals": ("seal_version",),
     "operations.verify.versions": ("VerifyRun", "verify_and_seal", "verify_versions"),
-    "progress": ("Reporter",),
+    "progress": ("Progress", "Reporter"),
     "storage.determined": ("CheckpointStorage",),
     "storage.location": ("Location",),
     "training.objects.checkpoint": ("ObjectCheckpoint", "list_variables", "load_variable"),
@@ -221,6 +221,7 @@ __all__ = [
     "ObjectCheckpoint",
     "Part",
     "Policy",
+    "Progress",
     "PruneEntry",
     "PrunePlan",
     "PruneResult",

@@ -1,7 +1,10 @@
-"""How an operation reports: warnings, and how far it is. A protocol, and the reporter that says nothing."""
+"""How an operation reports: warnings, and how far it is. A protocol, and reporters: one is silent, one calls back."""
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -24,6 +27,9 @@ class Reporter(Protocol):
 class SilentReporter:
     """A reporter that nobody listens to."""
 
+    def __repr__(self) -> str:
+        return "SILENT"
+
     def warn(self, text: str) -> None:
         """Do nothing."""
 
@@ -35,3 +41,59 @@ class SilentReporter:
 
 
 SILENT = SilentReporter()
+
+
+class Progress:
+    """A reporter that calls back, and collects warnings: `save_checkpoint(..., reporter=Progress(print))`.
+
+    `callback(what, done_bytes, total_bytes)` is called when a phase begins, at most once in `every_seconds` while it
+    goes on, and when all of its bytes are done; never by two threads at a time. It must not raise an exception: that
+    ends the operation. `on_warning` gets each warning; all of them are in `warnings` too.
+
+    >>> progress = Progress(lambda what, done, total: print(f"{what}: {done} of {total}"), every_seconds=0)
+    >>> progress.start("rows", 20)
+    rows: 0 of 20
+    >>> progress.advance(20)
+    rows: 20 of 20
+    """
+
+    def __init__(
+        self,
+        callback: Callable[[str, int, int], object] | None = None,
+        *,
+        on_warning: Callable[[str], object] | None = None,
+        every_seconds: float = 0.1,
+    ) -> None:
+        self.what, self.done_bytes, self.total_bytes = "", 0, 0
+        self.warnings: list[str] = []
+        self._callback, self._on_warning, self._every = callback, on_warning, every_seconds
+        self._lock = threading.Lock()
+        self._next = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Progress {self.what}: {self.done_bytes} of {self.total_bytes} bytes, {len(self.warnings)} warnings>"
+
+    def warn(self, text: str) -> None:
+        """Keep a warning, and pass it on."""
+        with self._lock:
+            self.warnings.append(text)
+            if self._on_warning is not None:
+                self._on_warning(text)
+
+    def start(self, what: str, total_bytes: int) -> None:
+        """Begin a phase, and call back."""
+        with self._lock:
+            self.what, self.done_bytes, self.total_bytes = what, 0, total_bytes
+            self._call()
+
+    def advance(self, size_bytes: int) -> None:
+        """Count bytes, and call back when it is time."""
+        with self._lock:
+            self.done_bytes += size_bytes
+            if self.done_bytes >= self.total_bytes or time.monotonic() >= self._next:
+                self._call()
+
+    def _call(self) -> None:
+        self._next = time.monotonic() + self._every
+        if self._callback is not None:
+            self._callback(self.what, self.done_bytes, self.total_bytes)

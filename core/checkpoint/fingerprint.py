@@ -160,6 +160,12 @@ def _table_record(
     return head + struct.pack("<qq", dim, rows) + _lp(dtype.encode()) + _lp(sums)
 
 
+def value_bytes(checkpoint: Checkpoint) -> int:
+    """Return the bytes of all values: those that `fingerprint_checkpoint` reports as done."""
+    dense = sum(variable.size_bytes for shard in checkpoint.shards for variable in shard.variables)
+    return dense + sum(table.values.size_bytes for shard in checkpoint.shards for table in shard.tables)
+
+
 def fingerprint_checkpoint(
     checkpoint: Checkpoint,
     *,

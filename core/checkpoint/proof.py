@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES
-from edl_ckpt.core.checkpoint.fingerprint import ContentSketch, Fingerprint, fingerprint_checkpoint, fingerprint_of
+from edl_ckpt.core.checkpoint.fingerprint import (
+    ContentSketch,
+    Fingerprint,
+    fingerprint_checkpoint,
+    fingerprint_of,
+    value_bytes,
+)
 from edl_ckpt.core.checkpoint.reader import open_checkpoint
 from edl_ckpt.core.checkpoint.scan import PIECE_BYTES
 from edl_ckpt.core.checkpoint.sealing import make_seal
@@ -28,7 +34,7 @@ def prove_version(
     `source` is the fingerprint of the source, or the sketch of its values when the source is not a checkpoint.
     """
     with open_checkpoint(written, staged=staged) as checkpoint:
-        reporter.start("proving", written.size_bytes)
+        reporter.start("proving", value_bytes(checkpoint))
         proof = fingerprint_checkpoint(
             checkpoint, workers=workers, batch_bytes=batch_bytes, piece_bytes=piece_bytes, reporter=reporter
         )

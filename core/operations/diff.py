@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from edl_ckpt.core.checkpoint.blocks import as_dtype
 from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version
-from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint
+from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint, value_bytes
 from edl_ckpt.core.checkpoint.partition import PART_BYTES, PartitionedTable, TablePart, by_hash, parts_needed
 from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.checkpoint.scan import IdPiece, count_rows, id_pieces, read_piece
@@ -131,7 +131,7 @@ def diff_versions(
         open_checkpoint(a) as one,
         open_checkpoint(b) as two,
     ):
-        reporter.start("fingerprints", a.size_bytes + b.size_bytes)
+        reporter.start("fingerprints", value_bytes(one) + value_bytes(two))
         first = fingerprint_checkpoint(one, workers=count, reporter=reporter)
         second = fingerprint_checkpoint(two, workers=count, reporter=reporter)
         variables = tuple(

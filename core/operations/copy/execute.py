@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from edl_ckpt.core.checkpoint.duplicates import check_unique_ids
-from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint
+from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint, value_bytes
 from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.checkpoint.sealing import batches, checksum, cut, make_seal, rereads_correctly, sums_of
 from edl_ckpt.core.checkpoint.target import check_beside
@@ -171,7 +171,7 @@ def _seal_twin(
         one, two = (make_seal(c, "", workers=workers, reporter=reporter) for c in (source, target))
         if one.shards != two.shards:
             raise RefusedError("exists there already with other content", path=entry.to, hint="nothing was changed")
-        reporter.start("proving", there.size_bytes)
+        reporter.start("proving", value_bytes(target))
         text = fingerprint_checkpoint(target, workers=workers, reporter=reporter).text
         trust.confirm(text)
         old.confirm(text)
@@ -316,7 +316,7 @@ class _Copy:
             if not text:  # of the nearer one: they are equal by now
                 both_far = _is_far(target.version.location) and _is_far(source.version.location)
                 nearer = source if _is_far(target.version.location) and not both_far else target
-                self.reporter.start("proving", self.version.size_bytes)
+                self.reporter.start("proving", value_bytes(nearer))
                 text = fingerprint_checkpoint(nearer, workers=self.workers, reporter=self.reporter).text
         self.trust.confirm(text)
         seal = Seal(self.version.version, text, sealed, now_text(), self.version.files_digest)

@@ -7,7 +7,7 @@ import os
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint, fingerprint_of
+from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint, fingerprint_of, value_bytes
 from edl_ckpt.core.checkpoint.reader import open_checkpoint
 from edl_ckpt.core.checkpoint.trust import Trust, check_trust
 from edl_ckpt.core.errors import EdlCkptError, UnsupportedError
@@ -79,7 +79,7 @@ class ContentFormat(ABC):
         remote = open_store(request.version.location).properties.round_trips
         folder = os.path.dirname(target.path) or "."
         with open_checkpoint(request.version) as checkpoint:
-            request.reporter.start("fingerprint", request.version.size_bytes)
+            request.reporter.start("fingerprint", value_bytes(checkpoint))
             source = fingerprint_checkpoint(
                 checkpoint, workers=default_workers(remote=remote), reporter=request.reporter
             )
