@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 from edl_ckpt.core.checkpoint.files import check_is_no_file, named_file
+from edl_ckpt.core.checkpoint.grouping import has_journal, is_of_interest, journals_among, versions_among
 from edl_ckpt.core.checkpoint.swaps import Look
 from edl_ckpt.core.errors import (
     EdlCkptError,
@@ -25,8 +26,7 @@ from edl_ckpt.core.errors import (
     UsageError,
 )
 from edl_ckpt.core.format import names
-from edl_ckpt.core.format.model import CheckpointRef, ForeignEntry, Listing, ShardFile, State, Version
-from edl_ckpt.core.format.names import SINGLE_FILE, Layout
+from edl_ckpt.core.format.model import CheckpointRef, Listing, State, Version
 from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
@@ -39,7 +39,7 @@ from edl_ckpt.core.state.metadata import (
     unread_fault,
 )
 from edl_ckpt.core.state.owner import is_abandoned, is_presumed_dead
-from edl_ckpt.core.state.paths import JOURNAL, LOCK_FILE, META_DIR, STAGE_DIR, STATE_DIR, is_resumable
+from edl_ckpt.core.state.paths import LOCK_FILE, META_DIR, STAGE_DIR, STATE_DIR, is_resumable
 from edl_ckpt.core.state.seal import differing_sizes, read_seal
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
 from edl_ckpt.core.storage.faults import Fault
@@ -76,11 +76,6 @@ def list_versions(
             return look.marked(listing)
 
 
-def has_journal(entries: Iterable[Entry]) -> bool:
-    """Say whether there is a journal of a commit among the entries of a location; one of a copy does not count."""
-    return not all(is_resumable(entry.parent) for entry in _journals(entries))
-
-
 def _list_once(where: Location, store: LocalStore | ObjectStore, fresh_after: float) -> tuple[Listing, list[Entry]]:
     """Return the versions of a location as one pass finds them, and what there is of our state."""
     entries = store.entries(is_of_interest)
@@ -101,33 +96,6 @@ def _list_once(where: Location, store: LocalStore | ObjectStore, fresh_after: fl
     return listing, state
 
 
-def versions_among(
-    entries: Iterable[Entry], where: Location, fresh_after: float
-) -> tuple[tuple[Version, ...], tuple[ForeignEntry, ...]]:
-    """Return the versions among the entries of a location, without metadata, and its foreign entries; reads nothing.
-
-    An incomplete version that changed after `fresh_after`, in seconds since the epoch, counts as being written.
-    """
-    content: dict[str, list[Entry]] = defaultdict(list)
-    for entry in entries:
-        content[entry.parent].append(entry)
-    versions: list[Version] = []
-    foreign: list[ForeignEntry] = []
-    for entry in content[""]:
-        parsed = names.parse_version_dir(entry.name)
-        single = names.parse_single_file(entry.name)
-        inside = [below.name for below in content.get(entry.relative, ())]
-        if parsed and (entry.fault or (entry.is_dir and is_version_dir(entry.name, inside))):
-            versions.append(_sharded(where, parsed, entry, content.get(entry.relative, ()), fresh_after))
-        elif single is not None and not entry.is_dir:
-            versions.append(_single(where, single, entry))
-        elif entry.name != STATE_DIR:
-            foreign.append(ForeignEntry(entry.name, names.elasticdl_version(entry.name)))
-    versions.sort(key=lambda v: (v.version, v.path))
-    foreign.sort(key=lambda f: f.name)
-    return tuple(versions), tuple(foreign)
-
-
 def with_metadata(
     store: Store, versions: Iterable[Version], metadata: LocationMetadata, unknown: Fault | None = None
 ) -> tuple[Version, ...]:
@@ -140,28 +108,12 @@ def with_metadata(
     return tuple(sealed.get(v.path, v) for v in annotated)
 
 
-def is_version_dir(name: str, inside: Iterable[str]) -> bool:
-    """Say whether a directory with these entries is a version; `model_v3` only with shards: others use such names."""
-    parsed = names.parse_version_dir(name)
-    if parsed is None:
-        return False
-    return parsed[0] != names.MODEL_V.prefix or any(names.parse_shard_file(each) for each in inside)
-
-
 def _unreadable(versions: Iterable[Version], entries: Iterable[Entry]) -> Iterator[str]:
     """Yield a warning for each version that cannot be looked at, and for each directory of ours."""
     yield from (f"{v.ref}: {v.why_unreadable}" for v in versions if v.fault)
     for entry in entries:
         if entry.fault and entry.relative in {STATE_DIR, META_DIR, STAGE_DIR}:
             yield f"{entry.path}: cannot be read now: {entry.fault.message}"
-
-
-def is_of_interest(directory: str) -> bool:
-    """Say whether a listing of a location looks into a directory: versions, metadata, and journals of commits."""
-    top, _, rest = directory.partition("/")
-    if top == STATE_DIR:
-        return directory in {STATE_DIR, META_DIR, STAGE_DIR} or os.path.dirname(directory) == STAGE_DIR
-    return not rest and names.parse_version_dir(top) is not None
 
 
 def _annotated(version: Version, metadata: LocationMetadata, unknown: Fault | None) -> Version:
@@ -217,7 +169,7 @@ def _half_done(location: Location, state: Sequence[Entry]) -> Iterator[str]:
 def _interrupted_copies(store: Store, state: Sequence[Entry]) -> Iterator[int]:
     """Yield the versions of which a copy was interrupted; not of one that is at work, as far as can be seen."""
     at_work = any(entry.relative == LOCK_FILE for entry in state)  # every writer holds the lock
-    for entry in _journals(state):
+    for entry in journals_among(state):
         number = entry.parent.rpartition("-")[2] if is_resumable(entry.parent) else ""
         if number.isascii() and number.isdigit() and not (at_work and not _is_left(store, entry)):
             yield int(number)
@@ -232,77 +184,6 @@ def _is_left(store: Store, journal: Entry) -> bool:
     except EdlCkptError:
         return False
     return isinstance(owner, dict) and is_presumed_dead(owner, time.time() - journal.modified)
-
-
-def _journals(state: Iterable[Entry]) -> list[Entry]:
-    return [entry for entry in state if entry.name == JOURNAL and entry.relative.startswith(f"{STAGE_DIR}/")]
-
-
-def _single(location: Location, version: int, entry: Entry) -> Version:
-    shard = ShardFile(0, 1, entry.path, entry.size_bytes, entry.modified, entry.linked)
-    state = State.UNREADABLE if entry.fault else State.COMPLETE
-    return Version(
-        location,
-        version,
-        entry.path,
-        SINGLE_FILE,
-        state,
-        1,
-        (shard,),
-        modified=entry.modified,
-        fault=entry.fault,
-        linked=entry.linked,
-    )
-
-
-def _sharded(
-    location: Location, parsed: tuple[str, int], directory: Entry, content: Iterable[Entry], fresh_after: float
-) -> Version:
-    """Return the version in a directory."""
-    prefix, number = parsed
-    shards: list[ShardFile] = []
-    extra: list[str] = []
-    suffixes: set[str] = set()
-    modified = directory.modified
-    fault = directory.fault
-    for entry in content:
-        modified = max(modified, entry.modified)
-        parts = names.parse_shard_file(entry.name)
-        if parts is None or entry.is_dir or names.layout_of(prefix, parts[2]) is None:
-            extra.append(entry.name)
-            continue
-        fault = fault or entry.fault
-        suffixes.add(parts[2])
-        shards.append(ShardFile(parts[0], parts[1], entry.path, entry.size_bytes, entry.modified, entry.linked))
-    shards.sort(key=lambda s: (s.ps_num, s.ps_id, s.path))
-    counts = {shard.ps_num for shard in shards}
-    ps_num = counts.pop() if len(counts) == 1 and len(suffixes) == 1 else None
-    if fault:
-        state = State.UNREADABLE
-    elif shards and ps_num is None:
-        state = State.MIXED
-    elif ps_num is None or len(shards) < ps_num:
-        state = State.WRITING if modified >= fresh_after else State.INCOMPLETE
-    else:
-        state = State.INVALID if extra else State.COMPLETE
-    return Version(
-        location,
-        number,
-        directory.path,
-        _layout(prefix, suffixes),
-        state,
-        ps_num,
-        tuple(shards),
-        tuple(sorted(extra)),
-        modified,
-        fault=fault,
-        linked=directory.linked,
-    )
-
-
-def _layout(prefix: str, suffixes: set[str]) -> Layout:
-    """Return the layout of a directory; one without shards has the layout in which such names are most common."""
-    return names.layout_of(prefix, min(suffixes, default="")) or names.directory_layout(prefix)
 
 
 VersionLike: TypeAlias = Version | CheckpointRef | str | os.PathLike[str]

@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from edl_ckpt.core.checkpoint.catalog import GRACE_SECONDS, has_journal, is_of_interest, versions_among, with_metadata
+from edl_ckpt.core.checkpoint.catalog import GRACE_SECONDS, with_metadata
 from edl_ckpt.core.checkpoint.files import check_is_no_file
+from edl_ckpt.core.checkpoint.grouping import has_journal, is_of_interest, versions_among
 from edl_ckpt.core.checkpoint.swaps import DOUBTFUL, Look
 from edl_ckpt.core.errors import NotFoundError
 from edl_ckpt.core.format.model import Listing, State, Version
@@ -154,6 +155,7 @@ def _as_before(version: Version, before: Version) -> Version:
         metrics=before.metrics,
         tags=before.tags,
         note=before.note,
+        metadata=before.metadata,
         fingerprint=before.fingerprint,
         seal_fault=before.seal_fault,
     )

@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from edl_ckpt.core.checkpoint.catalog import is_version_dir
+from edl_ckpt.core.checkpoint.grouping import is_version_dir
 from edl_ckpt.core.errors import NotFoundError, RefusedError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.checks import check_version

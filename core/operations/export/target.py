@@ -8,7 +8,7 @@ import tempfile
 from types import TracebackType
 from typing import Protocol, Self
 
-from edl_ckpt.core.checkpoint.catalog import is_version_dir
+from edl_ckpt.core.checkpoint.grouping import is_version_dir
 from edl_ckpt.core.commit.single_file import StagedOutput, put_files
 from edl_ckpt.core.errors import RefusedError
 from edl_ckpt.core.format.names import parse_single_file, parse_version_dir
