@@ -96,6 +96,13 @@ def _list_once(where: Location, store: LocalStore | ObjectStore, fresh_after: fl
     return listing, state
 
 
+def look_at(location: Location, directory: str) -> Version | None:
+    """Return the version in one directory of a location, without its metadata; None when there is no such version."""
+    entries = open_store(location).entries(lambda each: each == directory)
+    versions, _ = versions_among([e for e in entries if directory in {e.relative, e.parent}], location, math.inf)
+    return versions[0] if versions else None
+
+
 def with_metadata(
     store: Store, versions: Iterable[Version], metadata: LocationMetadata, unknown: Fault | None = None
 ) -> tuple[Version, ...]:

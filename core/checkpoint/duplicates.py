@@ -6,7 +6,7 @@ the wrong shard, all shards of the table are looked at together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Final
@@ -23,6 +23,9 @@ from edl_ckpt.core.parallel import run_parallel
 SORTED_AT_ONCE: Final = 8 << 20
 """Ids that one sort takes to find duplicates: 64 MiB."""
 _LEAST_AT_ONCE: Final = 1 << 16
+_LEAST_SORTED: Final = 2 << 20
+"""Ids in memory that one sort takes, for a process that must leave the memory to its job."""
+_MARKS: Final = 48 << 20
 _BYTES_PER_ID: Final = 16
 """Memory for each id that is sorted: as it was read, and in the array that is sorted."""
 
@@ -140,17 +143,46 @@ def find_repeated(
     for turn in range(1 << bits):
 
         def mine(piece: IdPiece, turn: int = turn) -> bulk.I64:
-            ids = read_piece(checkpoint, piece).ids
-            if not bits:
-                return ids
-            mixed: bulk.U64 = (ids.view(np.uint64) * np.uint64(bulk.CHUNK_STEP)) >> np.uint64(64 - bits)
-            own: bulk.I64 = ids[mixed == turn]
-            return own
+            return _of_turn(read_piece(checkpoint, piece).ids, bits, turn)
 
         count, named = count_repeated(list(run_parallel(mine, pieces, workers)))
         total += count
         some += named
     return total, sorted(some)[:5]
+
+
+def repeated_among(
+    parts: Callable[[], Iterable[bulk.I64]], rows: int, *, lowest: int, highest: int, step: int = 1
+) -> tuple[int, list[int]]:
+    """Return (the number of ids that repeat another one, the lowest of them) among ids that `parts` yields each time.
+
+    All ids are in [lowest, highest], and of one residue modulo `step`. With a mark for each possible id where that is
+    few, else sorted in turns; memory is 48 MiB at most.
+    """
+    span = (highest - lowest) // step + 1
+    if span <= _MARKS:
+        marked = np.zeros(span, np.bool_)
+        for ids in parts():
+            marked[(ids - lowest) // step if step > 1 else ids - lowest] = True
+        if int(np.count_nonzero(marked)) == rows:
+            return 0, []
+        del marked
+    bits = (max(-(-rows // _LEAST_SORTED), 1) - 1).bit_length()
+    total, some = 0, list[int]()
+    for turn in range(1 << bits):
+        count, named = count_repeated([_of_turn(ids, bits, turn) for ids in parts()])
+        total += count
+        some += named
+    return total, sorted(some)[:5]
+
+
+def _of_turn(ids: bulk.I64, bits: int, turn: int) -> bulk.I64:
+    """Return the ids whose hash has a number in its highest bits."""
+    if not bits:
+        return ids
+    mixed: bulk.U64 = (ids.view(np.uint64) * np.uint64(bulk.CHUNK_STEP)) >> np.uint64(64 - bits)
+    own: bulk.I64 = ids[mixed == turn]
+    return own
 
 
 def count_repeated(parts: Sequence[bulk.I64]) -> tuple[int, list[int]]:

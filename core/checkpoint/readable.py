@@ -11,6 +11,7 @@ from typing import Final
 
 from edl_ckpt.core.checkpoint.catalog import list_versions
 from edl_ckpt.core.checkpoint.reader import open_checkpoint
+from edl_ckpt.core.checkpoint.runs import mixed_runs
 from edl_ckpt.core.errors import (
     EdlCkptError,
     IncompleteError,
@@ -97,4 +98,4 @@ def read_fault(version: Version) -> str | None:
             absent = checkpoint.infos.keys() - {info.name for info in shard.infos}
             if absent:
                 return f"{shard.file.path}: does not describe table {min(absent)!r}, as other shards do"
-    return None
+    return mixed_runs(version) or None

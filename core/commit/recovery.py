@@ -105,7 +105,7 @@ def location_lock(
     free within `wait_seconds`.
     """
     where = Location.of(location)
-    with _made_directory(where.local_path if create else None):
+    with made_directory(where.local_path if create else None):
         store = open_store(where)
         if not _is_location(store) and not (create or may_be_empty):
             raise _no_location(where)
@@ -118,7 +118,7 @@ def location_lock(
 
 
 @contextmanager
-def _made_directory(path: str | None) -> Iterator[None]:
+def made_directory(path: str | None) -> Iterator[None]:
     """Make a directory and those above it; when the block fails, remove those that were made and are empty."""
     missing: list[str] = []
     above = os.path.abspath(path) if path is not None else ""

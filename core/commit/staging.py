@@ -17,7 +17,7 @@ from typing import Final, Self
 from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError
 from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.state.owner import NO_LOCKS, OWNER_FILE, Signature, format_owner, read_owner
-from edl_ckpt.core.state.paths import JOURNAL, META_DIR, STAGE_DIR, STATE_DIR, TRASH_DIR
+from edl_ckpt.core.state.paths import JOURNAL, META_DIR, NOTES_DIR, STAGE_DIR, STATE_DIR, TRASH_DIR
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import check_space
@@ -177,6 +177,6 @@ def remove_empty_state(root: Directory) -> None:
         state = root.find(STATE_DIR)
         if state is not None:
             with state:
-                for path in (STAGE_DIR, TRASH_DIR, META_DIR):
+                for path in (STAGE_DIR, TRASH_DIR, META_DIR, NOTES_DIR):
                     state.rmdir(os.path.basename(path))
             root.rmdir(STATE_DIR)

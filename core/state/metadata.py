@@ -100,8 +100,16 @@ def read_metadata(store: Store, names: Iterable[str] | None = None) -> LocationM
                 versions[int(match[1])] = VersionMetadata(fault=error.message, unread=unread_fault(error, name))
             else:
                 fault = error
-    sealed = frozenset(int(match[1]) for match in map(_SEAL_FILE.fullmatch, present) if match)
-    return LocationMetadata(versions, modes, policy, tuple(problems), sealed, fault)
+    return LocationMetadata(versions, modes, policy, tuple(problems), sealed_versions(present), fault)
+
+
+def sealed_versions(names: Iterable[str]) -> frozenset[int]:
+    """Return the versions that have a seal, from the names of the files in META_DIR.
+
+    >>> sealed_versions(["100.json", "100.seal.json", "location.json"])
+    frozenset({100})
+    """
+    return frozenset(int(match[1]) for match in map(_SEAL_FILE.fullmatch, names) if match)
 
 
 def is_unread(error: EdlCkptError) -> bool:

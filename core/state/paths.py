@@ -16,6 +16,8 @@ TRASH_DIR: Final = f"{STATE_DIR}/trash-0"
 """One directory for each deletion that can be undone, or is being carried out."""
 META_DIR: Final = f"{STATE_DIR}/meta-0"
 """Metadata and seals of versions, and the metadata of the location."""
+NOTES_DIR: Final = f"{STATE_DIR}/shards-0"
+"""One directory for each version that servers are saving: notes on its shards, from which the last one seals it."""
 LOCK_FILE: Final = f"{STATE_DIR}/lock-0"
 JOURNAL: Final = "journal.json"
 """In a staging directory: how the next process that takes the lock finishes a commit, rolls it back, or resumes it."""
@@ -43,6 +45,24 @@ def seal_file(version: int) -> str:
     '.edl-ckpt-0/meta-0/100.seal.json'
     """
     return f"{META_DIR}/{version}.seal.json"
+
+
+def notes_dir(version: int) -> str:
+    """Return the directory of the notes on a version's shards, below its location.
+
+    >>> notes_dir(100)
+    '.edl-ckpt-0/shards-0/100'
+    """
+    return f"{NOTES_DIR}/{version}"
+
+
+def noted_version(name: str) -> int | None:
+    """Return the version that an entry of NOTES_DIR is for, None for any other name.
+
+    >>> noted_version("100"), noted_version("0100"), noted_version("x")
+    (100, None, None)
+    """
+    return int(name) if name.isascii() and name.isdigit() and len(name) <= _DIGITS and str(int(name)) == name else None
 
 
 def metadata_owner(name: str) -> int | None:

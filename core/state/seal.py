@@ -76,6 +76,8 @@ class Seal:
     """The decisions, the oldest first, that replaced seals of this content which did not match."""
     has_digest: bool = field(default=True, compare=False)
     """False for a seal of the first schema, which does not cover itself."""
+    run: str = ""
+    """Of a version that servers saved, each its own shard: the name of their run, '' when they gave none."""
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -161,6 +163,8 @@ def seal_bytes(seal: Seal) -> bytes:
     }
     if seal.origin:
         document["origin"] = seal.origin
+    if seal.run:
+        document["run"] = seal.run
     if seal.history:
         document["history"] = [asdict(override) for override in seal.history]
     document |= {"checksum": _SUM, "shards": shards}
@@ -208,7 +212,8 @@ def parse_seal(document: Mapping[str, Any]) -> Seal:
         _damaged(f"the checksums are not {_SUM}")
     try:
         shards = tuple(
-            SealedShard(str(s["name"]), int(s["size_bytes"]), tuple(_numbered(s["chunks"]))) for s in document["shards"]
+            SealedShard(str(s["name"]), int(s["size_bytes"]), tuple(number_chunks(s["chunks"])))
+            for s in document["shards"]
         )
         seal = Seal(
             int(document["version"]),
@@ -218,6 +223,7 @@ def parse_seal(document: Mapping[str, Any]) -> Seal:
             str(document.get("origin", "")),
             tuple(Override(**entry) for entry in document.get("history", ())),
             has_digest,
+            str(document.get("run", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         _damaged(f"{type(error).__name__} {error}")
@@ -246,7 +252,8 @@ def _check_whole(document: Mapping[str, Any]) -> bool:
     return True
 
 
-def _numbered(rows: Iterable[Sequence[Any]]) -> Iterator[Chunk]:
+def number_chunks(rows: Iterable[Sequence[Any]]) -> Iterator[Chunk]:
+    """Yield the chunks of a shard from their rows in a document; ValueError and TypeError for rows that are damaged."""
     last, number = ("", "", 0), 0
     for kind, name, start, end, total in rows:
         if not 0 <= int(start) <= int(end):

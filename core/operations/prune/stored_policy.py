@@ -10,6 +10,7 @@ from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.annotate import write_policy
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.metadata import read_metadata
+from edl_ckpt.core.state.paths import LOCATION_FILE
 from edl_ckpt.core.storage import Location, LocationLike, open_store
 
 
@@ -17,7 +18,7 @@ def read_policy(location: LocationLike) -> Policy:
     """Return the policy that is stored with a location, an empty one when there is none; the error of reading it."""
     store = open_store(location)
     check_is_no_file(store.location)
-    metadata = read_metadata(store)
+    metadata = read_metadata(store, [LOCATION_FILE])  # of versions there may be thousands
     if metadata.fault is not None:
         raise metadata.fault
     document = metadata.policy

@@ -1,0 +1,152 @@
+"""Which run each shard of a version is from, where servers save their own shards without a coordinator.
+
+A restarted job that reaches a version again replaces one shard after the other. Until the last one is replaced, the
+version has all its files and yet is a mixture. The notes on shards (`state/shard_note.py`) tell the runs apart: each
+fits one file, and bears the name of a run. A version with a seal has one run: the servers seal no mixture, and take the
+seal away before the first shard is replaced.
+
+What cannot be told: servers without a name for their run all have the same one. A shard that such a server replaces in
+a version that was sealed is still noticed, because it has a note and the others have none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from edl_ckpt.core.errors import EdlCkptError
+from edl_ckpt.core.format.model import State, Version
+from edl_ckpt.core.format.names import parse_version_dir
+from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
+from edl_ckpt.core.state.document import MAX_SUMS_BYTES, parse_document
+from edl_ckpt.core.state.paths import notes_dir, seal_file
+from edl_ckpt.core.state.seal import Seal, base_name, parse_seal
+from edl_ckpt.core.state.shard_note import EARLIER, NoteName, file_mark, named_shards, note_names, read_note, run_digest
+from edl_ckpt.core.storage import LocalStore, ObjectStore, open_store
+from edl_ckpt.core.storage.faults import storage_errors
+
+
+@dataclass(frozen=True, slots=True)
+class NotedShards:
+    """The notes that fit the shards of a version, by ps_id, and the seal that it had before a shard was replaced."""
+
+    notes: Mapping[int, NoteName]
+    unknown: tuple[int, ...]
+    """The shards that no note fits."""
+    earlier: Seal | None = None
+
+    @property
+    def runs(self) -> set[str]:
+        """Return the digests of the runs that the notes name."""
+        return {note.run for note in self.notes.values()}
+
+
+def find_notes(version: Version) -> NotedShards:
+    """Return the notes that fit the files of a version now; one look at each file, and none without notes."""
+    store = open_store(version.location)
+    names = note_names(store, version.version)
+    marks = _marks(store, version) if names else {}
+    fitting = {
+        note.ps_id: note for note in names if note.ps_num == version.ps_num and marks.get(note.ps_id) == note.mark
+    }
+    unknown = tuple(shard.ps_id for shard in version.shards if shard.ps_id not in fitting)
+    return NotedShards(fitting, unknown, _earlier_seal(store, version.version) if fitting and unknown else None)
+
+
+def mixed_runs(version: Version) -> str:
+    """Return why a version is no checkpoint of one run, in words; '' when its shards agree, as far as is known.
+
+    Makes one listing, and looks at the shards only where servers left notes. A version that was sealed, or that other
+    programs wrote, costs nothing more. Raises the errors of storage.
+    """
+    if version.state is not State.COMPLETE or parse_version_dir(base_name(version.path)) is None:
+        return ""
+    store = open_store(version.location)
+    if not note_names(store, version.version) or store.read_small(seal_file(version.version)) is not None:
+        return ""
+    found = find_notes(version)
+    if not found.notes:  # a copy of the files, say: nothing is known
+        return ""
+    if len(found.runs) > 1:
+        return f"its shards are of several runs: {_described(store, version, found)}"
+    (run,) = found.runs
+    before = _of_run(version, found, run)
+    rest = [ps_id for ps_id in found.unknown if ps_id not in before]
+    if not rest:
+        return ""
+    new, count = named_shards(sorted(found.notes), version.ps_num or 0), version.ps_num or 0
+    have = "has" if len(found.notes) == 1 else "have"
+    return f"{new} {have} been replaced, and {named_shards(rest, count)} may be of an earlier run"
+
+
+def _of_run(version: Version, found: NotedShards, run: str) -> set[int]:
+    """Return the shards without a note that an earlier seal shows to be of the same run, which has a name."""
+    if found.earlier is None or not found.earlier.run or run_digest(found.earlier.run) != run:
+        return set()
+    sizes = found.earlier.sizes
+    return {
+        shard.ps_id
+        for shard in version.shards
+        if shard.ps_id in found.unknown and sizes.get(base_name(shard.path)) == shard.size_bytes
+    }
+
+
+def _described(store: LocalStore | ObjectStore, version: Version, found: NotedShards) -> str:
+    """Return which shards are of which run."""
+    of: dict[str, list[int]] = {}
+    for ps_id, note in sorted(found.notes.items()):
+        of.setdefault(note.run, []).append(ps_id)
+    parts = [
+        f"{named_shards(shards, version.ps_num or 0)} of {_named_run(store, version.version, found.notes[shards[0]])}"
+        for shards in of.values()
+    ]
+    if found.unknown:
+        parts.append(f"{named_shards(found.unknown, version.ps_num or 0)} of an earlier one")
+    return ", ".join(parts)
+
+
+def _named_run(store: LocalStore | ObjectStore, version: int, name: NoteName) -> str:
+    try:
+        note = read_note(store, version, name)
+    except EdlCkptError:
+        note = None
+    if note is None:
+        return "a run that is not known"
+    return f"run {note.run!r}" if note.run else "a run without a name"
+
+
+def _marks(store: LocalStore | ObjectStore, version: Version) -> dict[int, str]:
+    """Return the mark of each shard's file."""
+    if isinstance(store, LocalStore):
+        marks: dict[int, str] = {}
+        for shard in version.shards:
+            with storage_errors(shard.path):
+                marks[shard.ps_id] = file_mark(os.stat(shard.path))
+        return marks
+    directory = base_name(version.path)
+
+    def look(name: str) -> str:
+        found = store.stat(f"{directory}/{name}")
+        return "" if found is None else object_mark(found.write_id, found.size_bytes)
+
+    found = run_parallel(look, [base_name(shard.path) for shard in version.shards], REMOTE_WORKERS)
+    return {shard.ps_id: mark for shard, mark in zip(version.shards, found, strict=True)}
+
+
+def object_mark(write_id: str | None, size_bytes: int) -> str:
+    """Return the mark of an object; where the storage keeps no write id only its size, which proves little.
+
+    >>> object_mark("20261121T211600-host_7-1-0a1b2c3d", 5), object_mark(None, 255)
+    ('20261121T211600-host_7-1-0a1b2c3d', 'size_ff')
+    """
+    return write_id or f"size_{size_bytes:x}"
+
+
+def _earlier_seal(store: LocalStore | ObjectStore, version: int) -> Seal | None:
+    """Return the seal that a version had before a shard of it was replaced; None without one, or when it is damaged."""
+    try:
+        data = store.read_small(f"{notes_dir(version)}/{EARLIER}")
+        return None if data is None else parse_seal(parse_document(data, EARLIER, limit=MAX_SUMS_BYTES))
+    except EdlCkptError:
+        return None

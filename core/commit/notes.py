@@ -1,0 +1,61 @@
+"""Notes on shards that nobody needs any more, and their removal; the caller holds the lock of the location."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+from edl_ckpt.core.errors import EdlCkptError
+from edl_ckpt.core.format.names import parse_single_file, parse_version_dir
+from edl_ckpt.core.state.holder import prove_lock
+from edl_ckpt.core.state.metadata import sealed_versions
+from edl_ckpt.core.state.paths import META_DIR, NOTES_DIR, noted_version, notes_dir
+from edl_ckpt.core.storage import LocalStore, ObjectStore
+
+_YOUNG_SECONDS: Final = 600.0
+"""A note is there before its shard: without a shard it is left over when it is older than this."""
+
+
+def remove_notes(store: LocalStore | ObjectStore, version: int) -> None:
+    """Remove all notes on the shards of a version."""
+    for name in store.names(notes_dir(version)):
+        prove_lock(store.location)
+        store.remove(f"{notes_dir(version)}/{name}")
+
+
+def sweep_notes(store: LocalStore | ObjectStore) -> list[str]:
+    """Remove the notes on versions that are sealed or gone; return what was done, in words."""
+    done: list[str] = []
+    for number in _left_over(store):
+        with suppress(EdlCkptError):
+            remove_notes(store, number)
+            done.append(f"removed the notes on the shards of version {number}")
+    return done
+
+
+def noted_versions(store: LocalStore | ObjectStore) -> list[int]:
+    """Return the versions that there are notes on."""
+    return sorted(number for number in map(noted_version, store.names(NOTES_DIR)) if number is not None)
+
+
+def _left_over(store: LocalStore | ObjectStore) -> Iterator[int]:
+    numbers = noted_versions(store)
+    if not numbers:
+        return
+    sealed = sealed_versions(store.names(META_DIR))
+    names = store.names("")
+    there = {parsed[1] for parsed in map(parse_version_dir, names) if parsed} | set(map(parse_single_file, names))
+    for number in numbers:
+        if number in sealed or (number not in there and _youngest(store, number) > _YOUNG_SECONDS):
+            yield number
+
+
+def _youngest(store: LocalStore | ObjectStore, number: int) -> float:
+    """Return the seconds since the last note on a version was written."""
+    folder = notes_dir(number)
+    if isinstance(store, LocalStore):
+        now = time.time()
+        return min((now - store.modified(f"{folder}/{name}") for name in store.names(folder)), default=0.0)
+    return min(store.ages(folder).values(), default=0.0)

@@ -1,0 +1,147 @@
+"""Notes on shards: what a server knows of the shard that it saved, until the version is sealed.
+
+Each server saves its own shard, and none of them reads the shards of the others. So each writes a note below
+`.edl-ckpt-0/shards-0/{version}/` before its shard becomes visible: the name of the run, the checksums of the shard's
+chunks, and its part of the sums behind the fingerprint. The last server combines the notes into the seal of the
+version, and removes them. The name of a note identifies the file that it is about: on a disk by inode, size and time,
+on object storage by the write id. So a note that was written for a file that never became visible, or that was
+replaced, fits nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from edl_ckpt.core.errors import CorruptError, EdlCkptError
+from edl_ckpt.core.state.document import MAX_SUMS_BYTES, parse_document
+from edl_ckpt.core.state.paths import notes_dir
+from edl_ckpt.core.state.seal import Chunk, number_chunks
+from edl_ckpt.core.storage.interface import Store
+
+NOTE_SCHEMA: Final = "edl-ckpt/shard/1"
+EARLIER: Final = "earlier.json"
+"""Among the notes: the seal that a version had until a shard of it was replaced."""
+MAX_NOTE_BYTES: Final = MAX_SUMS_BYTES // 2
+"""A note with larger sums is written without them; then the version is not sealed by its servers."""
+_NAME = re.compile(r"(0|[1-9][0-9]{0,17})-of-([1-9][0-9]{0,17})\.([0-9a-f]{16})\.([A-Za-z0-9_-]+)\.json", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class NoteName:
+    """The name of a note: the shard, a digest of its run's name, and the mark of the file that it is about."""
+
+    ps_id: int
+    ps_num: int
+    run: str
+    mark: str
+
+    def __str__(self) -> str:
+        return f"{self.ps_id}-of-{self.ps_num}.{self.run}.{self.mark}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardNote:
+    """What a server knows of a shard that it saved: its run, its chunks, and its sums for the fingerprint.
+
+    `variables` and `tables` have the sketch of each, uint32 [8, columns] in C order, little-endian. Both and `chunks`
+    are empty in a note without sums.
+    """
+
+    run: str
+    chunks: tuple[Chunk, ...] = ()
+    variables: Mapping[str, bytes] = field(default_factory=dict)
+    tables: Mapping[str, bytes] = field(default_factory=dict)
+    has_sums: bool = True
+
+
+def run_digest(run: str) -> str:
+    """Return the digest of a run's name that the names of its notes contain.
+
+    >>> run_digest("")
+    'e4a6a0577479b2b4'
+    """
+    return hashlib.blake2b(run.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def parse_note_name(name: str) -> NoteName | None:
+    """Return what the name of a note says, None for any other name.
+
+    >>> parse_note_name(str(NoteName(1, 4, run_digest(""), "7_10_ff"))).mark
+    '7_10_ff'
+    """
+    match = _NAME.fullmatch(name)
+    if match is None or int(match[1]) >= int(match[2]):
+        return None
+    return NoteName(int(match[1]), int(match[2]), match[3], match[4])
+
+
+def file_mark(found: os.stat_result) -> str:
+    """Return the mark of a file on a disk: a rename keeps it, and every other change gives another one."""
+    return f"{found.st_ino:x}_{found.st_size:x}_{found.st_mtime_ns:x}"
+
+
+def note_names(store: Store, version: int) -> list[NoteName]:
+    """Return the names of the notes on the shards of a version."""
+    return [found for found in map(parse_note_name, store.names(notes_dir(version))) if found]
+
+
+def note_bytes(note: ShardNote) -> bytes:
+    """Return a note as its file contains it; `read_note` is the inverse. One with too large sums loses them."""
+    document: dict[str, Any] = {"schema": NOTE_SCHEMA, "run": note.run}
+    if note.has_sums:
+        sketches = sum(map(len, (*note.variables.values(), *note.tables.values())))
+        if sketches < MAX_NOTE_BYTES // 2:
+            document["chunks"] = [[c.kind, c.name, c.start, c.end, c.sum] for c in note.chunks]
+            document["variables"] = {name: base64.b64encode(data).decode() for name, data in note.variables.items()}
+            document["tables"] = {name: base64.b64encode(data).decode() for name, data in note.tables.items()}
+    data = json.dumps(document).encode("ascii")
+    if len(data) > MAX_NOTE_BYTES:
+        return note_bytes(ShardNote(note.run, has_sums=False))
+    return data
+
+
+def read_note(store: Store, version: int, name: NoteName) -> ShardNote | None:
+    """Return a note, None when it is gone; CorruptError when it is damaged."""
+    relative = f"{notes_dir(version)}/{name}"
+    data = store.read_small(relative)
+    if data is None:
+        return None
+    path = f"{store.location}/{relative}"
+    try:
+        return _parsed(parse_document(data, path, limit=MAX_SUMS_BYTES), name)
+    except EdlCkptError as error:
+        raise CorruptError(f"damaged note: {error.message}", path=path) from None
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise CorruptError(f"damaged note: {error}", path=path) from None
+
+
+def _parsed(document: Mapping[str, Any], name: NoteName) -> ShardNote:
+    run = str(document["run"])
+    if document.get("schema") != NOTE_SCHEMA or run_digest(run) != name.run:
+        raise ValueError(f"not {NOTE_SCHEMA}, or of another run than its name says")
+    if "chunks" not in document:
+        return ShardNote(run, has_sums=False)
+    variables, tables = document["variables"], document["tables"]
+    return ShardNote(
+        run,
+        tuple(number_chunks(document["chunks"])),
+        {str(key): base64.b64decode(text) for key, text in variables.items()},
+        {str(key): base64.b64decode(text) for key, text in tables.items()},
+    )
+
+
+def named_shards(shards: Sequence[int], ps_num: int) -> str:
+    """Return some shards in words.
+
+    >>> named_shards([0], 4), named_shards([1, 2, 3], 4)
+    ('shard 0 of 4', 'shards 1, 2, 3 of 4')
+    """
+    some = ", ".join(map(str, shards[:8])) + (f" and {len(shards) - 8} more" if len(shards) > 8 else "")
+    return f"shard{'' if len(shards) == 1 else 's'} {some} of {ps_num}"

@@ -1,0 +1,307 @@
+"""What a server hands over for its shard, checked: dense variables, and rows of tables in memory or in batches.
+
+Everything is checked before the first byte is staged, so bad values change nothing. The sizes of a shard must be known
+before it is written. For a table in memory its ids are read once. Batches are taken twice from a function that makes
+them: once to count the rows, with the ids in a nameless temporary file, and once more for the values. Batches that come
+only once go into such a file whole. The files are in $TMPDIR.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Final, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.arrays import Array, as_array, dtype_name
+from edl_ckpt.core.checkpoint.duplicates import repeated_among
+from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.format import bulk, placement
+from edl_ckpt.core.format.checks import check_texts, dtype_named, duplicate_id
+from edl_ckpt.core.format.model import DType, TableInfo
+from edl_ckpt.core.format.shard_layout import PlacedTable, PlacedVariable
+from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.storage.spool import SpoolFile
+
+ID_BLOCK: Final = 1 << 16
+"""Ids that are encoded at a time."""
+_HINT: Final = "partition(dense, tables, ps_num) gives each server what it must save"
+_LEAST: Final = -(1 << 63)
+_MOST: Final = (1 << 63) - 1
+
+Batch: TypeAlias = tuple[Array, Array]
+"""Rows of a table: int64 [n] ids and their [n, dim] vectors."""
+Batches: TypeAlias = Callable[[], Iterable[Batch]] | Iterable[Batch]
+
+
+@dataclass(frozen=True, slots=True)
+class TableBatches:
+    """A table larger than memory: batches of (int64 [n] ids, [n, dim] vectors), and what is known of all its rows.
+
+    `batches` is a function that returns an iterable each time it is called, and gives the same rows each time: it is
+    called twice. An iterable that is there only once, such as a generator, is copied to $TMPDIR first. `dim` and
+    `dtype` are those of the vectors; they count where no batch comes.
+    """
+
+    batches: Batches
+    dim: int
+    dtype: str = "float32"
+    initializer: str = "uniform"
+
+
+AnyTable: TypeAlias = Table | TableBatches | Batch
+"""What `save` takes for a table; (ids, vectors) alone has the initializer 'uniform'."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DenseContent:
+    """A dense variable: uint8 [size] are its bytes, little-endian, in C order."""
+
+    placed: PlacedVariable
+    data: bulk.U8
+
+
+class TableContent:
+    """Rows of a table, checked and counted: `block_bytes` int64 [blocks] has the bytes of each ID_BLOCK of ids."""
+
+    def __init__(self, info: TableInfo, dtype: DType) -> None:
+        self.info = info
+        self.dtype = dtype
+        self.rows = 0
+        self.block_bytes: bulk.I64 = np.zeros(0, np.int64)
+
+    @property
+    def row_bytes(self) -> int:
+        """Return the bytes of the vector of a row."""
+        return self.info.dim * self.dtype.itemsize
+
+    @property
+    def placed(self) -> PlacedTable:
+        """Return the table as a layout takes it; its dtype counts without rows too."""
+        return PlacedTable(self.info.name, self.dtype, self.info.dim, self.rows, int(self.block_bytes.sum()))
+
+    def ids(self, start: int, stop: int) -> bulk.I64:
+        """Return the ids of rows [start, stop)."""
+        raise NotImplementedError
+
+    def check(self, ps_id: int, ps_num: int) -> None:
+        """Count the ids; UsageError for one of another server, CorruptError for one that is there twice."""
+        sizes: list[int] = []
+        ascending, last, lowest, highest = True, _LEAST, _MOST, _LEAST
+        for ids in self._id_blocks():
+            sizes.append(int(bulk.varint_lengths(ids).sum(dtype=np.int64)))
+            self._check_owner(ids, ps_id, ps_num)
+            low, high = int(ids.min()), int(ids.max())
+            first_follows = len(sizes) == 1 or int(ids[0]) > last
+            ascending = ascending and first_follows and bool((ids[1:] > ids[:-1]).all())
+            last, lowest, highest = int(ids[-1]), min(lowest, low), max(highest, high)
+        self.block_bytes = np.array(sizes, np.int64)
+        if not ascending:
+            count, some = repeated_among(self._id_blocks, self.rows, lowest=lowest, highest=highest, step=ps_num)
+            if count:
+                raise duplicate_id(self.info.name, some[0], count, path=None)
+
+    def _id_blocks(self) -> Iterator[bulk.I64]:
+        for start in range(0, self.rows, ID_BLOCK):
+            yield self.ids(start, min(start + ID_BLOCK, self.rows))
+
+    def _check_owner(self, ids: bulk.I64, ps_id: int, ps_num: int) -> None:
+        if ps_num == 1:
+            return
+        owners = placement.row_owners(ids, ps_num)
+        wrong = owners != ps_id
+        if wrong.any():
+            first = int(np.flatnonzero(wrong)[0])
+            raise UsageError(
+                f"table {self.info.name!r}: id {ids[first]} belongs to server {owners[first]} of {ps_num}, not {ps_id}",
+                hint=_HINT,
+            )
+
+
+class MemoryTable(TableContent):
+    """Rows of a table in memory: `values` is uint8 [n, row_bytes]."""
+
+    def __init__(self, name: str, table: Table) -> None:
+        ids = check_ids(name, table.ids)
+        vectors = _vectors(name, table.vectors, len(ids), None)
+        dtype = dtype_named(name, dtype_name(vectors))
+        super().__init__(TableInfo(name, vectors.shape[1], table.initializer), dtype)
+        self._ids = np.ascontiguousarray(ids)
+        self.values = as_bytes(vectors).reshape(len(ids), self.row_bytes)
+        self.rows = len(ids)
+
+    def ids(self, start: int, stop: int) -> bulk.I64:
+        """Return the ids of rows [start, stop)."""
+        return self._ids[start:stop]
+
+
+class StreamedTable(TableContent):
+    """Rows of a table that come in batches, with their ids in a temporary file; a context manager."""
+
+    def __init__(self, name: str, table: TableBatches) -> None:
+        dim = whole_number(f"dim of table {name!r}", table.dim)
+        if dim < 0:
+            raise UsageError(f"table {name!r}: dim must not be negative, got {dim}")
+        super().__init__(TableInfo(name, dim, table.initializer), dtype_named(name, str(table.dtype)))
+        self._batches = table.batches
+        self._stack = ExitStack()
+        self._id_file: SpoolFile | None = None
+        self._value_file: SpoolFile | None = None
+
+    def __enter__(self) -> Self:
+        self._id_file = self._spool()
+        if not callable(self._batches):
+            self._value_file = self._spool()
+        first = self._batches() if callable(self._batches) else self._batches
+        for ids, values in self._checked(first):
+            self._id_file.write(8 * self.rows, ids.astype("<i8", copy=False).view(np.uint8).data)
+            if self._value_file is not None and values.size:
+                self._value_file.write(self.row_bytes * self.rows, values.reshape(-1).data)
+            self.rows += len(ids)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _spool(self) -> SpoolFile:
+        file = SpoolFile(0)
+        self._stack.callback(file.close)
+        return file
+
+    def _checked(self, batches: Iterable[Batch]) -> Iterator[tuple[bulk.I64, bulk.U8]]:
+        name = self.info.name
+        for batch in batches:
+            try:
+                some_ids, some_vectors = batch
+            except (TypeError, ValueError):
+                raise UsageError(f"table {name!r}: a batch must be (ids, vectors)") from None
+            ids = np.ascontiguousarray(check_ids(name, some_ids))
+            vectors = _vectors(name, some_vectors, len(ids), self.info.dim)
+            if dtype_name(vectors) != self.dtype.name:
+                raise UsageError(f"table {name!r}: a batch of {dtype_name(vectors)}, expected {self.dtype.name}")
+            if len(ids):
+                yield ids, as_bytes(vectors).reshape(len(ids), self.row_bytes)
+
+    def ids(self, start: int, stop: int) -> bulk.I64:
+        """Return the ids of rows [start, stop) as the first pass found them."""
+        assert self._id_file is not None  # noqa: S101 - made when the context was entered
+        data = self._id_file.read(8 * start, 8 * (stop - start))
+        return np.frombuffer(data, "<i8").astype(np.int64, copy=False)
+
+    def read(self) -> Iterator[tuple[bulk.I64, bulk.U8]]:
+        """Yield (ids, values uint8 [n, row_bytes]) once more; UsageError when they are other rows than before."""
+        if self._value_file is not None:
+            step = max((1 << 20) // max(self.row_bytes, 1), 1)
+            for start in range(0, self.rows, step):
+                count = min(step, self.rows - start)
+                data = self._value_file.read(start * self.row_bytes, count * self.row_bytes)
+                yield self.ids(start, start + count), np.frombuffer(data, np.uint8).reshape(count, self.row_bytes)
+            return
+        assert callable(self._batches)  # noqa: S101 - else there is a file of values
+        done = 0
+        for ids, values in self._checked(self._batches()):
+            expected = self.ids(done, min(done + len(ids), self.rows))
+            done += len(ids)
+            if not np.array_equal(ids, expected):
+                raise self._changed()
+            yield ids, values
+        if done != self.rows:
+            raise self._changed()
+
+    def _changed(self) -> UsageError:
+        return UsageError(f"table {self.info.name!r}: its batches had other ids when they were taken the second time")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardContent:
+    """All that a shard will contain, in the order in which it is written."""
+
+    variables: tuple[DenseContent, ...]
+    tables: tuple[TableContent, ...]
+
+    @property
+    def rows(self) -> int:
+        """Return the rows of all tables."""
+        return sum(table.rows for table in self.tables)
+
+
+def check_content(
+    dense: Mapping[str, Array], tables: Mapping[str, AnyTable], ps_id: int, ps_num: int, stack: ExitStack
+) -> ShardContent:
+    """Return what a server saves, checked as every writer checks it; the stack closes temporary files.
+
+    Raises UsageError for arrays that are no table, for names that cannot be, and for what belongs to another server;
+    CorruptError for an id that a table has twice; UnsupportedError for a dtype that no checkpoint can contain.
+    """
+    infos = [TableInfo(name, 0, _initializer(table)) for name, table in tables.items()]
+    check_texts(dense, infos)
+    variables = [_dense(name, value) for name, value in dense.items()]
+    for variable in variables:
+        owner = placement.variable_owner(variable.placed.name, ps_num)
+        if owner != ps_id:
+            raise UsageError(
+                f"variable {variable.placed.name!r} belongs to server {owner} of {ps_num}, not {ps_id}", hint=_HINT
+            )
+    contents = [_table(name, table, stack) for name, table in tables.items()]
+    for content in contents:
+        content.check(ps_id, ps_num)
+    return ShardContent(
+        tuple(sorted(variables, key=lambda each: each.placed.name.encode())),
+        tuple(sorted(contents, key=lambda each: each.info.name.encode())),
+    )
+
+
+def _initializer(table: AnyTable) -> str:
+    return "uniform" if isinstance(table, tuple) else table.initializer
+
+
+def _table(name: str, table: AnyTable, stack: ExitStack) -> TableContent:
+    if isinstance(table, TableBatches):
+        return stack.enter_context(StreamedTable(name, table))
+    if isinstance(table, tuple):
+        if len(table) != 2:
+            raise UsageError(f"table {name!r}: expected Table, TableBatches or (ids, vectors)")
+        table = Table(table[0], table[1])
+    if not isinstance(table, Table):
+        raise UsageError(f"table {name!r}: expected Table, TableBatches or (ids, vectors)")
+    return MemoryTable(name, table)
+
+
+def _dense(name: str, value: Array) -> DenseContent:
+    array = as_array(value, what=f"variable {name!r}")
+    data = as_bytes(array)
+    return DenseContent(PlacedVariable(name, dtype_named(name, dtype_name(array)), array.shape, data.size), data)
+
+
+def whole_number(what: str, number: object) -> int:
+    """Return a number of any integer type, numpy's too, as an int; UsageError for anything else."""
+    try:
+        return operator.index(number)  # type: ignore[arg-type]
+    except TypeError:
+        raise UsageError(f"{what} must be a whole number, got {number!r}") from None
+
+
+def check_ids(name: str, value: Array) -> bulk.I64:
+    """Return the ids of a table as int64 [n]; UsageError for anything else."""
+    ids = as_array(value, what=f"ids of table {name!r}")
+    if ids.ndim != 1 or ids.dtype != np.int64:
+        raise UsageError(f"table {name!r}: expected ids int64 [n], got {ids.dtype} {list(ids.shape)}")
+    return ids
+
+
+def _vectors(name: str, value: Array, rows: int, dim: int | None) -> npt.NDArray[Any]:
+    vectors = as_array(value, what=f"vectors of table {name!r}")
+    if vectors.ndim != 2 or len(vectors) != rows or dim not in {None, vectors.shape[1]}:
+        expected = "dim" if dim is None else dim
+        raise UsageError(f"table {name!r}: expected vectors [{rows}, {expected}], got shape {list(vectors.shape)}")
+    return vectors
+
+
+def as_bytes(array: npt.NDArray[Any]) -> bulk.U8:
+    """Return the bytes of an array as uint8 [size], C order, little-endian; no copy where they are so already."""
+    little = array.dtype if array.dtype.names else array.dtype.newbyteorder("<")
+    return np.ascontiguousarray(array, little).reshape(-1).view(np.uint8)

@@ -1,0 +1,93 @@
+"""A whole model cut into what each server saves: variables by the hash of their names, rows by their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.arrays import Array, as_array
+from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.format import bulk, placement
+from edl_ckpt.core.format.checks import check_ps_num
+from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.training.content import AnyTable, Batch, TableBatches, check_ids, whole_number
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServerPart:
+    """What one server saves of a model: dense variables and tables by their names; every server has every table."""
+
+    dense: dict[str, Array] = field(default_factory=dict)
+    tables: dict[str, Table | TableBatches] = field(default_factory=dict)
+
+
+def partition(dense: Mapping[str, Array], tables: Mapping[str, AnyTable], ps_num: int) -> tuple[ServerPart, ...]:
+    """Return the part of each of `ps_num` servers, for those who have the whole model; parts[i] is that of ps_id i.
+
+    Variables are the arrays themselves. The rows of a table in memory are copied once, grouped by their server, and the
+    parts are slices of that. Batches must come from a function: each server takes all of them, and keeps its own rows.
+    Raises UsageError for arrays that are no table, and for batches that come only once.
+    """
+    count = whole_number("ps_num", ps_num)
+    check_ps_num(count)
+    parts = tuple(ServerPart() for _ in range(count))
+    for name, value in dense.items():
+        parts[placement.variable_owner(name, count)].dense[name] = value
+    for name, table in tables.items():
+        for part, own in zip(parts, _partitioned(name, table, count), strict=True):
+            part.tables[name] = own
+    return parts
+
+
+def _partitioned(name: str, table: AnyTable, ps_num: int) -> Iterator[Table | TableBatches]:
+    if isinstance(table, TableBatches):
+        if not callable(table.batches):
+            raise UsageError(
+                f"table {name!r}: its batches come only once, and each server needs all of them",
+                hint="give a function that returns them anew each time",
+            )
+        for ps_id in range(ps_num):
+            own = _filtered(name, table.batches, ps_id, ps_num)
+            yield TableBatches(own, table.dim, table.dtype, table.initializer)
+        return
+    ids_of, vectors_of, initializer = (
+        (*table, "uniform") if isinstance(table, tuple) else (table.ids, table.vectors, table.initializer)
+    )
+    ids, vectors = check_ids(name, ids_of), as_array(vectors_of, what=f"vectors of table {name!r}")
+    if vectors.ndim != 2 or len(vectors) != len(ids):
+        raise UsageError(f"table {name!r}: expected vectors [{len(ids)}, dim], got shape {list(vectors.shape)}")
+    if ps_num == 1:
+        yield Table(ids, vectors, initializer)
+        return
+    owner = placement.row_owners(ids, ps_num)
+    rows = np.bincount(owner, minlength=ps_num).astype(np.int64)
+    grouped_ids, grouped = _grouped(ids, owner, rows), _grouped(vectors, owner, rows)
+    ends = np.cumsum(rows)
+    for start, end in zip((ends - rows).tolist(), ends.tolist(), strict=True):
+        yield Table(grouped_ids[start:end], grouped[start:end], initializer)
+
+
+def _grouped(array: npt.NDArray[np.generic], owner: bulk.U16, rows: bulk.I64) -> npt.NDArray[np.generic]:
+    """Return the rows of an array ordered by their server, and in their old order within one."""
+    if not array.size:
+        return array
+    ordered = np.ascontiguousarray(array)
+    out = np.empty_like(ordered)
+    values, target = (each.reshape(len(array), -1).view(np.uint8).reshape(len(array), -1) for each in (ordered, out))
+    bulk.group_rows(values, owner, rows, target)
+    return out
+
+
+def _filtered(
+    name: str, batches: Callable[[], Iterable[Batch]], ps_id: int, ps_num: int
+) -> Callable[[], Iterable[Batch]]:
+    def own() -> Iterator[Batch]:
+        for some_ids, some_vectors in batches():
+            ids = check_ids(name, some_ids)
+            mine = placement.row_owners(ids, ps_num) == ps_id
+            yield ids[mine], as_array(some_vectors, what=f"vectors of table {name!r}")[mine]
+
+    return own

@@ -1,0 +1,96 @@
+"""Where a server's shard goes: the layout of the location, and a directory in which nothing is in the way."""
+
+from __future__ import annotations
+
+from edl_ckpt.core.checkpoint.catalog import look_at
+from edl_ckpt.core.checkpoint.files import check_is_no_file
+from edl_ckpt.core.checkpoint.target import choose_layout, layouts_at
+from edl_ckpt.core.commit.notes import remove_notes
+from edl_ckpt.core.commit.recovery import location_lock
+from edl_ckpt.core.commit.shard import ShardPlace
+from edl_ckpt.core.commit.trash import delete_versions
+from edl_ckpt.core.errors import RefusedError, UsageError
+from edl_ckpt.core.format.model import State
+from edl_ckpt.core.format.names import Layout, parse_shard_file, parse_single_file, parse_version_dir, writable_layout
+from edl_ckpt.core.progress import Reporter
+from edl_ckpt.core.storage import Location, open_store
+
+
+class Places:
+    """The places of one server's shards. The layout is chosen at the first save, as every server chooses it.
+
+    Without `layout` it is the one that is at the location, else 'design'. So servers that start together in an empty
+    location agree, whoever is first.
+    """
+
+    def __init__(
+        self, location: Location, layout: str | None, ps_id: int, ps_num: int, wait_seconds: float, reporter: Reporter
+    ) -> None:
+        self._location = location
+        self._asked = layout
+        self._ps_id = ps_id
+        self._ps_num = ps_num
+        self._wait_seconds = wait_seconds
+        self._reporter = reporter
+        self._layout: Layout | None = None
+        if layout is not None:
+            writable_layout(layout)
+
+    def of(self, number: int) -> ShardPlace:
+        """Return the place of the shard of a version.
+
+        Raises RefusedError when the number is taken by another layout, or by a version of another number of servers
+        that is complete; the shards of such a version that is not complete go to the trash.
+        """
+        check_is_no_file(self._location)
+        names = list(open_store(self._location).names(""))
+        if any(map(parse_shard_file, names)):
+            raise UsageError("is one version's directory", path=self._location.url, hint="name the directory it is in")
+        if self._layout is None:
+            layout, warnings = choose_layout(self._location, layouts_at(self._location), self._asked)
+            for warning in warnings:
+                self._reporter.warn(warning)
+            self._layout = layout
+        place = ShardPlace(self._location, self._layout, number, self._ps_id, self._ps_num)
+        taken = {name for name in names if parse_single_file(name) == number}
+        taken |= {name for name in names if (parsed := parse_version_dir(name)) and parsed[1] == number}
+        if taken - {place.directory}:
+            raise RefusedError(
+                f"version {number} exists there already in another layout, as {min(taken - {place.directory})}",
+                path=self._location.url,
+                hint="nothing was changed",
+            )
+        if place.directory in taken:
+            self._check_directory(place)
+        return place
+
+    def _check_directory(self, place: ShardPlace) -> None:
+        """See to it that the version's directory has no shards of another number of servers."""
+        if not self._others(place):
+            return
+        lock = location_lock(self._location, "save a shard", wait_seconds=self._wait_seconds, reporter=self._reporter)
+        with lock:
+            others = self._others(place)
+            if not others:  # another server of this run was here
+                return
+            version = look_at(self._location, place.directory)
+            if version is None or version.state not in {State.INCOMPLETE, State.WRITING} or version.extra:
+                raise RefusedError(
+                    f"has {others[0]} of another number of servers; this is server {self._ps_id} of {self._ps_num}",
+                    path=open_store(self._location).path(place.directory),
+                    hint="remove that version first (edl-ckpt prune), or save in another location",
+                )
+            store = open_store(self._location)
+            removal = delete_versions(self._location, [version], keep=store.properties.trash)
+            for _, error in removal.failed:
+                raise error
+            remove_notes(store, place.version)
+            self._reporter.warn(
+                f"{version.ref}: a run of {version.ps_num} servers had not finished it; it was removed"
+                + (", and is in the trash" if store.properties.trash else "")
+            )
+
+    def _others(self, place: ShardPlace) -> list[str]:
+        names = sorted(open_store(self._location).names(place.directory))
+        parsed = {name: parse_shard_file(name) for name in names}
+        return [name for name, parts in parsed.items() if parts is not None and parts[1] != place.ps_num]

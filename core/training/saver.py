@@ -1,0 +1,308 @@
+"""Saving the shard of one parameter server, as the checkpoint design of ElasticDL says: by steps, with no coordinator.
+
+Each server writes its own shard into the directory of the version, and the version is complete when the last one has.
+Asynchronous servers agree on no clock, so when to save is decided by the version alone, never by seconds. A job with
+AllReduce has one shard, which any one worker saves (`ps_num=1`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from types import TracebackType
+from typing import Final, Self
+
+from edl_ckpt.core.arrays import Array
+from edl_ckpt.core.commit.shard import ShardPlace, open_shard
+from edl_ckpt.core.errors import EdlCkptError, LockedError, UsageError
+from edl_ckpt.core.format.checks import check_ps_num, check_version, restore_warnings
+from edl_ckpt.core.format.model import ShardFile
+from edl_ckpt.core.operations.prune.execute import prune
+from edl_ckpt.core.operations.prune.own_shard import remove_own_shard
+from edl_ckpt.core.operations.prune.retention import Policy
+from edl_ckpt.core.operations.prune.stored_policy import read_policy
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state.shard_note import ShardNote
+from edl_ckpt.core.storage import Location, LocationLike
+from edl_ckpt.core.training.background import BackgroundTask
+from edl_ckpt.core.training.content import AnyTable, ShardContent, check_content, whole_number
+from edl_ckpt.core.training.place import Places
+from edl_ckpt.core.training.sealing import seal_if_whole
+from edl_ckpt.core.training.shard_writer import lay_out, write_shard
+from edl_ckpt.core.training.snapshot import Snapshots
+
+SAVE_WAIT_SECONDS: Final = 60.0
+"""How long a server waits for the lock of the location, when it replaces a shard or seals the version."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedShard:
+    """A shard that is visible, whole, and what its save found out about the version."""
+
+    version: int
+    path: str
+    size_bytes: int
+    variables: int
+    rows: int
+    seconds: float
+    replaced: bool
+    """True when it took the place of a shard that an earlier run had saved."""
+    complete: bool
+    """True when all shards of the version were there after this one: the server may have been the last."""
+    sealed: bool
+    """True when the version is sealed."""
+    removed: tuple[str, ...] = ()
+    """The files and directories, or the references of versions, that retention removed."""
+    blocked_seconds: float = 0.0
+    """How long the training loop waited: for the whole save, or for the snapshot of `save_async`."""
+
+
+class PendingSave:
+    """A save under way in the background; `blocked_seconds` is how long the training loop waited for its snapshot."""
+
+    def __init__(self, task: BackgroundTask[SavedShard], blocked_seconds: float) -> None:
+        self._task = task
+        self.blocked_seconds = blocked_seconds
+
+    @property
+    def is_done(self) -> bool:
+        """Return True when the save has ended; `result` says how."""
+        return self._task.is_done
+
+    def result(self) -> SavedShard:
+        """Wait for the save and return its result, or raise its error; then nothing raises the error again."""
+        return replace(self._task.result(), blocked_seconds=self.blocked_seconds)
+
+    def __repr__(self) -> str:
+        return f"<PendingSave {'done' if self.is_done else 'under way'}>"
+
+
+class CheckpointSaver:
+    """Saves the shard of server `ps_id` of `ps_num` in a location; a context manager, and for one thread at a time.
+
+    `checkpoint_steps` 0 saves never by itself; `keep_checkpoint_max` 0 keeps all. `run` is any text that all servers of
+    a run share and that a restarted job changes: with it, a version whose shards are of two runs is always noticed.
+    `layout` is 'design' or 'elasticdl'; without it, the layout at the location is followed, and an empty location gets
+    'design'. `wait_seconds` is how long the lock of the location is waited for; the reporter gets warnings, each once.
+
+    No lock is held while a shard is written. A shard that is there already, of an earlier run, is replaced: only the
+    own one. The last server to arrive seals the version. A policy that is stored with the location replaces
+    `keep_checkpoint_max`: then the server that seals a version prunes by it.
+    """
+
+    def __init__(
+        self,
+        location: LocationLike,
+        *,
+        checkpoint_steps: int = 0,
+        keep_checkpoint_max: int = 0,
+        ps_id: int = 0,
+        ps_num: int = 1,
+        layout: str | None = None,
+        run: str = "",
+        wait_seconds: float = SAVE_WAIT_SECONDS,
+        reporter: Reporter = SILENT,
+    ) -> None:
+        self.location = Location.of(location)
+        self.ps_id, self.ps_num = whole_number("ps_id", ps_id), whole_number("ps_num", ps_num)
+        check_ps_num(self.ps_num)
+        if not 0 <= self.ps_id < self.ps_num:
+            raise UsageError(f"ps_id must be 0 to {self.ps_num - 1}, got {self.ps_id}")
+        self.checkpoint_steps = _not_negative("checkpoint_steps", checkpoint_steps)
+        self.keep_checkpoint_max = _not_negative("keep_checkpoint_max", keep_checkpoint_max)
+        if not isinstance(run, str):
+            raise UsageError(f"run must be a text, got {run!r}")
+        self.run = run
+        self._wait_seconds = wait_seconds
+        self._reporter = _Once(reporter)
+        self._places = Places(self.location, layout, self.ps_id, self.ps_num, wait_seconds, self._reporter)
+        self._snapshots = Snapshots()
+        self._task: BackgroundTask[SavedShard] | None = None
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<CheckpointSaver {self.location} server {self.ps_id} of {self.ps_num}>"
+
+    def need_to_checkpoint(self, version: int) -> bool:
+        """Say whether a version is to be saved: when `checkpoint_steps` divides it.
+
+        By steps and never by seconds, because all servers must decide the same, and they agree on no clock. Source: the
+        checkpoint design of ElasticDL.
+        """
+        return self.checkpoint_steps > 0 and whole_number("version", version) % self.checkpoint_steps == 0
+
+    def save(self, version: int, dense: Mapping[str, Array], tables: Mapping[str, AnyTable]) -> SavedShard:
+        """Save this server's shard of a version, and return when it is visible and safe on the storage.
+
+        `dense` and `tables` are what this server owns; `partition` cuts a whole model. Tables are `Table`, (ids,
+        vectors) or `TableBatches`; every server passes every table, if need be without rows. Beside the arrays it takes
+        at most 64 MiB of memory, and copies of arrays that are not contiguous.
+
+        Raises UsageError for numbers, names and arrays that cannot be, and for what belongs to another server;
+        CorruptError for an id that a table has twice; UnsupportedError for a dtype that no checkpoint can contain;
+        RefusedError where the version has shards of another number of servers, or the layout is not clear; LockedError
+        when a shard must be replaced and the lock is not free in time; NoSpaceError when there is no room. In all these
+        cases nothing has changed. It waits for a save in the background first, and raises its error if it failed.
+        """
+        self._settle()
+        begin = time.perf_counter()
+        saved = self._save(_version(version), dense, tables)
+        return replace(saved, blocked_seconds=time.perf_counter() - begin)
+
+    def save_async(
+        self, version: int, dense: Mapping[str, Array], tables: Mapping[str, AnyTable], *, copy: bool = True
+    ) -> PendingSave:
+        """Take a snapshot and save it in the background, as `save` does; return as soon as the snapshot is taken.
+
+        At most one save is under way: this waits for the one before it. The snapshot is a copy, in memory that the next
+        one uses again. With `copy=False` the caller hands the arrays over, and must not change them until the save is
+        done; tables in batches can only be handed over. An error of the save is raised by the result, else by the next
+        call and by `close`. When the interpreter ends, it waits for the save.
+        """
+        begin = time.perf_counter()
+        self._settle()
+        number = _version(version)
+        if copy:
+            dense, tables = self._snapshots.take(dense, tables)
+        work = partial(self._save, number, dense, tables)
+        self._task = task = BackgroundTask(work, f"saving {self.location}@{number}")
+        return PendingSave(task, time.perf_counter() - begin)
+
+    def close(self) -> None:
+        """Wait for the save under way and raise its error, if nobody has seen it; no save is possible afterwards."""
+        self._closed = True
+        task, self._task = self._task, None
+        self._snapshots = Snapshots()
+        if task is not None:
+            task.raise_unseen()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except EdlCkptError as failed:
+            if error is None:
+                raise
+            error.add_note(f"a save in the background failed too: {failed}")
+
+    def _settle(self) -> None:
+        """Wait for the save under way; raise its error if nobody has seen it."""
+        if self._closed:
+            raise UsageError("the saver is closed", path=self.location.url)
+        task, self._task = self._task, None
+        if task is not None:
+            task.raise_unseen()
+
+    def _save(self, number: int, dense: Mapping[str, Array], tables: Mapping[str, AnyTable]) -> SavedShard:
+        begin = time.perf_counter()
+        with ExitStack() as stack:
+            content = check_content(dense, tables, self.ps_id, self.ps_num, stack)
+            layout = lay_out(number, content)
+            self._warn(content, layout.size_bytes)
+            place = self._places.of(number)
+            output = stack.enter_context(open_shard(place, wait_seconds=self._wait_seconds, reporter=self._reporter))
+            sink = output.create(layout.size_bytes)
+            file = ShardFile(self.ps_id, self.ps_num, place.path, layout.size_bytes, 0.0)
+            note = write_shard(
+                content,
+                layout,
+                sink,
+                file,
+                number,
+                run=self.run,
+                written=output.written,
+                reporter=self._reporter,
+            )
+            # The only server is the last one, and seals from what it has in memory.
+            published = output.publish(note if self.ps_num > 1 else ShardNote(self.run, has_sums=False))
+        sealing = seal_if_whole(place, (published.note, note), wait_seconds=self._wait_seconds, reporter=self._reporter)
+        return SavedShard(
+            number,
+            place.path,
+            layout.size_bytes,
+            len(content.variables),
+            content.rows,
+            time.perf_counter() - begin,
+            published.replaced,
+            sealing.complete,
+            sealing.sealed,
+            self._retain(place, by_policy=sealing.by_us),
+        )
+
+    def _warn(self, content: ShardContent, size_bytes: int) -> None:
+        """Warn of everything that ElasticDL cannot read or does not use; it is written all the same."""
+        sizes = [0] * self.ps_num
+        sizes[self.ps_id] = size_bytes
+        dtypes = [*(v.placed.dtype for v in content.variables), *(table.dtype for table in content.tables)]
+        infos = [table.info for table in content.tables]
+        for warning in restore_warnings(sizes, len(content.variables), dtypes, infos):
+            self._reporter.warn(warning)
+
+    def _retain(self, place: ShardPlace, *, by_policy: bool) -> tuple[str, ...]:
+        """Apply retention; the shard is saved, so an error is only a warning, and the next save tries again."""
+        try:
+            policy = read_policy(self.location)
+            if not policy.is_empty:
+                return self._prune(policy) if by_policy else ()
+            return remove_own_shard(
+                self.location,
+                self.ps_id,
+                self.ps_num,
+                self.keep_checkpoint_max,
+                wait_seconds=self._wait_seconds,
+                reporter=self._reporter,
+            )
+        except EdlCkptError as error:
+            if not isinstance(error, LockedError):
+                self._reporter.warn(f"{place.path} is saved, but retention failed: {error}")
+            return ()
+
+    def _prune(self, policy: Policy) -> tuple[str, ...]:
+        if self.keep_checkpoint_max:
+            self._reporter.warn(f"{self.location}: the stored policy replaces keep_checkpoint_max")
+        done = prune([self.location], policy, wait_seconds=self._wait_seconds, reporter=self._reporter)
+        for error in done.errors:
+            self._reporter.warn(f"{self.location}: retention failed: {error}")
+        return done.deleted
+
+
+class _Once:
+    """Passes a reporter's calls on, and each warning only once: a job saves a thousand times."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._warned: set[str] = set()
+
+    def warn(self, text: str) -> None:
+        """Warn unless that was done before."""
+        if text not in self._warned:
+            self._warned.add(text)
+            self._reporter.warn(text)
+
+    def start(self, what: str, total_bytes: int) -> None:
+        """Begin a phase."""
+        self._reporter.start(what, total_bytes)
+
+    def advance(self, size_bytes: int) -> None:
+        """Report progress."""
+        self._reporter.advance(size_bytes)
+
+
+def _version(number: int) -> int:
+    version = whole_number("version", number)
+    check_version(version)
+    return version
+
+
+def _not_negative(what: str, number: int) -> int:
+    value = whole_number(what, number)
+    if value < 0:
+        raise UsageError(f"{what} must not be negative, got {value}")
+    return value
