@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.checkpoint.readable import latest
     from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
     from edl_ckpt.core.checkpoint.restoring import restore
+    from edl_ckpt.core.checkpoint.runs import mixed_runs
     from edl_ckpt.core.checkpoint.table import TableView, TensorRows
     from edl_ckpt.core.checkpoint.target import Target, free_target
     from edl_ckpt.core.commit.recovery import Recovery, location_lock, recover
@@ -96,7 +97,10 @@ if TYPE_CHECKING:
     from edl_ckpt.core.progress import Progress, Reporter
     from edl_ckpt.core.storage.determined import CheckpointStorage
     from edl_ckpt.core.storage.location import Location
+    from edl_ckpt.core.training.content import TableBatches
     from edl_ckpt.core.training.objects.checkpoint import ObjectCheckpoint, list_variables, load_variable
+    from edl_ckpt.core.training.partition import ServerPart, partition
+    from edl_ckpt.core.training.saver import CheckpointSaver, PendingSave, SavedShard
 
 __version__: Final = "0.1.0"
 
@@ -108,6 +112,7 @@ _HOMES: Final = {
     "checkpoint.reader": ("Checkpoint", "open_checkpoint"),
     "checkpoint.table": ("TableView", "TensorRows"),
     "checkpoint.restoring": ("restore",),
+    "checkpoint.runs": ("mixed_runs",),
     "checkpoint.target": ("Target", "free_target"),
     "commit.recovery": ("Recovery", "location_lock", "recover"),
     "errors": (
@@ -183,6 +188,9 @@ _HOMES: Final = {
     "storage.determined": ("CheckpointStorage",),
     "storage.location": ("Location",),
     "training.objects.checkpoint": ("ObjectCheckpoint", "list_variables", "load_variable"),
+    "training.content": ("TableBatches",),
+    "training.partition": ("ServerPart", "partition"),
+    "training.saver": ("CheckpointSaver", "PendingSave", "SavedShard"),
 }
 """Every public name, by the module below `edl_ckpt.core` that defines it."""
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
@@ -192,6 +200,7 @@ __all__ = [
     "Best",
     "Checkpoint",
     "CheckpointRef",
+    "CheckpointSaver",
     "CheckpointStorage",
     "CheckpointSummary",
     "CopyPlan",
@@ -220,6 +229,7 @@ __all__ = [
     "NotFoundError",
     "ObjectCheckpoint",
     "Part",
+    "PendingSave",
     "Policy",
     "Progress",
     "PruneEntry",
@@ -233,11 +243,14 @@ __all__ = [
     "ReshardResult",
     "ReshardSettings",
     "Rows",
+    "SavedShard",
     "Selection",
+    "ServerPart",
     "ShardIndex",
     "State",
     "Survey",
     "Table",
+    "TableBatches",
     "TableView",
     "Tagged",
     "Target",
@@ -273,8 +286,10 @@ __all__ = [
     "load_variable",
     "location_lock",
     "look_up",
+    "mixed_runs",
     "open_checkpoint",
     "parse_ref",
+    "partition",
     "plan_copy",
     "plan_prune",
     "plan_reshard",

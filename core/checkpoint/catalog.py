@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 
 from edl_ckpt.core.checkpoint.files import check_is_no_file, named_file
 from edl_ckpt.core.checkpoint.grouping import has_journal, is_of_interest, journals_among, versions_among
+from edl_ckpt.core.checkpoint.runs import mixed_warnings
 from edl_ckpt.core.checkpoint.swaps import Look
 from edl_ckpt.core.errors import (
     EdlCkptError,
@@ -39,7 +40,7 @@ from edl_ckpt.core.state.metadata import (
     unread_fault,
 )
 from edl_ckpt.core.state.owner import is_abandoned, is_presumed_dead
-from edl_ckpt.core.state.paths import LOCK_FILE, META_DIR, STAGE_DIR, STATE_DIR, is_resumable
+from edl_ckpt.core.state.paths import LOCK_FILE, META_DIR, NOTES_DIR, STAGE_DIR, STATE_DIR, is_resumable, noted_version
 from edl_ckpt.core.state.seal import differing_sizes, read_seal
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
 from edl_ckpt.core.storage.faults import Fault
@@ -83,7 +84,13 @@ def _list_once(where: Location, store: LocalStore | ObjectStore, fresh_after: fl
     state = [entry for entry in entries if entry.relative.startswith(f"{STATE_DIR}/")]
     metadata = read_metadata(store, [entry.name for entry in state if entry.parent == META_DIR])
     unknown = next((e.fault for e in entries if e.relative in {STATE_DIR, META_DIR} and e.fault), None)
-    problems = (*_unreadable(versions, entries), *metadata.problems, *_half_done(where, state))
+    noted = {noted_version(entry.name) for entry in state if entry.parent == NOTES_DIR} - metadata.sealed
+    problems = (
+        *_unreadable(versions, entries),
+        *metadata.problems,
+        *_half_done(where, state),
+        *mixed_warnings(v for v in versions if v.version in noted),
+    )
     listing = Listing(
         where,
         with_metadata(store, versions, metadata, unknown),

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from edl_ckpt.core.format import names
 from edl_ckpt.core.format.model import ForeignEntry, ShardFile, State, Version
 from edl_ckpt.core.format.names import SINGLE_FILE, Layout
-from edl_ckpt.core.state.paths import JOURNAL, META_DIR, STAGE_DIR, STATE_DIR, is_resumable
+from edl_ckpt.core.state.paths import JOURNAL, META_DIR, NOTES_DIR, STAGE_DIR, STATE_DIR, is_resumable
 from edl_ckpt.core.storage.interface import Entry
 from edl_ckpt.core.storage.location import Location
 
@@ -21,7 +21,7 @@ def is_of_interest(directory: str) -> bool:
     """Say whether a listing of a location looks into a directory: versions, metadata, and journals of commits."""
     top, _, rest = directory.partition("/")
     if top == STATE_DIR:
-        return directory in {STATE_DIR, META_DIR, STAGE_DIR} or os.path.dirname(directory) == STAGE_DIR
+        return directory in {STATE_DIR, META_DIR, NOTES_DIR, STAGE_DIR} or os.path.dirname(directory) == STAGE_DIR
     return not rest and names.parse_version_dir(top) is not None
 
 

@@ -12,7 +12,8 @@ a version that was sealed is still noticed, because it has a note and the others
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from edl_ckpt.core.errors import EdlCkptError
@@ -78,6 +79,15 @@ def mixed_runs(version: Version) -> str:
     new, count = named_shards(sorted(found.notes), version.ps_num or 0), version.ps_num or 0
     have = "has" if len(found.notes) == 1 else "have"
     return f"{new} {have} been replaced, and {named_shards(rest, count)} may be of an earlier run"
+
+
+def mixed_warnings(versions: Iterable[Version]) -> Iterator[str]:
+    """Yield a warning for each version that `mixed_runs` finds something of; those that change just now are left."""
+    for version in versions:
+        with suppress(EdlCkptError):
+            why = mixed_runs(version)
+            if why:
+                yield f"{version.ref}: {why}"
 
 
 def _of_run(version: Version, found: NotedShards, run: str) -> set[int]:

@@ -20,6 +20,7 @@ from edl_ckpt.core.checkpoint.files import check_is_no_file
 from edl_ckpt.core.commit.interface import LockedLocation
 from edl_ckpt.core.commit.journal import Journal, discarded_copy, parse_journal
 from edl_ckpt.core.commit.local import read_journal, settle_stage
+from edl_ckpt.core.commit.notes import sweep_notes
 from edl_ckpt.core.commit.remote import settle_remote
 from edl_ckpt.core.commit.removal import settle_deletion
 from edl_ckpt.core.commit.staging import remove_empty, remove_stage
@@ -52,7 +53,7 @@ from edl_ckpt.core.state.paths import (
     is_resumable,
 )
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
-from edl_ckpt.core.storage.beneath import Directory, kind_of
+from edl_ckpt.core.storage.beneath import Directory, ForeignError, kind_of
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import NEW
 from edl_ckpt.core.storage.interface import SMALL_BYTES
@@ -162,6 +163,8 @@ def recover(
         if not isinstance(store, LocalStore):
             settled.done += sweep_strays(store) if lock.is_exclusive else []
             settled.done += _abort_old_uploads(store)
+        with suppress(ForeignError):  # no directory of ours
+            settled.done += sweep_notes(store)
     return Recovery(where, tuple(settled.done), tuple(settled.kept), tuple(settled.left))
 
 

@@ -23,6 +23,7 @@ from edl_ckpt.core.errors import CorruptError, EdlCkptError
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES, parse_document
 from edl_ckpt.core.state.paths import notes_dir
 from edl_ckpt.core.state.seal import Chunk, number_chunks
+from edl_ckpt.core.storage.beneath import ForeignError
 from edl_ckpt.core.storage.interface import Store
 
 NOTE_SCHEMA: Final = "edl-ckpt/shard/1"
@@ -88,8 +89,12 @@ def file_mark(found: os.stat_result) -> str:
 
 
 def note_names(store: Store, version: int) -> list[NoteName]:
-    """Return the names of the notes on the shards of a version."""
-    return [found for found in map(parse_note_name, store.names(notes_dir(version))) if found]
+    """Return the names of the notes on the shards of a version; none where something else has their place."""
+    try:
+        present = store.names(notes_dir(version))
+    except ForeignError:
+        return []
+    return [found for found in map(parse_note_name, present) if found]
 
 
 def note_bytes(note: ShardNote) -> bytes:

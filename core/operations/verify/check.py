@@ -18,7 +18,13 @@ from edl_ckpt.core.errors import LockedError, UsageError
 from edl_ckpt.core.format.consistency import blocking_problems
 from edl_ckpt.core.format.model import CheckpointRef, State, Version
 from edl_ckpt.core.operations.verify.findings import LEVELS, Report, VerifyResult
-from edl_ckpt.core.operations.verify.headers import check_headers, check_listing, check_location, open_readable_shards
+from edl_ckpt.core.operations.verify.headers import (
+    check_headers,
+    check_listing,
+    check_location,
+    check_runs,
+    open_readable_shards,
+)
 from edl_ckpt.core.operations.verify.ids import ContentCheck
 from edl_ckpt.core.operations.verify.seals import compare_with_seal, find_seal
 from edl_ckpt.core.parallel import default_workers
@@ -82,6 +88,7 @@ def _verify(
         raise version.fault.error()
     report = Report()
     check_listing(version, report)
+    check_runs(version, report)
     if beside:
         check_location(version, report)
     with ExitStack() as stack:

@@ -60,6 +60,7 @@ HINTS: Final = {
     "extra-file": "move the file elsewhere: ElasticDL refuses a version with more entries than shards",
     "misplaced-row": "ElasticDL moves such rows on restore; `edl-ckpt reshard` writes them to their shards",
     "misplaced-variable": "ElasticDL moves such variables on restore; `edl-ckpt reshard` writes them to their shards",
+    "mixed-runs": "a restarted job has not saved all shards again, or is saving now; restore another version",
     "old-generation": "`edl-ckpt reshard` writes the current generation, the only one today's ElasticDL reads",
     "over-2gib": "`edl-ckpt reshard` to more servers makes shards that Python can read",
     "negative-id": "ElasticDL's Go servers drop negative ids that are not multiples of the number of shards",

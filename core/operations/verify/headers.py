@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from edl_ckpt.core.checkpoint.reader import Checkpoint
+from edl_ckpt.core.checkpoint.runs import mixed_runs
 from edl_ckpt.core.errors import CorruptError, NotFoundError
 from edl_ckpt.core.format import placement
 from edl_ckpt.core.format.checks import LARGE_SHARD_BYTES
@@ -57,6 +58,13 @@ def check_listing(version: Version, report: Report) -> None:
             "missing-shard", missing_shards([gap], version.ps_num) + writing, path=version.path,
             subject=first if first == last else f"{first} to {last}",
         )  # fmt: skip
+
+
+def check_runs(version: Version, report: Report) -> None:
+    """Report a version whose shards are of two runs of a job, as far as the savers left notes."""
+    why = mixed_runs(version)
+    if why:
+        report.add("mixed-runs", why, path=version.path)
 
 
 def _missing(version: Version) -> Iterable[range]:
