@@ -178,8 +178,7 @@ class PartitionedTable:
         rows, before = int(self._rows[number]), int(self._rows[:number].sum())
         ids = np.empty(rows, np.int64)
         self._read(before * 8, ids.view(np.uint8))
-        order = np.argsort(ids)
-        ids = ids[order]
+        order = bulk.order_ids(ids)
         twice = np.flatnonzero(ids[1:] == ids[:-1])
         if len(twice):
             version = self._checkpoint.version
@@ -189,7 +188,7 @@ class PartitionedTable:
             return TablePart(ids, np.empty((rows, 0), np.uint8), self.dtype, self.dim)
         data = np.empty((rows, self._row_bytes), np.uint8)
         self._read(self.rows * 8 + before * self._row_bytes, data.reshape(-1))
-        return TablePart(ids, data[order], self.dtype, self.dim)
+        return TablePart(ids, bulk.take_rows(data, order) if self._row_bytes else data, self.dtype, self.dim)
 
     def all_parts(self, *, values: bool = True) -> Iterator[TablePart]:
         """Yield every part, in order."""

@@ -802,6 +802,177 @@ static PyObject *sketch(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* Radix sort of int64: 11 bits a pass, the lowest first, and no pass where all ids agree in those bits. */
+#define DIGIT_BITS 11
+#define DIGITS (1 << DIGIT_BITS)
+#define PASSES 6
+#define DIGIT_OF(ID, PASS) (((uint64_t)(ID) ^ ((uint64_t)1 << 63)) >> ((PASS) * DIGIT_BITS) & (DIGITS - 1))
+
+/* Count the digits of every pass: counts [PASSES][DIGITS]. */
+static void count_digits(const int64_t *ids, Py_ssize_t n, int64_t *counts)
+{
+    Py_ssize_t k;
+    int pass;
+    memset(counts, 0, sizeof(int64_t) * PASSES * DIGITS);
+    for (k = 0; k < n; k++)
+        for (pass = 0; pass < PASSES; pass++)
+            counts[pass * DIGITS + (Py_ssize_t)DIGIT_OF(ids[k], pass)]++;
+}
+
+/* Turn the counts of one pass into the place where each digit begins; 0 when the pass moves nothing. */
+static int place_digits(int64_t *counts, Py_ssize_t n)
+{
+    int64_t next = 0, count;
+    int digit;
+    for (digit = 0; digit < DIGITS; digit++) {
+        if (counts[digit] == n)
+            return 0;
+        count = counts[digit];
+        counts[digit] = next;
+        next += count;
+    }
+    return 1;
+}
+
+/* Sort ids and, unless it is NULL, the row numbers that belong to them; the result is in `ids` and `order`. */
+static void radix_sort(int64_t *ids, int64_t *spare_ids, uint32_t *order, uint32_t *spare_order, Py_ssize_t n,
+                       int64_t *counts)
+{
+    int64_t *from = ids, *to = spare_ids, *other;
+    uint32_t *row = order, *to_row = spare_order, *other_row;
+    Py_ssize_t k;
+    int pass;
+    count_digits(ids, n, counts);
+    for (pass = 0; pass < PASSES; pass++) {
+        int64_t *next = counts + pass * DIGITS;
+        if (!place_digits(next, n))
+            continue;
+        if (order)
+            for (k = 0; k < n; k++) {
+                int64_t place = next[DIGIT_OF(from[k], pass)]++;
+                to[place] = from[k];
+                to_row[place] = row[k];
+            }
+        else
+            for (k = 0; k < n; k++)
+                to[next[DIGIT_OF(from[k], pass)]++] = from[k];
+        other = from, from = to, to = other;
+        other_row = row, row = to_row, to_row = other_row;
+    }
+    if (from != ids) {
+        memcpy(ids, from, (size_t)n * 8);
+        if (order)
+            memcpy(order, row, (size_t)n * 4);
+    }
+}
+
+static PyObject *sort_ids(PyObject *self, PyObject *args)
+{
+    PyObject *ids_o, *order_o;
+    Buffers b = {.count = 0};
+    Py_buffer *ids, *order = NULL;
+    Py_ssize_t n, k;
+    char *spare;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OO:sort_ids", &ids_o, &order_o))
+        return NULL;
+    if (!(ids = acquire(&b, ids_o, 1)) || (order_o != Py_None && !(order = acquire(&b, order_o, 1)))) {
+        release(&b);
+        return NULL;
+    }
+    n = ids->len / 8;
+    if (ids->len % 8)
+        return refuse(&b, "sort_ids: ids has %zd byte%s, not a multiple of 8", COUNTED(ids->len));
+    if (order && order->len != n * 4)
+        return refuse_size(&b, "sort_ids", "order", order, n, 4);
+    if (order && (uint64_t)n > UINT32_MAX)
+        return refuse(&b, "sort_ids: %zd rows are more than 32 bits can number", n);
+    spare = PyMem_Malloc(sizeof(int64_t) * PASSES * DIGITS + (size_t)n * (order ? 12 : 8));
+    if (!spare) {
+        release(&b);
+        return PyErr_NoMemory();
+    }
+    Py_BEGIN_ALLOW_THREADS
+    {
+        int64_t *counts = (int64_t *)spare, *spare_ids = counts + PASSES * DIGITS;
+        uint32_t *rows = order ? order->buf : NULL;
+        for (k = 0; rows && k < n; k++)
+            rows[k] = (uint32_t)k;
+        radix_sort(ids->buf, spare_ids, rows, (uint32_t *)(spare_ids + n), n, counts);
+    }
+    Py_END_ALLOW_THREADS
+    PyMem_Free(spare);
+    release(&b);
+    Py_RETURN_NONE;
+}
+
+/* Rows that are fetched ahead, because the next place cannot be guessed by the processor. */
+#define AHEAD 16
+#define TAKE_ROWS(SIZE)                                                                                               \
+    for (k = 0; k < n; k++) {                                                                                         \
+        if (k + AHEAD < n)                                                                                            \
+            PREFETCH(in + (Py_ssize_t)order[k + AHEAD] * (SIZE));                                                     \
+        memcpy(out + k * (SIZE), in + (Py_ssize_t)order[k] * (SIZE), (SIZE));                                         \
+    }
+#if defined(__GNUC__)
+#define PREFETCH(ADDRESS) __builtin_prefetch(ADDRESS)
+#else
+#define PREFETCH(ADDRESS) (void)0
+#endif
+
+static void copy_taken(const uint8_t *in, Py_ssize_t size, const uint32_t *order, Py_ssize_t n, uint8_t *out)
+{
+    Py_ssize_t k;
+    switch (size) {
+    case 4: TAKE_ROWS(4) break;
+    case 8: TAKE_ROWS(8) break;
+    case 16: TAKE_ROWS(16) break;
+    case 32: TAKE_ROWS(32) break;
+    case 64: TAKE_ROWS(64) break;
+    case 128: TAKE_ROWS(128) break;
+    default: TAKE_ROWS(size) break;
+    }
+}
+
+static PyObject *take_rows(PyObject *self, PyObject *args)
+{
+    PyObject *values_o, *order_o, *out_o;
+    Py_ssize_t row_bytes, n, rows, k, bad = -1;
+    Buffers b = {.count = 0};
+    Py_buffer *values, *order, *out;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OnOO:take_rows", &values_o, &row_bytes, &order_o, &out_o))
+        return NULL;
+    if (!(values = acquire(&b, values_o, 0)) || !(order = acquire(&b, order_o, 0)) || !(out = acquire(&b, out_o, 1))) {
+        release(&b);
+        return NULL;
+    }
+    if (row_bytes < 1)
+        return refuse(&b, "take_rows: row_bytes must be at least 1, got %zd", row_bytes);
+    rows = values->len / row_bytes;
+    n = order->len / 4;
+    if (values->len % row_bytes)
+        return refuse(&b, "take_rows: values has %zd byte%s, not a multiple of row_bytes %zd", COUNTED(values->len),
+                      row_bytes);
+    if (out->len != n * row_bytes)
+        return refuse_size(&b, "take_rows", "out", out, n, row_bytes);
+    Py_BEGIN_ALLOW_THREADS
+    {
+        const uint32_t *place = order->buf;
+        for (k = 0; k < n && bad < 0; k++)
+            if (place[k] >= (uint64_t)rows)
+                bad = k;
+        if (bad < 0)
+            copy_taken(values->buf, row_bytes, place, n, out->buf);
+    }
+    Py_END_ALLOW_THREADS
+    if (bad >= 0)
+        return refuse(&b, "take_rows: place %zd of row %zd is out of range for %zd row%s",
+                      (Py_ssize_t)((const uint32_t *)order->buf)[bad], bad, COUNTED(rows));
+    release(&b);
+    Py_RETURN_NONE;
+}
+
 static PyObject *set_simd_level(PyObject *self, PyObject *args)
 {
     (void)self;
@@ -819,6 +990,8 @@ static PyMethodDef methods[] = {
     {"tally", tally, METH_VARARGS, "Add rows and id bytes per owner."},
     {"group_rows", group_rows, METH_VARARGS, "Copy rows to `out`, ordered by owner."},
     {"group_varints", group_varints, METH_VARARGS, "Copy varints to `out`, ordered by owner."},
+    {"sort_ids", sort_ids, METH_VARARGS, "Sort ids in place; fill `order` with where each was, unless it is None."},
+    {"take_rows", take_rows, METH_VARARGS, "Fill `out` with the rows at some places."},
     {"sketch", sketch, METH_VARARGS, "Add rows times their keys to a sketch."},
     {NULL, NULL, 0, NULL},
 };

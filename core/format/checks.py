@@ -92,7 +92,7 @@ def repeated_ids(ids: bulk.I64) -> bulk.I64:
     >>> repeated_ids(np.array([7, 1, 7, 7])).tolist()
     [7, 7]
     """
-    ids.sort()
+    bulk.sort_ids(ids)
     again: bulk.I64 = ids[1:][ids[1:] == ids[:-1]]
     return again
 

@@ -49,6 +49,34 @@ def test_grouping(either_kernel: str, ids: list[int], ps_num: int) -> None:
     assert out.tolist() == values[order].tolist()
 
 
+@given(ID_LISTS, st.integers(1, 130))
+def test_order(either_kernel: str, ids: list[int], width: int) -> None:
+    """Ids are sorted as numbers with a sign, equal ones in their old order, and rows follow them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bulk, "_LEAST_RADIX", 0)
+        array, again = np.array(ids, np.int64), np.array(ids, np.int64)
+        order = bulk.order_ids(array)
+        patch.setattr(bulk, "_radix_is_faster", lambda: True)
+        bulk.sort_ids(again)
+    assert order.tolist() == sorted(range(len(ids)), key=ids.__getitem__)
+    assert array.tolist() == again.tolist() == sorted(ids)
+    rows = np.random.default_rng(width).integers(0, 256, (len(ids), width), np.uint8)
+    assert np.array_equal(bulk.take_rows(rows, order), rows[order])
+
+
+def test_order_of_many(either_kernel: str) -> None:
+    """So do a hundred thousand ids, whose low, high or middle bits are all that differs."""
+    random = np.random.default_rng(5)
+    for low, high, step in ((0, 1 << 17, 1), (-(1 << 62), 1 << 62, 1), (-5, 5, 1 << 40), (0, 1 << 20, 1 << 30)):
+        ids = random.integers(low, high, 100_000) * step
+        array, again = ids.copy(), ids.copy()
+        order = bulk.order_ids(array)
+        bulk.sort_ids(again)
+        assert np.array_equal(order, np.argsort(ids, kind="stable"))
+        assert np.array_equal(array, np.sort(ids))
+        assert np.array_equal(again, array)
+
+
 @pytest.mark.parametrize("width", [0, 1, 2, 3, 4, 31, 32, 33, 64, 100, 4095, 4096, 4097, 8200])
 def test_sketch_is_its_definition(either_kernel: str, width: int) -> None:
     """The fast sketch equals the definition in fingerprint.py, for every kind of row width."""

@@ -109,6 +109,14 @@ MISFITS: list[tuple[Callable[[], Any], str]] = [
         lambda: bulk.sketch_rows(zeros(U32, 8, 2), zeros(I64, 2), zeros(U8, 2, 5000)),
         "sketch_rows: sketch has 2 columns, rows of 5000 bytes need 2049",
     ),
+    (
+        lambda: bulk.take_rows(zeros(U8, 3, 2), array(U32, 2, 3, 1)),
+        "take_rows: place 3 of row 1 is out of range for 3 rows",
+    ),
+    (
+        lambda: bulk.take_rows(zeros(U8, 3, 0), array(U32, 2)),
+        "take_rows: row_bytes must be at least 1, got 0",
+    ),
 ]
 
 
