@@ -8,8 +8,10 @@ Source: `tensorflow/python/checkpoint/checkpoint_management.py`.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +20,7 @@ from edl_ckpt.core.checkpoint.readable import newest_readable
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import (
     CorruptError,
+    EdlCkptError,
     IncompleteError,
     LockedError,
     NotFoundError,
@@ -160,7 +163,12 @@ class CheckpointManager:
         self._make_room(number)
         self._record(number, saved=False)  # first: a version that is there and not recorded would never be deleted
         reporter = self._reporter or SILENT
-        ref = self._checkpoint.save(self._location, number, wait_seconds=self._wait_seconds, reporter=reporter)
+        try:
+            ref = self._checkpoint.save(self._location, number, wait_seconds=self._wait_seconds, reporter=reporter)
+        except BaseException:
+            with suppress(EdlCkptError):
+                self._forget({number})
+            raise
         self._last_step = step
         self._delete_old(self._record(number, saved=True))
         return ref
@@ -227,10 +235,16 @@ class CheckpointManager:
         return replace(managed, saved=kept)
 
     def _make_room(self, number: int) -> None:
-        """Delete the version of a number if a manager saved it; its place is taken by the next one."""
+        """Delete the version of a number if a manager saved it: the next one takes its place; refuse to otherwise."""
         versions, managed = self._look()
         old = [version for version in versions if version.version == number]
-        if old and number in managed.saved:
+        if old and number not in managed.saved:
+            raise RefusedError(
+                f"version {number} is there already, and no manager saved it",
+                path=self.directory,
+                hint="nothing was changed; restore it to go on with it, or give another checkpoint_number",
+            )
+        if old:
             self._prune([number])
             self._warn(f"{old[0].ref}: was there already, and is replaced")
 
@@ -258,18 +272,22 @@ class CheckpointManager:
         lost = {n for n, moment in managed.saved.items() if n not in there and moment < time.time() - GRACE_SECONDS}
         gone = preserved | lost | set(deleted)
         if gone:
-            with self._locked():
-                now = self._remembered()
-                saved = {n: moment for n, moment in now.saved.items() if n not in gone}
-                last = max(now.last_preserved, swept.managed.last_preserved)
-                write_managed(self._location, Managed(saved, now.latest, last))
+            self._forget(gone, swept.managed.last_preserved)
+
+    def _forget(self, numbers: set[int], last_preserved: float = -math.inf) -> None:
+        """Record that managers no longer delete these versions, and when the last one was preserved."""
+        with self._locked():
+            managed = self._remembered()
+            saved = {n: moment for n, moment in managed.saved.items() if n not in numbers}
+            last = max(managed.last_preserved, last_preserved)
+            write_managed(self._location, Managed(saved, managed.latest, last))
 
     def _deleted(self, numbers: Sequence[int]) -> Sequence[int]:
         """Delete versions; return their numbers, none when a guard says no: the next save tries again."""
         try:
             if numbers:
                 self._prune(numbers)
-        except (RefusedError, LockedError) as error:
+        except (RefusedError, LockedError, NotFoundError) as error:  # or another manager deleted one
             self._warn(f"{self._location}: old versions were not deleted: {error}")
             return ()
         return numbers

@@ -61,7 +61,7 @@ class TensorFlow(Api):
     """`tf.train`."""
 
     def __init__(self) -> None:
-        tf = pytest.importorskip("tensorflow")
+        tf = pytest.importorskip("tensorflow", reason="tensorflow is not installed")
         self.Checkpoint, self.Manager, self.Variable = tf.train.Checkpoint, tf.train.CheckpointManager, tf.Variable
         self.list_variables = lambda ref: [
             (name.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE"), shape)
@@ -71,7 +71,7 @@ class TensorFlow(Api):
 
     def remaining(self, directory: Path) -> list[int]:
         """Return the numbers of the files."""
-        return sorted(map(number_of, directory.glob("*.index")))
+        return sorted(number_of(path) or 0 for path in directory.glob("*.index"))
 
 
 @pytest.fixture
