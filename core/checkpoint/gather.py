@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -43,8 +44,9 @@ _VALUE_BYTES: Final = 4 << 20
 """Bytes of values in one task."""
 _BATCH_BYTES: Final = 1 << 20
 """Bytes of values that are read at a time where only some of the rows are wanted."""
-_UNIQUE_AT_ONCE: Final = 2 << 20
-"""Ids that are sorted at a time to find those that occur twice: 16 MiB."""
+_UNIQUE_AT_ONCE: Final = 1 << 20
+"""Ids that are sorted at a time to find those that occur twice: 8 MiB, and as much again to collect them."""
+_BLOCK_IDS: Final = 1 << 16
 
 
 class MisplacedError(Exception):
@@ -200,7 +202,9 @@ class Gathering:
             },
             dict(self._source.infos),
         )
-        self._read(self._reads(part, variables, tables))
+        total = sum(entry.size_bytes for _, entry in variables.values())
+        total += sum(span.rows * span.entry.row_bytes for t in tables.values() for span in t.spans if span.kept)
+        self._read(self._reads(part, variables, tables), total)
         for shard in self._shards.values():
             self._source.reader(shard).check_unchanged()
         return part
@@ -275,7 +279,7 @@ class Gathering:
         if server.ps_num == 1 or (self._skipping and file.ps_num % server.ps_num == 0):
             return len(ids), ids, None
         mine = placement.row_owners(ids, server.ps_num) == server.ps_id
-        own = ids[mine]
+        own = ids[np.flatnonzero(mine)]  # three times as fast as by the marks themselves
         return len(ids), own, None if len(own) == len(ids) else np.packbits(mine)
 
     def _drop_repeated(self, table: _Table) -> None:
@@ -317,10 +321,7 @@ class Gathering:
             some = flat[start : start + step]
             at = entry.values.start + start * entry.dtype.itemsize
 
-            def read(at: int = at, some: npt.NDArray[Any] = some) -> None:
-                self._read_elements(reader, at, entry.dtype, some)
-
-            yield _Read(len(some) * entry.dtype.itemsize, read)
+            yield _Read(some.size * entry.dtype.itemsize, partial(self._read_elements, reader, at, entry.dtype, some))
 
     def _row_reads(self, reader: RangeReader, span: _Span, vectors: npt.NDArray[Any]) -> Iterator[_Read]:
         """Yield reads of some rows each; `vectors` is the place of those that are wanted."""
@@ -328,29 +329,22 @@ class Gathering:
         if not size or not span.kept:
             return
         step = max(_VALUE_BYTES // size, 1)
-        mask = None if span.keep is None else span.mask()
+        cuts = range(0, span.rows, step)
+        kept = [span.kept] if len(cuts) == 1 else np.add.reduceat(span.mask(), cuts, dtype=np.int64).tolist()
         at = 0
-        for start in range(0, span.rows, step):
-            rows = min(step, span.rows - start)
-            wanted = None if mask is None else np.flatnonzero(mask[start : start + rows])
-            kept = rows if wanted is None else len(wanted)
-            place, first = vectors[at : at + kept], span.first + start
-            at += kept
-            if wanted is None:
+        for start, count in zip(cuts, kept, strict=True):
+            some = slice(start, min(start + step, span.rows))
+            read = partial(self._read_rows, reader, span, some, vectors[at : at + count])
+            yield _Read((some.stop - start) * size if count else 0, read)
+            at += count
 
-                def read(first: int = first, place: npt.NDArray[Any] = place) -> None:
-                    offset = span.entry.values.start + first * size
-                    self._read_elements(reader, offset, span.entry.dtype, place.reshape(-1))
-
-                yield _Read(rows * size, read)
-            elif kept:
-
-                def pick(
-                    first: int = first, wanted: npt.NDArray[np.intp] = wanted, place: npt.NDArray[Any] = place
-                ) -> None:
-                    self._pick_rows(reader, span.entry, first, wanted, place)
-
-                yield _Read(rows * size, pick)
+    def _read_rows(self, reader: RangeReader, span: _Span, some: slice, place: npt.NDArray[Any]) -> None:
+        """Read the rows that are wanted among some of a span, all of them at once or in batches."""
+        entry, first = span.entry, span.first + some.start
+        if len(place) == some.stop - some.start:
+            self._read_elements(reader, entry.values.start + first * entry.row_bytes, entry.dtype, place.reshape(-1))
+        elif len(place):
+            self._pick_rows(reader, entry, first, np.flatnonzero(span.mask()[some]), place)
 
     def _read_elements(self, reader: RangeReader, at: int, dtype: DType | None, flat: npt.NDArray[Any]) -> None:
         """Fill a one-dimensional array from its bytes in a file."""
@@ -390,19 +384,17 @@ class Gathering:
             np.take(rows, wanted[start:stop] - low, axis=0, out=place[start:stop], mode="clip")
         self._buffers.append(buffer)
 
-    def _read(self, reads: Iterable[_Read]) -> None:
-        """Do all reads, small ones of a disk many in a task."""
-        listed = list(reads)
-        total = sum(each.size_bytes for each in listed)
-        self._reporter.start("restore", total)
-        tasks = [[each] for each in listed] if self._remote else list(_grouped(listed))
+    def _read(self, reads: Iterable[_Read], total: int) -> None:
+        """Do all reads, of so many bytes; small ones of a disk many in a task."""
+        tasks = ([each] for each in reads) if self._remote else _grouped(reads)
 
         def run(task: list[_Read]) -> int:
             for each in task:
                 each.read()
             return sum(each.size_bytes for each in task)
 
-        for done in run_parallel(run, tasks, self._workers if len(tasks) > 1 else 1):
+        self._reporter.start("restore", total)
+        for done in run_parallel(run, tasks, self._workers if total > _BATCH_BYTES else 1):
             self._reporter.advance(done)
 
 
@@ -477,7 +469,8 @@ def _has_repeated(ids: bulk.I64) -> bool:
         return False
     bits = (max(-(-len(ids) // _UNIQUE_AT_ONCE), 1) - 1).bit_length()
     for turn in range(1 << bits):
-        some = np.sort(ids if not bits else _of_turn(ids, turn, bits))
+        some = _of_turn(ids, turn, bits) if bits else ids.copy()
+        some.sort()
         if bool((some[1:] == some[:-1]).any()):
             return True
     return False
@@ -486,8 +479,9 @@ def _has_repeated(ids: bulk.I64) -> bool:
 def _of_turn(ids: bulk.I64, turn: int, bits: int) -> bulk.I64:
     """Return the ids with one value of the first bits of their hash, looked at in blocks."""
     found = []
-    for start in range(0, len(ids), _UNIQUE_AT_ONCE):
-        some = ids[start : start + _UNIQUE_AT_ONCE]
-        mixed: bulk.U64 = (some.view(np.uint64) * np.uint64(bulk.CHUNK_STEP)) >> np.uint64(64 - bits)
-        found.append(some[mixed == turn])
+    for start in range(0, len(ids), _BLOCK_IDS):
+        some = ids[start : start + _BLOCK_IDS]
+        mixed: bulk.U64 = some.view(np.uint64) * np.uint64(bulk.CHUNK_STEP)
+        mixed >>= np.uint64(64 - bits)
+        found.append(some[np.flatnonzero(mixed == turn)])
     return np.concatenate(found)
