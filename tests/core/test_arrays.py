@@ -10,6 +10,7 @@ import pytest
 
 from edl_ckpt.core.arrays import BFLOAT16, as_array, dtype_name, is_array
 from edl_ckpt.core.errors import UsageError
+from frameworks import need
 
 
 class OnlyDLPack:
@@ -102,7 +103,7 @@ def test_bfloat16_has_one_name() -> None:
 @pytest.mark.frameworks
 def test_torch_tensors() -> None:
     """A tensor shares its memory, also one that needs a gradient or is not contiguous; bfloat16 keeps its bits."""
-    torch = pytest.importorskip("torch")
+    torch = need("torch")
     tensor = torch.arange(6.0).reshape(2, 3)
     assert np.shares_memory(as_array(tensor), tensor.numpy())
     assert np.array_equal(as_array(torch.nn.Parameter(tensor).t()), tensor.numpy().T)
@@ -119,7 +120,7 @@ def test_torch_tensors() -> None:
 @pytest.mark.parametrize("kind", ["meta", "to_dense", "float8_e5m2"])
 def test_torch_tensors_without_values_here(kind: str) -> None:
     """The error for a torch tensor that numpy cannot see says why, or what to call."""
-    torch = pytest.importorskip("torch")
+    torch = need("torch")
     tensor = {
         "meta": lambda: torch.zeros(2, device="meta"),
         "to_dense": lambda: torch.eye(2).to_sparse(),
@@ -133,7 +134,7 @@ def test_torch_tensors_without_values_here(kind: str) -> None:
 @pytest.mark.frameworks
 def test_tensorflow_tensors() -> None:
     """Eager tensors and variables become arrays; a symbolic tensor and a sparse one are refused."""
-    tf = pytest.importorskip("tensorflow")
+    tf = need("tensorflow")
     assert as_array(tf.constant([1.0, 2.0])).tolist() == [1.0, 2.0]
     assert as_array(tf.Variable([1, 2], dtype=tf.int64)).dtype == np.int64
     assert dtype_name(as_array(tf.constant([1.0], tf.bfloat16))) == "bfloat16"
@@ -146,9 +147,9 @@ def test_tensorflow_tensors() -> None:
 
 
 @pytest.mark.frameworks
-def test_arrow_arrays() -> None:
+def test_pyarrow_arrays() -> None:
     """Arrow's arrays, chunks and lists of a fixed size become arrays; nulls are refused."""
-    pa = pytest.importorskip("pyarrow")
+    pa = need("pyarrow")
     flat = pa.array([1, 2, 3, 4], pa.int64())
     assert as_array(flat).tolist() == [1, 2, 3, 4]
     assert as_array(pa.chunked_array([flat, flat])).shape == (8,)

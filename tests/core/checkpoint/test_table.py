@@ -14,6 +14,7 @@ from checkpoints import save_mixed
 from edl_ckpt.core import Checkpoint, EdlCkptError, Table, open_checkpoint, save_checkpoint
 from edl_ckpt.core.arrays import BFLOAT16
 from edl_ckpt.core.errors import NotFoundError, UnsupportedError, UsageError
+from frameworks import need
 
 IDS = np.array([-7, 3, 10, 11, 2**62, -(2**63)])
 VECTORS = np.arange(18, dtype=np.float32).reshape(6, 3)
@@ -201,7 +202,7 @@ def test_a_library_that_is_missing(
 @pytest.mark.frameworks
 def test_to_torch(small: Checkpoint) -> None:
     """Tensors equal the rows, share numpy's memory where they can, and keep bfloat16."""
-    torch = pytest.importorskip("torch")
+    torch = need("torch")
     rows = small.table("t").to_torch(torch.tensor([10, -7]))
     assert torch.equal(rows.ids, torch.tensor([10, -7]))
     assert torch.equal(rows.vectors, torch.from_numpy(VECTORS[[2, 0]]))
@@ -212,9 +213,9 @@ def test_to_torch(small: Checkpoint) -> None:
 
 
 @pytest.mark.frameworks
-def test_to_arrow(small: Checkpoint) -> None:
+def test_to_arrow_of_pyarrow(small: Checkpoint) -> None:
     """A pyarrow.Table that is valid, with the columns of a Parquet export: `id`, and `vector` of a fixed size."""
-    arrow = pytest.importorskip("pyarrow")
+    arrow = need("pyarrow")
     table = small.table("t").to_arrow(arrow.array([10, -7]))
     table.validate(full=True)
     assert table.to_pydict() == {"id": [10, -7], "vector": VECTORS[[2, 0]].tolist()}
@@ -225,7 +226,7 @@ def test_to_arrow(small: Checkpoint) -> None:
 @pytest.mark.frameworks
 def test_to_pandas(small: Checkpoint) -> None:
     """A DataFrame whose index is the id, so that `frame.loc[id]` is a row."""
-    pandas = pytest.importorskip("pandas")
+    pandas = need("pandas")
     frame = small.table("t").to_pandas(IDS)
     pandas.testing.assert_frame_equal(frame, pandas.DataFrame(VECTORS, index=pandas.Index(IDS, name="id")))
     assert frame.loc[10].tolist() == VECTORS[2].tolist()

@@ -20,6 +20,7 @@ from edl_ckpt.core.errors import CorruptError, EdlCkptError, UnsupportedError
 from edl_ckpt.core.operations.export import Selection, export_version
 from edl_ckpt.core.operations.importing import import_arrays
 from edl_ckpt.core.operations.save import Table
+from frameworks import need
 from golden_cases import BEYOND_ELASTICDL
 from oracle import Model
 from oracle import Table as OracleTable
@@ -30,15 +31,6 @@ pytestmark = [
     pytest.mark.filterwarnings("default"),  # theirs are not ours to mend
 ]
 OUTPUTS = {"pyarrow": "m.parquet", "torch": "m.pt", "tensorflow": "m"}
-
-
-def need(name: str) -> Any:
-    """Return a library, or skip and say how to get it."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    other = {"torch": "tensorflow", "tensorflow": "torch"}.get(name)
-    if other in sys.modules:
-        pytest.skip(f"{name} crashes in a process with {other}: run `pytest -m frameworks -k {name}`")
-    return pytest.importorskip(name, reason=f"{name} is not installed: pip install {name}", exc_type=ImportError)
 
 
 def load(name: str, path: Path) -> dict[str, Any]:
