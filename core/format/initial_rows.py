@@ -96,7 +96,7 @@ def initial_rows(table: Described, ids: Ids, *, seed: int = 0, dtype: npt.DTypeL
     for start in range(0, len(wanted), step):
         some = slice(start, start + step)
         elements = _mixed(_mixed(wanted[some].view(np.uint64) ^ key)[:, None] + columns)
-        rows[some] = draw(elements.reshape(-1)).reshape(-1, table.dim)
+        rows[some] = draw(elements.reshape(-1)).reshape(elements.shape)
     return rows
 
 
