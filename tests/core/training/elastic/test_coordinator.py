@@ -148,6 +148,31 @@ def test_members_that_do_different_things(job: Callable[..., LocalCoordinator]) 
     assert any(isinstance(result, UsageError) and "the same order" in str(result) for result in results)
 
 
+def test_a_loss_ends_the_round_for_all(job: Callable[..., LocalCoordinator]) -> None:
+    """Who talks with no lost member itself learns of the loss from rank 0, at once and at each later try."""
+    found = [job(min_members=3, timeout_seconds=20) for _ in range(3)]
+    meet(*found)
+    first, second, third = sorted(found, key=lambda each: each.rank)
+    third.close()
+    for error in [*together(first.barrier, second.barrier), *together(second.barrier)]:
+        assert isinstance(error, MembershipError)
+        assert "no answer in time" not in str(error)
+
+
+def test_a_step_counts_when_all_have_finished_it(job: Callable[..., LocalCoordinator]) -> None:
+    """`should_rendezvous` is a barrier: rank 0 does not go on before the others have finished the step."""
+    found = [job(min_members=2) for _ in range(2)]
+    meet(*found)
+    first, second = sorted(found, key=lambda each: each.rank)
+    leader = Thread(target=first.should_rendezvous, args=(None,))
+    leader.start()
+    leader.join(0.2)
+    assert leader.is_alive()
+    assert not second.should_rendezvous(None)
+    leader.join(60)
+    assert not leader.is_alive()
+
+
 def test_a_stranger_cannot_join(job: Callable[..., LocalCoordinator]) -> None:
     """A process that does not know the secret of the job is sent away; the secret is for this user alone."""
     leader = job()

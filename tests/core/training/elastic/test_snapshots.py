@@ -129,7 +129,7 @@ def with_header(header: Any, data: bytes = b"") -> bytes:
         with_header({}),
         with_header({"arrays": [], "value": {"array": 0}}),
         with_header({"arrays": [], "value": {"array": -1, "b": 2}}),
-        with_header({"arrays": [], "value": {"class": "os.system"}}),
+        with_header({"arrays": [["u1", [1]]], "value": {"class": 0}}, b"x"),
         with_header({"arrays": [["O", [1]]], "value": None}, b"\0" * 8),
         with_header({"arrays": [["<f4", [-1]]], "value": None}),
         with_header({"arrays": [["<f4", [2]]], "value": None}, b"\0" * 7),
