@@ -7,6 +7,8 @@ finds there: a deep `verify` compares the two.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from edl_ckpt.core.checkpoint.fingerprint import ContentSketch, fingerprint_of
@@ -14,10 +16,24 @@ from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.checkpoint.runs import find_notes
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, UnsupportedError
 from edl_ckpt.core.format import bulk
+from edl_ckpt.core.format.consistency import cross_check
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.state.seal import Seal, SealedShard, base_name, now_text
 from edl_ckpt.core.state.shard_note import NoteName, ShardNote, named_shards, read_note
 from edl_ckpt.core.storage import open_store
+
+_CONTRADICTIONS: Final = frozenset(
+    {
+        "version-mismatch",
+        "duplicate-variable",
+        "missing-table-info",
+        "lost-info",
+        "info-mismatch",
+        "table-dtype-mismatch",
+        "info-dtype-mismatch",
+    }
+)
+"""What makes shards of several servers no checkpoint; what only ElasticDL cannot read is sealed."""
 
 
 def seal_from_notes(version: Version, *, own: tuple[NoteName, ShardNote] | None = None) -> Seal:
@@ -39,6 +55,7 @@ def seal_from_notes(version: Version, *, own: tuple[NoteName, ShardNote] | None 
         for ps_id, note in sorted(notes.items()):
             _add(sketch, note, version, ps_id)
         _check_all_known(checkpoint, sketch)
+        _check_agreement(checkpoint)
         fingerprint = fingerprint_of(checkpoint, sketch).text
         checkpoint.check_unchanged()
     sealed = []
@@ -76,6 +93,18 @@ def _add(sketch: ContentSketch, note: ShardNote, version: Version, ps_id: int) -
                 raise CorruptError(f"the sums of {name!r} in shard {ps_id} do not fit the others", path=version.path)
             values: bulk.U32 = np.frombuffer(data, "<u4").astype(np.uint32).reshape(bulk.LIMBS, columns)
             sums[name] = sums[name] + values if name in sums else values
+
+
+def _check_agreement(checkpoint: Checkpoint) -> None:
+    """Raise CorruptError when the shards contradict each other, so that ElasticDL would not restore them."""
+    for shard, problem in cross_check(checkpoint.version, checkpoint.shards):
+        if problem.code in _CONTRADICTIONS:
+            raise CorruptError(
+                f"{problem.subject!r}: {problem.message}",
+                code=problem.code,
+                path=shard.file.path,
+                hint=f"try: edl-ckpt verify {checkpoint.version.ref}",
+            )
 
 
 def _check_all_known(checkpoint: Checkpoint, sketch: ContentSketch) -> None:

@@ -153,6 +153,15 @@ class StreamedTable(TableContent):
         self._value_file: SpoolFile | None = None
 
     def __enter__(self) -> Self:
+        try:
+            self._take()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def _take(self) -> None:
+        """Take all batches: count and spool the ids, and the values too where they come only once."""
         self._id_file = self._spool()
         if not callable(self._batches):
             self._value_file = self._spool()
@@ -162,7 +171,6 @@ class StreamedTable(TableContent):
             if self._value_file is not None and values.size:
                 self._value_file.write(self.row_bytes * self.rows, values.reshape(-1).data)
             self.rows += len(ids)
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
@@ -237,8 +245,8 @@ def check_content(
     Raises UsageError for arrays that are no table, for names that cannot be, and for what belongs to another server;
     CorruptError for an id that a table has twice; UnsupportedError for a dtype that no checkpoint can contain.
     """
-    infos = [TableInfo(name, 0, _initializer(table)) for name, table in tables.items()]
-    check_texts(dense, infos)
+    known = {name: known_table(name, table) for name, table in tables.items()}
+    check_texts(dense, [TableInfo(name, 0, table.initializer) for name, table in known.items()])
     variables = [_dense(name, value) for name, value in dense.items()]
     for variable in variables:
         owner = placement.variable_owner(variable.placed.name, ps_num)
@@ -246,7 +254,10 @@ def check_content(
             raise UsageError(
                 f"variable {variable.placed.name!r} belongs to server {owner} of {ps_num}, not {ps_id}", hint=_HINT
             )
-    contents = [_table(name, table, stack) for name, table in tables.items()]
+    contents = [
+        stack.enter_context(StreamedTable(name, table)) if isinstance(table, TableBatches) else MemoryTable(name, table)
+        for name, table in known.items()
+    ]
     for content in contents:
         content.check(ps_id, ps_num)
     return ShardContent(
@@ -255,20 +266,13 @@ def check_content(
     )
 
 
-def _initializer(table: AnyTable) -> str:
-    return "uniform" if isinstance(table, tuple) else table.initializer
-
-
-def _table(name: str, table: AnyTable, stack: ExitStack) -> TableContent:
-    if isinstance(table, TableBatches):
-        return stack.enter_context(StreamedTable(name, table))
-    if isinstance(table, tuple):
-        if len(table) != 2:
-            raise UsageError(f"table {name!r}: expected Table, TableBatches or (ids, vectors)")
-        table = Table(table[0], table[1])
-    if not isinstance(table, Table):
-        raise UsageError(f"table {name!r}: expected Table, TableBatches or (ids, vectors)")
-    return MemoryTable(name, table)
+def known_table(name: str, table: object) -> Table | TableBatches:
+    """Return a table of any form that `save` takes; UsageError for anything else."""
+    if isinstance(table, Table | TableBatches):
+        return table
+    if isinstance(table, tuple) and len(table) == 2:
+        return Table(*table)
+    raise UsageError(f"table {name!r}: expected Table, TableBatches or (ids, vectors), got {type(table).__name__}")
 
 
 def _dense(name: str, value: Array) -> DenseContent:

@@ -11,9 +11,10 @@ import numpy.typing as npt
 from edl_ckpt.core.arrays import Array, as_array
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.format import bulk, placement
-from edl_ckpt.core.format.checks import check_ps_num
+from edl_ckpt.core.format.checks import check_ps_num, check_texts
+from edl_ckpt.core.format.model import TableInfo
 from edl_ckpt.core.operations.save import Table
-from edl_ckpt.core.training.content import AnyTable, Batch, TableBatches, check_ids, whole_number
+from edl_ckpt.core.training.content import AnyTable, Batch, TableBatches, check_ids, known_table, whole_number
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,6 +34,7 @@ def partition(dense: Mapping[str, Array], tables: Mapping[str, AnyTable], ps_num
     """
     count = whole_number("ps_num", ps_num)
     check_ps_num(count)
+    check_texts(dense, [TableInfo(name, 0, "") for name in tables])
     parts = tuple(ServerPart() for _ in range(count))
     for name, value in dense.items():
         parts[placement.variable_owner(name, count)].dense[name] = value
@@ -42,7 +44,8 @@ def partition(dense: Mapping[str, Array], tables: Mapping[str, AnyTable], ps_num
     return parts
 
 
-def _partitioned(name: str, table: AnyTable, ps_num: int) -> Iterator[Table | TableBatches]:
+def _partitioned(name: str, given: AnyTable, ps_num: int) -> Iterator[Table | TableBatches]:
+    table = known_table(name, given)
     if isinstance(table, TableBatches):
         if not callable(table.batches):
             raise UsageError(
@@ -53,10 +56,11 @@ def _partitioned(name: str, table: AnyTable, ps_num: int) -> Iterator[Table | Ta
             own = _filtered(name, table.batches, ps_id, ps_num)
             yield TableBatches(own, table.dim, table.dtype, table.initializer)
         return
-    ids_of, vectors_of, initializer = (
-        (*table, "uniform") if isinstance(table, tuple) else (table.ids, table.vectors, table.initializer)
+    ids, vectors, initializer = (
+        check_ids(name, table.ids),
+        as_array(table.vectors, what=f"vectors of table {name!r}"),
+        table.initializer,
     )
-    ids, vectors = check_ids(name, ids_of), as_array(vectors_of, what=f"vectors of table {name!r}")
     if vectors.ndim != 2 or len(vectors) != len(ids):
         raise UsageError(f"table {name!r}: expected vectors [{len(ids)}, dim], got shape {list(vectors.shape)}")
     if ps_num == 1:

@@ -13,7 +13,7 @@ from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.parallel import default_workers, run_parallel
-from edl_ckpt.core.training.content import AnyTable, TableBatches
+from edl_ckpt.core.training.content import AnyTable, TableBatches, known_table
 
 _GROWTH: Final = 8
 """A buffer is an eighth larger than its array: tables grow from save to save."""
@@ -47,17 +47,17 @@ class Snapshots:
             pass
         return copied, rows
 
-    def _table(self, name: str, table: AnyTable) -> AnyTable:
+    def _table(self, name: str, given: AnyTable) -> Table:
+        table = known_table(name, given)
         if isinstance(table, TableBatches):
             raise UsageError(
                 f"table {name!r}: batches cannot be copied", hint="hand everything over with copy=False, or use save"
             )
-        ids, vectors = table if isinstance(table, tuple) else (table.ids, table.vectors)
         own_ids, own_vectors = (
             self._copy((kind, name), as_array(value, what=f"{kind} of table {name!r}"))
-            for kind, value in (("ids", ids), ("vectors", vectors))
+            for kind, value in (("ids", table.ids), ("vectors", table.vectors))
         )
-        return Table(own_ids, own_vectors, "uniform" if isinstance(table, tuple) else table.initializer)
+        return Table(own_ids, own_vectors, table.initializer)
 
     def _copy(self, key: tuple[str, str], array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return an array of the same content in one of our buffers; the bytes are copied later, in pieces."""

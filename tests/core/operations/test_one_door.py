@@ -20,9 +20,11 @@ import elasticdl_rules
 from builders import message, write_unchecked
 from checkpoints import files_of, only
 from edl_ckpt.core import (
+    CheckpointSaver,
     export_version,
     import_arrays,
     open_checkpoint,
+    partition,
     reshard_version,
     save_checkpoint,
     verify_version,
@@ -128,6 +130,14 @@ def import_safetensors(given: Input, source: Path, target: Path, reporter: Recor
     )
 
 
+def save_shards(given: Input, source: Path, target: Path, reporter: Recorder) -> None:
+    """Let each server save its own shard; those that have variables first."""
+    parts = partition(given.variables, given.tables, given.ps_num)
+    for ps_id, part in sorted(enumerate(parts), key=lambda each: not each[1].dense):
+        with CheckpointSaver(target, ps_id=ps_id, ps_num=given.ps_num, layout="elasticdl", reporter=reporter) as saver:
+            saver.save(given.version, part.dense, part.tables)
+
+
 def stored(given: Input, source: Path, number: int | None = None) -> Version:
     """Return the tables of an input as a version that another program has written."""
     write_unchecked(source / "run", given.version if number is None else number, 2, given.tables, number=7)
@@ -172,6 +182,7 @@ WRITERS = (
     save,
     import_npz,
     import_safetensors,
+    save_shards,
     import_stored,
     reshard,
     reshard_renumbered,
@@ -234,21 +245,21 @@ BAD: dict[str, tuple[Input, type[EdlCkptError], int, str, dict[Callable[..., Non
         UsageError,
         2,
         "variable 'w\\ud800': the name is not valid Unicode, so UTF-8 cannot express it",
-        unreached(NO_SURROGATES, *WRITERS[3:]),
+        unreached(NO_SURROGATES, *WRITERS[4:]),
     ),
     "a table with a surrogate": (
         replace(GOOD, tables={"\udcff": GOOD.tables["t"]}),
         UsageError,
         2,
         "table '\\udcff': the name is not valid Unicode, so UTF-8 cannot express it",
-        unreached(NO_SURROGATES, *WRITERS[3:]),
+        unreached(NO_SURROGATES, *WRITERS[4:]),
     ),
     "an initializer with a surrogate": (
         replace(GOOD, tables=table([1], "\ud800")),
         UsageError,
         2,
         "table 't': the initializer '\\ud800' is not valid Unicode, so UTF-8 cannot express it",
-        unreached(NO_SURROGATES, *WRITERS[3:]),
+        unreached(NO_SURROGATES, *WRITERS[4:]),
     ),
     "a name without end": (
         replace(GOOD, tables={"x" * ((1 << 19) + 1): GOOD.tables["t"]}),
@@ -262,14 +273,14 @@ BAD: dict[str, tuple[Input, type[EdlCkptError], int, str, dict[Callable[..., Non
         UnsupportedError,
         15,
         "a checkpoint cannot contain",
-        unreached(NOT_READ, *WRITERS[3:]),
+        unreached(NOT_READ, *WRITERS[4:]),
     ),
     "a table of complex numbers": (
         replace(GOOD, tables=table([1], dtype="complex64")),
         UnsupportedError,
         15,
         "a checkpoint cannot contain",
-        unreached(NOT_READ, *WRITERS[3:]),
+        unreached(NOT_READ, *WRITERS[4:]),
     ),
 }
 
@@ -353,7 +364,7 @@ ACCEPTED = {
 
 
 @pytest.mark.parametrize("case", ACCEPTED)
-@pytest.mark.parametrize("writer", [save, import_npz], ids=lambda writer: writer.__name__)
+@pytest.mark.parametrize("writer", [save, import_npz, save_shards], ids=lambda writer: writer.__name__)
 def test_accepted(case: str, writer: Callable[..., None], tmp_path: Path) -> None:
     """Issue 12.4: ElasticDL's scan finds what is accepted, the protobuf library reads it, verify finds no error."""
     given = ACCEPTED[case]
