@@ -59,7 +59,8 @@ def document(listings: Sequence[Listing]) -> dict[str, Any]:
 
 def _version(version: Version) -> dict[str, Any]:
     return {
-        "version": version.version,
+        "version": version.number,
+        "uuid": version.uuid or None,
         "ref": version.ref,
         "path": version.path,
         "state": version.state.value,
@@ -83,11 +84,11 @@ def rows(listings: Sequence[Listing]) -> list[list[Any]]:
     """Return a header and one row for each version; metrics are the last columns."""
     names = names_of([v for listing in listings for v in listing.versions])
     header = ["location", "version", "state", "ps_num", "shards", "missing", "size_bytes", "modified", "path"]
-    header += ["tags", "note", "fingerprint", *names]
+    header += ["tags", "note", "fingerprint", "uuid", *names]
     body = [
         [
             listing.location.url,
-            v.version,
+            v.number,
             v.state.value,
             v.ps_num,
             len(v.shards),
@@ -98,6 +99,7 @@ def rows(listings: Sequence[Listing]) -> list[list[Any]]:
             " ".join(v.tags),
             v.note,
             v.fingerprint,
+            v.uuid,
             *(v.metrics.get(name) for name in names),
         ]
         for listing in listings
@@ -126,16 +128,28 @@ def human(listings: Sequence[Listing], now: float, whole: Sequence[Listing] | No
 
 def _table(listing: Listing, complete: Listing, now: float) -> RenderableType:
     largest = max(v.size_bytes for v in listing.versions)
-    newest = max((v.version for v in complete.versions if v.state is State.COMPLETE), default=None)
+    newest = next((v.path for v in reversed(complete.versions) if v.state is State.COMPLETE), None)
     metrics = names_of(listing.versions)[:_METRICS]
     best = best_paths(complete, metrics)
-    names = ("version", "shards", "size", " " * _BAR, "age", "state", *map(text.escaped, metrics), "")
+    uuids = any(v.uuid for v in listing.versions)
+    names = (
+        "version",
+        *(["uuid"] if uuids else []),
+        "shards",
+        "size",
+        " " * _BAR,
+        "age",
+        "state",
+        *map(text.escaped, metrics),
+        "",
+    )
     rows: list[list[Cell]] = [[(name, "dim") for name in names]]
     for v in listing.versions:
         values = [metric_cell(v.metrics, name, best=best.get(name) == v.path).ljust(1) for name in metrics]
         rows.append(
             [
-                (str(v.version), ""),
+                ("?" if v.number is None else str(v.number), ""),
+                *([(v.uuid, "")] if uuids else []),
                 (f"{len(v.shards)}/{'?' if v.ps_num is None else v.ps_num}", ""),
                 (words.size(v.size_bytes), ""),
                 (text.bar(v.size_bytes, largest, _BAR), "blue"),
@@ -145,13 +159,14 @@ def _table(listing: Listing, complete: Listing, now: float) -> RenderableType:
                 (remarks(v, newest), "dim"),
             ]
         )
-    return aligned(rows, right={0, 1, 2, 4, *range(6, 6 + len(metrics))}, header=True)
+    numeric = {1, 2, 4, *range(6, 6 + len(metrics))}
+    return aligned(rows, right={0, *(column + uuids for column in numeric)}, header=True)
 
 
-def remarks(version: Version, newest: int | None) -> str:
-    """Return the remarks about a version: tags, seal, missing shards, extra files, note."""
+def remarks(version: Version, newest: str | None) -> str:
+    """Return the remarks about a version: tags, seal, missing shards, extra files, note; `newest` is a path."""
     parts = []
-    if version.state is State.COMPLETE and version.version == newest:
+    if version.path == newest:
         parts.append("latest")
     if version.tags:
         parts.append("tag " + text.escaped(", ".join(version.tags)))
@@ -187,7 +202,5 @@ def warnings(listing: Listing) -> Iterator[str]:
     crash = listing.scan_crashes
     if crash:
         yield f"{listing.location}: ElasticDL's scan for the latest version crashes on {words.abridged(crash, _SOME)}"
-    for foreign in listing.foreign:
-        if foreign.elasticdl_version is not None:
-            number = foreign.elasticdl_version
-            yield f"{listing.location}: ElasticDL takes {foreign.name!r} for version {number}; edl-ckpt does not"
+    for name, number in listing.mistaken:
+        yield f"{listing.location}: ElasticDL takes {name!r} for version {number}; edl-ckpt does not"

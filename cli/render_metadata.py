@@ -18,7 +18,7 @@ def document(version: Version) -> dict[str, Any]:
     return {
         "schema": "edl-ckpt/metadata/1",
         "ref": version.ref,
-        "version": version.version,
+        "version": version.number,
         "metadata": dict(version.metadata),
     }
 

@@ -52,14 +52,14 @@ def metric_cell(metrics: Mapping[str, float], name: str, *, best: bool = False) 
 def document(listing: Listing, versions: Sequence[Version]) -> dict[str, Any]:
     """Return `edl-ckpt/metrics/1`."""
     best = best_paths(listing, names_of(listing.versions))
-    numbers = {v.path: v.version for v in listing.versions}
+    numbers = {v.path: v.key for v in listing.versions}
     return {
         "schema": "edl-ckpt/metrics/1",
         "location": listing.location.url,
         "modes": dict(listing.modes),
         "best": {name: numbers[path] for name, path in best.items()},
         "versions": [
-            {"version": v.version, "ref": v.ref, "metrics": dict(v.metrics), "tags": list(v.tags), "note": v.note}
+            {"version": v.number, "ref": v.ref, "metrics": dict(v.metrics), "tags": list(v.tags), "note": v.note}
             for v in versions
         ],
     }
@@ -67,7 +67,7 @@ def document(listing: Listing, versions: Sequence[Version]) -> dict[str, Any]:
 
 def rows(versions: Sequence[Version]) -> list[list[Any]]:
     """Return a header and one row for each value, as `metrics import` reads them."""
-    return [["version", "metric", "value"], *([v.version, n, x] for v in versions for n, x in v.metrics.items())]
+    return [["version", "metric", "value"], *([v.number, n, x] for v in versions for n, x in v.metrics.items())]
 
 
 def human(listing: Listing, versions: Sequence[Version]) -> Iterator[RenderableType]:
@@ -86,7 +86,7 @@ def human(listing: Listing, versions: Sequence[Version]) -> Iterator[RenderableT
             Text(metric_cell(v.metrics, name, best=is_best), "green" if is_best else "")
             for name, is_best in ((name, best.get(name) == v.path) for name in names)
         ]
-        table.add_row(str(v.version), *cells, text.escaped(" ".join(v.tags)))
+        table.add_row(str(v.key), *cells, text.escaped(" ".join(v.tags)))
     yield table
     undeclared = [name for name in names if name not in best and any(name in v.metrics for v in versions)]
     if {v.path for v in versions} & set(best.values()):
@@ -115,7 +115,7 @@ def import_document(plan: ImportPlan, *, applied: bool) -> dict[str, Any]:
         "matched": [
             {
                 "ref": m.version.ref,
-                "version": m.version.version,
+                "version": m.version.number,
                 "step": m.step,
                 "metrics": dict(m.metrics),
                 "replaced": dict(m.replaced),
@@ -138,9 +138,7 @@ def import_human(plan: ImportPlan, *, applied: bool) -> Iterator[RenderableType]
         table = new_table("version>", "step>", *(f"{text.escaped(name)}>" for name in names), "")
         for m in plan.matches:
             replaced = f"replaces {text.escaped(', '.join(m.replaced))}" if m.replaced else ""
-            table.add_row(
-                str(m.version.version), str(m.step), *(metric_cell(m.metrics, name) for name in names), replaced
-            )
+            table.add_row(str(m.version.key), str(m.step), *(metric_cell(m.metrics, name) for name in names), replaced)
         yield table
     versions = text.count(len(plan.matches), "version")
     yield Text(f"recorded metrics of {versions}" if applied else f"would record metrics of {versions}")

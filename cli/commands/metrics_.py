@@ -41,7 +41,7 @@ def metrics_set_command(
     ref, metrics = _split_pairs(words, out)
     version = o.resolve_ref(ref, out, to_change=True)
     set_metrics(version, metrics, mode=mode, **o.locking(out, lock_wait))
-    _show(out, version.location, version.version)
+    _show(out, version.location, version.key)
 
 
 @examples(
@@ -58,7 +58,7 @@ def metrics_show_command(out: Output, ref: o.Ref = None, csv: o.Csv = False) -> 
         _show(out, parsed.location, None, changed=False)
     else:
         version = o.resolve_ref(ref, out, to_change=True)
-        _show(out, version.location, version.version, changed=False)
+        _show(out, version.location, version.key, changed=False)
 
 
 @examples(
@@ -117,7 +117,7 @@ def metrics_remove_command(
         raise UsageError("no metric was named (expected [REF] NAME...)")
     version = o.resolve_ref(ref, out, to_change=True)
     remove_metrics(version, names, **o.locking(out, lock_wait))
-    _show(out, version.location, version.version)
+    _show(out, version.location, version.key)
 
 
 @examples(
@@ -163,13 +163,13 @@ def _split_pairs(words: list[str], out: Output) -> tuple[str | None, dict[str, f
     return ref, metrics
 
 
-def _show(out: Output, location: Location, version: int | None, *, changed: bool = True) -> None:
+def _show(out: Output, location: Location, version: int | str | None, *, changed: bool = True) -> None:
     """Show metrics; a command that only shows them ends with 3 when some cannot be read."""
     from edl_ckpt.cli import render_metrics
     from edl_ckpt.core.checkpoint.catalog import list_versions
 
     listing = list_versions(location)
-    chosen = [v for v in listing.versions if version in {None, v.version}]
+    chosen = [v for v in listing.versions if version in {None, v.key}]
     out.show(
         lambda: render_metrics.document(listing, chosen),
         lambda: (

@@ -45,7 +45,7 @@ def tag_add_command(
     moved_from = add_tag(version, tag, also=also, **o.locking(out, lock_wait))
     if moved_from:
         numbers = f"{plural(len(moved_from), 'version')} {', '.join(map(str, moved_from))}"
-        out.say(f"the tag {escaped(tag)} moved from {numbers} to version {version.version}")
+        out.say(f"the tag {escaped(tag)} moved from {numbers} to version {version.key}")
     _show(out, version.location, {"moved_from": list(moved_from)})
 
 
@@ -86,10 +86,10 @@ def _show(out: Output, location: Location, more: Mapping[str, Any] | None = None
     from edl_ckpt.core.checkpoint.catalog import list_versions
 
     listing = list_versions(location)
-    numbers: dict[str, list[int]] = {}
+    numbers: dict[str, list[int | str]] = {}
     for version in listing.versions:
         for tag in set(version.tags):
-            numbers.setdefault(tag, []).append(version.version)
+            numbers.setdefault(tag, []).append(version.key)
     tags = dict(sorted(numbers.items()))
     document = {"schema": "edl-ckpt/tags/1", "location": location.url}
     listed = [{"tag": tag, "versions": numbers} for tag, numbers in tags.items()]

@@ -18,6 +18,7 @@ from edl_ckpt.core.checkpoint.files import check_is_no_file, named_file
 from edl_ckpt.core.checkpoint.grouping import has_journal, is_of_interest, journals_among, versions_among
 from edl_ckpt.core.checkpoint.runs import mixed_warnings
 from edl_ckpt.core.checkpoint.swaps import Look
+from edl_ckpt.core.checkpoint.uuids import read_uuid_metadata, with_uuid
 from edl_ckpt.core.errors import (
     EdlCkptError,
     IncompleteError,
@@ -63,7 +64,7 @@ def list_versions(
     A version that cannot be looked at now is listed as unreadable, and named in `problems`; the others are listed all
     the same. `now` is seconds since the epoch, the current time when None. Raises NotFoundError when there is no such
     directory, and the error of listing it. One listing per directory on a local disk, one for all on an object store,
-    and one small read per version that has metadata.
+    and one small read per version that has metadata, or is in a directory named by a UUID.
 
     While another command of ours replaces a version, this waits for it up to `wait_seconds`; then `replacing` names it.
     """
@@ -81,12 +82,14 @@ def _list_once(where: Location, store: LocalStore | ObjectStore, fresh_after: fl
     """Return the versions of a location as one pass finds them, and what there is of our state."""
     entries = store.entries(is_of_interest)
     versions, foreign = versions_among(entries, where, fresh_after)
+    unnumbered, versions = read_uuid_metadata(store, versions, entries)
     state = [entry for entry in entries if entry.relative.startswith(f"{STATE_DIR}/")]
     metadata = read_metadata(store, [entry.name for entry in state if entry.parent == META_DIR])
     unknown = next((e.fault for e in entries if e.relative in {STATE_DIR, META_DIR} and e.fault), None)
     noted = {noted_version(entry.name) for entry in state if entry.parent == NOTES_DIR} - metadata.sealed
     problems = (
         *_unreadable(versions, entries),
+        *unnumbered,
         *metadata.problems,
         *_half_done(where, state),
         *mixed_warnings(v for v in versions if v.version in noted),
@@ -118,7 +121,7 @@ def with_metadata(
     `unknown` is why no metadata can be read.
     """
     annotated = [_annotated(version, metadata, unknown) for version in versions]
-    sealed = _sealed(store, [v for v in annotated if v.version in metadata.sealed and not v.fault])
+    sealed = _sealed(store, [v for v in annotated if v.key in metadata.sealed and not v.fault])
     return tuple(sealed.get(v.path, v) for v in annotated)
 
 
@@ -131,7 +134,7 @@ def _unreadable(versions: Iterable[Version], entries: Iterable[Entry]) -> Iterat
 
 
 def _annotated(version: Version, metadata: LocationMetadata, unknown: Fault | None) -> Version:
-    own = metadata.versions.get(version.version)
+    own = metadata.versions.get(version.key)
     if unknown:  # it may have any tags
         return replace(version, metadata_fault=unknown.message, unread=unknown)
     if own is None:
@@ -141,9 +144,9 @@ def _annotated(version: Version, metadata: LocationMetadata, unknown: Fault | No
         metrics=own.metrics,
         tags=own.tags,
         note=own.note,
-        metadata=own.metadata,
+        metadata={**version.metadata, **own.metadata},
         metadata_fault=own.fault,
-        unread=own.unread,
+        unread=own.unread or version.unread,
     )
 
 
@@ -268,11 +271,24 @@ def resolve(
     split = split_version_dir(ref.location)
     if split and ref.version == "latest":
         ref = CheckpointRef(*split)
+    if ref.version == "latest" and (above := _uuid_dir(ref.location)):
+        return above
     listing = list_versions(ref.location, grace_seconds=grace_seconds, now=now)
     for version in listing.versions:
         if version.fault and version.version != ref.version:
             reporter.warn(f"{version.ref}: {version.why_unreadable}")
     return pick(listing, ref.version)
+
+
+def _uuid_dir(location: Location) -> Version | None:
+    """Return the version in the directory of this name; None unless it is a UUID, and has shards and not versions."""
+    folder, name = location.split()
+    if not names.is_uuid(name):
+        return None
+    try:
+        return next((v for v in list_versions(folder).versions if v.uuid == name), None)
+    except NotFoundError:
+        return None
 
 
 def check_listed(version: Version, changed: str) -> None:
@@ -289,11 +305,18 @@ def pick(listing: Listing, wanted: int | str) -> Version:
     """Return one version of a listing, by number, 'latest', 'best', 'best:METRIC' or tag; errors as `resolve`."""
     if isinstance(wanted, int):
         found = [v for v in listing.versions if v.version == wanted]
+        found = [v for v in found if not v.uuid] or found  # a UUID tells the others apart
         if len(found) > 1:
             paths = ", ".join(v.path for v in found)
-            raise UsageError(f"version {wanted} exists twice: {paths}", path=listing.location.url)
+            raise UsageError(
+                f"version {wanted} exists {'twice' if len(found) == 2 else f'{len(found)} times'}: {paths}",
+                path=listing.location.url,
+                hint=f"name one by its UUID: {found[-1].ref}" if found[-1].uuid else None,
+            )
         if found:
             return found[0]
+        if begun := with_uuid(listing, str(wanted)):
+            return begun
         if wanted in listing.replacing:
             raise being_replaced(f"{listing.location}@{wanted}", listing.replacing[wanted])
         raise _not_found(listing, f"no version {wanted}")
@@ -386,25 +409,27 @@ def narrowed(
 
 def shared_tags(versions: Iterable[Version]) -> dict[str, list[Version]]:
     """Return the tags that several numbers have, and their versions; a reference cannot use such a tag."""
-    having: dict[str, dict[int, Version]] = defaultdict(dict)
+    having: dict[str, dict[int | str, Version]] = defaultdict(dict)
     for version in versions:
         for tag in version.tags:
-            having[tag][version.version] = version
+            having[tag][version.key] = version
     return {tag: list(found.values()) for tag, found in sorted(having.items()) if len(found) > 1}
 
 
 def _tagged(listing: Listing, tag: str) -> Version:
-    """Return the version with a tag; UsageError when several versions have it."""
-    found = [v for v in listing.versions if tag in v.tags]
-    numbers = sorted({v.version for v in found})
-    if len(numbers) > 1:
+    """Return the version with a tag, or with this UUID; UsageError when several versions have it."""
+    found = [v for v in listing.versions if v.uuid == tag] or [v for v in listing.versions if tag in v.tags]
+    keys = dict.fromkeys(v.key for v in found)
+    if len(keys) > 1:
         raise UsageError(
-            f"{len(numbers)} versions have the tag {tag!r}: {', '.join(map(str, numbers))}",
+            f"{len(keys)} versions have the tag {tag!r}: {', '.join(map(str, keys))}",
             path=listing.location.url,
             hint=f"name one by its number, or keep the tag on one: edl-ckpt tag add {found[-1].ref} {tag}",
         )
     if found:
-        return pick(listing, numbers[0])
+        return found[0] if len(found) == 1 else pick(listing, found[0].version)
+    if begun := with_uuid(listing, tag):
+        return begun
     tags = sorted({t for v in listing.versions for t in v.tags})
     if tags:
         raise NotFoundError(
@@ -414,7 +439,7 @@ def _tagged(listing: Listing, tag: str) -> Version:
 
 
 def _not_found(listing: Listing, message: str) -> NotFoundError:
-    known = ", ".join(str(v.version) for v in listing.versions[-8:])
+    known = ", ".join(str(v.key) for v in listing.versions[-8:])
     more = "... " if len(listing.versions) > 8 else ""
     hint = f"versions there: {more}{known}" if known else "is this a checkpoint_dir?"
     return NotFoundError(message, path=listing.location.url, hint=hint)

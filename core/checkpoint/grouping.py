@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from edl_ckpt.core.format import names
-from edl_ckpt.core.format.model import ForeignEntry, ShardFile, State, Version
+from edl_ckpt.core.format.model import UNNUMBERED, ForeignEntry, ShardFile, State, Version
 from edl_ckpt.core.format.names import SINGLE_FILE, Layout
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, NOTES_DIR, STAGE_DIR, STATE_DIR, is_resumable
 from edl_ckpt.core.storage.interface import Entry
@@ -22,7 +22,7 @@ def is_of_interest(directory: str) -> bool:
     top, _, rest = directory.partition("/")
     if top == STATE_DIR:
         return directory in {STATE_DIR, META_DIR, NOTES_DIR, STAGE_DIR} or os.path.dirname(directory) == STAGE_DIR
-    return not rest and names.parse_version_dir(top) is not None
+    return not rest and (names.parse_version_dir(top) is not None or names.is_uuid(top))
 
 
 def versions_among(
@@ -41,7 +41,8 @@ def versions_among(
         parsed = names.parse_version_dir(entry.name)
         single = names.parse_single_file(entry.name)
         inside = [below.name for below in content.get(entry.relative, ())]
-        if parsed and (entry.fault or (entry.is_dir and is_version_dir(entry.name, inside))):
+        is_version = entry.fault or (entry.is_dir and is_version_dir(entry.name, inside))
+        if is_version and (parsed or names.is_uuid(entry.name)):
             versions.append(_sharded(where, parsed, entry, content.get(entry.relative, ()), fresh_after))
         elif single is not None and not entry.is_dir:
             versions.append(_single(where, single, entry))
@@ -53,11 +54,14 @@ def versions_among(
 
 
 def is_version_dir(name: str, inside: Iterable[str]) -> bool:
-    """Say whether a directory with these entries is a version; `model_v3` only with shards: others use such names."""
+    """Say whether a directory with these entries is a version.
+
+    `model_v3` and a UUID are versions only with shards: others use such names.
+    """
     parsed = names.parse_version_dir(name)
-    if parsed is None:
+    if parsed is None and not names.is_uuid(name):
         return False
-    return parsed[0] != names.MODEL_V.prefix or any(names.parse_shard_file(each) for each in inside)
+    return (parsed is not None and parsed[0] != names.MODEL_V.prefix) or any(map(names.parse_shard_file, inside))
 
 
 def _single(location: Location, version: int, entry: Entry) -> Version:
@@ -78,10 +82,10 @@ def _single(location: Location, version: int, entry: Entry) -> Version:
 
 
 def _sharded(
-    location: Location, parsed: tuple[str, int], directory: Entry, content: Iterable[Entry], fresh_after: float
+    location: Location, parsed: tuple[str, int] | None, directory: Entry, content: Iterable[Entry], fresh_after: float
 ) -> Version:
-    """Return the version in a directory."""
-    prefix, number = parsed
+    """Return the version in a directory; `parsed` is its name in its parts, None for a UUID."""
+    prefix, number = parsed or ("", UNNUMBERED)
     shards: list[ShardFile] = []
     extra: list[str] = []
     suffixes: set[str] = set()
@@ -90,7 +94,7 @@ def _sharded(
     for entry in content:
         modified = max(modified, entry.modified)
         parts = names.parse_shard_file(entry.name)
-        if parts is None or entry.is_dir or names.layout_of(prefix, parts[2]) is None:
+        if parts is None or entry.is_dir or (parsed and names.layout_of(prefix, parts[2]) is None):
             extra.append(entry.name)
             continue
         fault = fault or entry.fault
@@ -106,16 +110,16 @@ def _sharded(
     elif ps_num is None or len(shards) < ps_num:
         state = State.WRITING if modified >= fresh_after else State.INCOMPLETE
     else:
-        state = State.INVALID if extra else State.COMPLETE
+        state = State.INVALID if extra and parsed else State.COMPLETE
     return Version(
         location,
         number,
         directory.path,
-        _layout(prefix, suffixes),
+        _layout(prefix, suffixes) if parsed else names.UUID_LAYOUTS[min(suffixes, default=".chkpt")],
         state,
         ps_num,
         tuple(shards),
-        tuple(sorted(extra)),
+        tuple(sorted(extra)) if parsed else (),  # ElasticDL never reads a directory named by a UUID
         modified,
         fault=fault,
         linked=directory.linked,

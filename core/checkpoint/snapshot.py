@@ -61,7 +61,8 @@ class Snapshots:
     def take(self, now: float, *, settled: Collection[str] = ()) -> Listing | None:
         """Return the versions of the location without their metadata; None when there is no such location.
 
-        `now` is in seconds since the epoch. `settled` are paths of versions in which nothing happens any more; they are
+        Directories named by a UUID are left out: who follows a location goes by numbers, in their order. `now` is in
+        seconds since the epoch. `settled` are paths of versions in which nothing happens any more; they are
         for a file system on a network. Versions that another command is replacing just now are marked as in
         `list_versions`, without waiting. Raises the error of listing the location.
         """
@@ -72,7 +73,8 @@ class Snapshots:
             except NotFoundError:
                 self._entries, self._complete = [], frozenset()
                 return None
-            listing = Listing(self.location, *versions_among(self._entries, self.location, now - self._grace_seconds))
+            versions, foreign = versions_among(self._entries, self.location, now - self._grace_seconds)
+            listing = Listing(self.location, tuple(v for v in versions if not v.uuid), foreign)
             state = [entry for entry in self._entries if entry.relative.startswith(f"{STATE_DIR}/")]
             journal = has_journal(state)
             if not journal and not (state and self._lost(listing.versions)):

@@ -27,7 +27,7 @@ from edl_ckpt.core.commit.staging import remove_empty, remove_stage
 from edl_ckpt.core.commit.strays import sweep_strays
 from edl_ckpt.core.commit.trash import RECORD, damaged_records, sweep
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
-from edl_ckpt.core.format.names import parse_shard_file, parse_single_file, parse_version_dir
+from edl_ckpt.core.format.names import is_uuid, parse_shard_file, parse_single_file, parse_version_dir
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.aside import make_way, set_aside
 from edl_ckpt.core.state.holder import prove_lock
@@ -181,7 +181,11 @@ def _is_location(store: LocalStore | ObjectStore) -> bool:
         names = list(store.names(""))
     if any(map(parse_shard_file, names)):
         raise UsageError("is one version's directory", path=store.location.url, hint="name the directory it is in")
-    return STATE_DIR in names or any(parse_version_dir(n) or parse_single_file(n) is not None for n in names)
+    return STATE_DIR in names or any(map(_is_version_name, names))
+
+
+def _is_version_name(name: str) -> bool:
+    return parse_version_dir(name) is not None or parse_single_file(name) is not None or is_uuid(name)
 
 
 def _no_location(location: Location) -> NotFoundError:

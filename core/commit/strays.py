@@ -28,6 +28,8 @@ def sweep_strays(store: ObjectStore) -> list[str]:
     """
     done: list[str] = []
     for version in list_versions(store.location, grace_seconds=0.0).versions:
+        if version.uuid:  # nothing of ours
+            continue
         markers = [name for name in version.extra if _MARKER.fullmatch(name)]
         sets = _by_count(version.shards)
         if not markers and len(sets) < 2:

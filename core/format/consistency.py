@@ -77,7 +77,7 @@ def _versions(version: Version, shards: Sequence[ShardIndex]) -> list[tuple[Shar
             for shard in shards
             if shard.version != first.version
         ]
-    if first.version != version.version:
+    if first.version != version.version and not version.uuid:  # a UUID names no number
         have = "the shard has" if len(shards) == 1 else "all shards have"
         name = "file" if version.layout in {SINGLE_FILE, FREE_FILE} else "directory"
         message = f"{have} version {first.version}, the {name} name has version {version.version}"

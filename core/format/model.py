@@ -14,12 +14,16 @@ from itertools import chain, islice, pairwise
 from typing import Any, Final
 
 from edl_ckpt.core.errors import EdlCkptError
-from edl_ckpt.core.format.names import FREE_FILE, Layout, scan_crashes
+from edl_ckpt.core.format.names import ELASTICDL, FREE_FILE, Layout, elasticdl_version, scan_crashes
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.location import Location
 
 MISSING_LISTED: Final = 1000
 """So many missing shards are listed one by one. A file's name may claim any number of shards; it is not a size."""
+
+
+UNNUMBERED: Final = -1
+"""The number of a version that has none: it sorts before all others."""
 
 
 class State(enum.StrEnum):
@@ -56,6 +60,7 @@ class Version:
 
     location: Location
     version: int
+    """Its number. In a directory named by a UUID, what Determined's metadata says, else UNNUMBERED."""
     path: str
     """The version's directory; the file itself in the single-file layout."""
     layout: Layout
@@ -88,7 +93,22 @@ class Version:
     @property
     def ref(self) -> str:
         """Return the reference that names this version on the command line; the path of a file by itself."""
-        return self.path if self.layout == FREE_FILE else f"{self.location}@{self.version}"
+        return self.path if self.layout == FREE_FILE else f"{self.location}@{self.key}"
+
+    @property
+    def uuid(self) -> str:
+        """Return the UUID that names the version's directory, as Determined's are; '' for any other."""
+        return self.path.rpartition("/")[2] if self.layout.name == "uuid" else ""
+
+    @property
+    def number(self) -> int | None:
+        """Return the version's number, None for a directory named by a UUID that does not say it."""
+        return None if self.version == UNNUMBERED else self.version
+
+    @property
+    def key(self) -> int | str:
+        """Return what tells the version from all others of its location: its UUID, or else its number."""
+        return self.uuid or self.version
 
     @property
     def why_unreadable(self) -> str:
@@ -175,6 +195,17 @@ class Listing:
         return scan_crashes([*ours, *(entry.name for entry in self.foreign)])
 
     @property
+    def mistaken(self) -> list[tuple[str, int]]:
+        """Return the names that ElasticDL's scan takes for versions, and edl-ckpt does not, with their numbers.
+
+        UUIDs count beside versions that ElasticDL reads: some end in digits alone.
+        """
+        found = [(entry.name, entry.elasticdl_version) for entry in self.foreign]
+        if any(version.layout.prefix == ELASTICDL.prefix for version in self.versions):
+            found += [(version.uuid, elasticdl_version(version.uuid)) for version in self.versions if version.uuid]
+        return [(name, number) for name, number in found if number is not None]
+
+    @property
     def layout(self) -> str | None:
         """Return the layout's name, 'mixed' when versions differ, None when there are none."""
         names = {version.layout.name for version in self.versions}
@@ -183,7 +214,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRef:
-    """A parsed reference: `version` is a number, 'latest', 'best', 'best:METRIC' or a tag."""
+    """A parsed reference: `version` is a number, 'latest', 'best', 'best:METRIC', a tag or (the start of) a UUID."""
 
     location: Location
     version: int | str

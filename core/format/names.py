@@ -47,11 +47,16 @@ SINGLE_FILE = Layout("single-file", "", ".chkpt")
 """Before sharding: `{checkpoint_dir}/model_v{version}.chkpt`. Read, never written."""
 FREE_FILE = Layout("file", "", "")
 """A checkpoint in one file under any name, which belongs to no location. Read, never written."""
+UUID_LAYOUTS = {suffix: Layout("uuid", "", suffix) for suffix in (".chkpt", ".ckpt")}
+"""Determined's: a directory named by a UUID, and in it the shards of any of the other layouts. Read, never written."""
+UUID_METADATA = "metadata.json"
+"""In a directory named by a UUID: what Determined records with a checkpoint."""
 WRITABLE = {layout.name: layout for layout in (DESIGN, ELASTICDL)}
 _NUMBER = r"(0|[1-9][0-9]{0,17})"
 _VERSION_DIR = re.compile(rf"(version[-_]|model_v){_NUMBER}", re.ASCII)
 _SHARD_FILE = re.compile(rf"variables-{_NUMBER}-of-{_NUMBER}(\.ckpt|\.chkpt)", re.ASCII)
 _SINGLE_FILE = re.compile(rf"model_v{_NUMBER}\.chkpt", re.ASCII)
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII)
 _NUMBER_IN_NAME = re.compile(rf".*[_-]v{_NUMBER}(\.[a-z]+)?", re.ASCII | re.DOTALL)
 
 
@@ -63,6 +68,15 @@ def parse_version_dir(name: str) -> tuple[str, int] | None:
     """
     match = _VERSION_DIR.fullmatch(name)
     return (match[1], int(match[2])) if match else None
+
+
+def is_uuid(name: str) -> bool:
+    """Say whether a name is a UUID as Determined names its checkpoints: in lower case, with four hyphens.
+
+    >>> is_uuid("4f8a0d1e-07b5-4bd5-8f1c-6f3c2a9be001"), is_uuid("4f8a0d1e"), is_uuid("version-30")
+    (True, False, False)
+    """
+    return len(name) == 36 and _UUID.fullmatch(name) is not None
 
 
 def parse_shard_file(name: str) -> tuple[int, int, str] | None:
@@ -138,6 +152,20 @@ def elasticdl_version(name: str) -> int | None:
         return None
 
 
+def copied_layouts(name: str, layout: Layout) -> frozenset[Layout]:
+    """Return the layout that a copy of a version has, as a new version beside it is written; none for one file.
+
+    `name` is that of the version's directory. A directory named by a UUID becomes the one in which its shards keep
+    their names.
+
+    >>> [each.name for each in copied_layouts("4f8a0d1e-07b5-4bd5-8f1c-6f3c2a9be001", UUID_LAYOUTS[".ckpt"])]
+    ['elasticdl']
+    """
+    if layout.name == "uuid":
+        return frozenset([ELASTICDL if layout.suffix == ELASTICDL.suffix else DESIGN])
+    return layouts_among([name])
+
+
 def layouts_among(names: Iterable[str]) -> frozenset[Layout]:
     """Return the layouts of the version directories among names, each as a new version beside it is written.
 
@@ -159,7 +187,11 @@ def scan_crashes(names: Iterable[str]) -> list[str]:
     crashing = [name for name in every if elasticdl_version(name) is None]
     if any((parse_version_dir(name) or ("",))[0] == ELASTICDL.prefix for name in every):
         return crashing
-    return [name for name in crashing if parse_version_dir(name) is None and parse_single_file(name) is None]
+    return [
+        name
+        for name in crashing
+        if parse_version_dir(name) is None and parse_single_file(name) is None and not is_uuid(name)
+    ]
 
 
 def writable_layout(name: str) -> Layout:

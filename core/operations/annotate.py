@@ -91,7 +91,7 @@ def add_tag(
     also: bool = False,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
-) -> tuple[int, ...]:
+) -> tuple[int | str, ...]:
     """Give a version a tag, which protects it from deletion, and return the versions that lost the tag by that.
 
     A tag names one version, so the others lose it. With `also` they keep it, and a reference cannot use the tag. Raises
@@ -101,16 +101,16 @@ def add_tag(
     with _changing(version, "tag add", wait_seconds, reporter):
         annotate.write_tag(version, tag)
         versions = () if also else list_versions(version.location).versions
-        others = {v.version: v for v in versions if tag in v.tags and v.version != version.version}
+        others = {v.key: v for v in versions if tag in v.tags and v.key != version.key}
         for other in others.values():  # last: a crash leaves the tag on too many versions, never on none
             annotate.erase_tag(other, tag)
     for other in versions:
-        if other.metadata_fault and other.version != version.version:
+        if other.metadata_fault and other.key != version.key:
             kind = other.unread.kind if other.unread else EdlCkptError
             raise kind(
                 f"it may have the tag {tag!r} too, because its metadata cannot be read: {other.metadata_fault}",
                 path=other.ref,
-                hint=f"version {version.version} has the tag; run the same command again",
+                hint=f"version {version.key} has the tag; run the same command again",
             )
     return tuple(others)
 

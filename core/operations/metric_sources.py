@@ -85,7 +85,7 @@ class ImportPlan:
     location: Location
     matches: tuple[MetricMatch, ...]
     steps_without_version: tuple[int, ...]
-    versions_without_metrics: tuple[int, ...]
+    versions_without_metrics: tuple[int | str, ...]
     skipped: tuple[str, ...]
 
 
@@ -137,7 +137,7 @@ def match_series(
     for version in listed:
         at = bisect.bisect_left(steps, version.version)
         step = min(steps[max(at - 1, 0) : at + 1], key=lambda s, v=version.version: abs(s - v))  # type: ignore[misc]
-        if abs(step - version.version) <= nearest:
+        if version.number is not None and abs(step - version.version) <= nearest:
             found = series.steps[step]
             replaced = {
                 name: version.metrics[name]
@@ -152,7 +152,7 @@ def match_series(
         location=Location.of(location),
         matches=tuple(matches),
         steps_without_version=tuple(s for s in series.steps if s not in used),
-        versions_without_metrics=tuple(v.version for v in listed if v.path not in matched),
+        versions_without_metrics=tuple(v.key for v in listed if v.path not in matched),
         skipped=series.skipped,
     )
 

@@ -50,7 +50,7 @@ class CheckpointSummary:
     """A whole version; `parameters` counts the elements of all variables and rows."""
 
     ref: str
-    version: int
+    version: int | None
     ps_num: int
     generation: str
     layout: str
@@ -69,7 +69,7 @@ def summarize(version: Version, shards: Sequence[ShardIndex]) -> CheckpointSumma
     tables = tuple(_table(name, shards) for name in _table_names(shards))
     return CheckpointSummary(
         ref=version.ref,
-        version=version.version,
+        version=version.number,
         ps_num=version.ps_num or 0,
         generation=max((s.generation for s in shards), default=""),
         layout=version.layout.name,

@@ -57,7 +57,7 @@ def write_metrics(
         kept = {n: s for n, s in document.get("steps", {}).items() if n not in metrics}
         document["steps"] = kept | dict(steps or {})
 
-    _edit_version(version.location, version.version, change)
+    _edit_version(version.location, version.key, change)
 
 
 def erase_metrics(version: Version, names: Sequence[str]) -> None:
@@ -70,7 +70,7 @@ def erase_metrics(version: Version, names: Sequence[str]) -> None:
         for key in ("metrics", "steps"):
             document[key] = {n: v for n, v in document.get(key, {}).items() if n not in names}
 
-    _edit_version(version.location, version.version, change)
+    _edit_version(version.location, version.key, change)
 
 
 def write_tag(version: Version, tag: str) -> None:
@@ -80,26 +80,26 @@ def write_tag(version: Version, tag: str) -> None:
     def change(document: Document) -> None:
         document["tags"] = sorted({*document.get("tags", []), tag})
 
-    _edit_version(version.location, version.version, change)
+    _edit_version(version.location, version.key, change)
 
 
 def erase_tag(version: Version, tag: str) -> None:
     """Remove a tag from a version; NotFoundError when the version does not have it."""
-    _erase_tag(version.location, version.version, tag)
+    _erase_tag(version.location, version.key, tag)
 
 
-def _erase_tag(location: Location, number: int, tag: str) -> None:
+def _erase_tag(location: Location, key: int | str, tag: str) -> None:
     def change(document: Document) -> None:
         if tag not in document.get("tags", []):
-            raise NotFoundError(f"no tag {tag!r}", path=f"{location}@{number}")
+            raise NotFoundError(f"no tag {tag!r}", path=f"{location}@{key}")
         document["tags"] = [t for t in document.get("tags", []) if t != tag]
 
-    _edit_version(location, number, change)
+    _edit_version(location, key, change)
 
 
 def write_note(version: Version, text: str) -> None:
     """Write a version's note; it replaces an older one, and '' removes it."""
-    _edit_version(version.location, version.version, lambda document: document.update(note=text))
+    _edit_version(version.location, version.key, lambda document: document.update(note=text))
 
 
 def write_metadata(version: Version, metadata: Mapping[str, Any]) -> None:
@@ -109,7 +109,7 @@ def write_metadata(version: Version, metadata: Mapping[str, Any]) -> None:
     def change(document: Document) -> None:
         document["metadata"] = _bounded(document.get("metadata", {}) | values, version.ref)
 
-    _edit_version(version.location, version.version, change)
+    _edit_version(version.location, version.key, change)
 
 
 def erase_metadata(version: Version, keys: Sequence[str]) -> None:
@@ -125,7 +125,7 @@ def erase_metadata(version: Version, keys: Sequence[str]) -> None:
             )
         document["metadata"] = {key: value for key, value in present.items() if key not in keys}
 
-    _edit_version(version.location, version.version, change)
+    _edit_version(version.location, version.key, change)
 
 
 def _bounded(metadata: Document, ref: str) -> Document:
@@ -154,9 +154,9 @@ def write_policy(location: LocationLike, policy: Mapping[str, Any] | None) -> No
     _edit_location(location, lambda document: document.update(policy=policy))
 
 
-def _edit_version(location: Location, number: int, change: Callable[[Document], None]) -> None:
-    empty = {"schema": VERSION_SCHEMA, "version": number}
-    _edit(open_store(location), location, version_file(number), empty, change, parse_version)
+def _edit_version(location: Location, key: int | str, change: Callable[[Document], None]) -> None:
+    empty = {"schema": VERSION_SCHEMA, "uuid" if isinstance(key, str) else "version": key}
+    _edit(open_store(location), location, version_file(key), empty, change, parse_version)
 
 
 def _edit_location(location: LocationLike, change: Callable[[Document], None]) -> None:
@@ -208,7 +208,10 @@ def copy_metadata(source: Version, target: Location, *, reporter: Reporter = SIL
     """
     if source.layout == FREE_FILE:
         return
-    document = read_document(open_store(source.location), version_file(source.version)) or {}
+    document = read_document(open_store(source.location), version_file(source.key)) or {}
+    document.pop("uuid", None)
+    if source.uuid and source.metadata:  # Determined's own is in a file beside the shards
+        document["metadata"] = dict(source.metadata)
     if not document:
         return
     origin = read_metadata(open_store(source.location))

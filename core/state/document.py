@@ -23,8 +23,10 @@ MAX_VALUE_DEPTH: Final = 24
 _NESTED: Final = frozenset({dict, list})
 
 
-def parse_document(data: bytes, path: str, *, limit: int = MAX_BYTES) -> dict[str, Any]:
+def parse_document(data: bytes, path: str, *, limit: int = MAX_BYTES, foreign: bool = False) -> dict[str, Any]:
     """Return a JSON object; UsageError when it is none, or is beyond a bound. `path` is for the message.
+
+    In a `foreign` document, which Python's own writer may have made, numbers that are not finite become their names.
 
     >>> parse_document(b'{"version": 7}', "x.json")
     {'version': 7}
@@ -32,7 +34,7 @@ def parse_document(data: bytes, path: str, *, limit: int = MAX_BYTES) -> dict[st
     if len(data) > limit:
         raise UsageError(f"damaged: more than {limit} bytes", path=path)
     try:
-        document = _DECODER.decode(data.decode("utf-8", "surrogatepass"))
+        document = (_FOREIGN if foreign else _DECODER).decode(data.decode("utf-8", "surrogatepass"))
     except RecursionError:
         raise UsageError("damaged: nested too deeply", path=path) from None
     except ValueError as error:
@@ -97,4 +99,10 @@ def _no_constant(_: str) -> NoReturn:
     raise ValueError("a number is not finite")
 
 
+def _named(text: str) -> float | str:
+    value = float(text)
+    return value if math.isfinite(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+_FOREIGN: Final = json.JSONDecoder(parse_float=_named, parse_constant=str)
 _DECODER: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)

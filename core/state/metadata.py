@@ -32,7 +32,7 @@ from edl_ckpt.core.storage.interface import Store
 VERSION_SCHEMA: Final = "edl-ckpt/meta/1"
 LOCATION_SCHEMA: Final = "edl-ckpt/location/1"
 MODES: Final = ("max", "min")
-_VERSION_FILE = re.compile(r"(0|[1-9][0-9]{0,17})\.json", re.ASCII)
+_VERSION_FILE = re.compile(r"(?:(0|[1-9][0-9]{0,17})|([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}))\.json", re.ASCII)
 _SEAL_FILE = re.compile(r"(0|[1-9][0-9]{0,17})\.seal\.json", re.ASCII)
 _KNOWN_MODES: Final = {"loss": "min", "mse": "min", "error": "min", "auc": "max", "accuracy": "max"}
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -62,7 +62,8 @@ class VersionMetadata:
 class LocationMetadata:
     """The metadata of a location; `policy` is a document of `retention.Policy.to_json`, None when none is stored."""
 
-    versions: Mapping[int, VersionMetadata] = field(default_factory=dict)
+    versions: Mapping[int | str, VersionMetadata] = field(default_factory=dict)
+    """By the key of the version: its number, or the UUID of its directory."""
     modes: Mapping[str, str] = field(default_factory=dict)
     policy: Mapping[str, Any] | None = None
     problems: tuple[str, ...] = ()
@@ -77,7 +78,7 @@ def read_metadata(store: Store, names: Iterable[str] | None = None) -> LocationM
 
     `names` are those of the files in META_DIR, when a listing has them already.
     """
-    versions: dict[int, VersionMetadata] = {}
+    versions: dict[int | str, VersionMetadata] = {}
     modes: Mapping[str, str] = {}
     policy: Mapping[str, Any] | None = None
     problems: list[str] = []
@@ -91,13 +92,15 @@ def read_metadata(store: Store, names: Iterable[str] | None = None) -> LocationM
             if document is None:  # deleted since the listing
                 continue
             if match:
-                versions[int(match[1])] = parse_version(document)
+                versions[match[2] or int(match[1])] = parse_version(document)
             else:
                 modes, policy = parse_location(document)
         except EdlCkptError as error:
             problems.append(f"{store.location}/{META_DIR}/{name}: {error.message}")
             if match:
-                versions[int(match[1])] = VersionMetadata(fault=error.message, unread=unread_fault(error, name))
+                versions[match[2] or int(match[1])] = VersionMetadata(
+                    fault=error.message, unread=unread_fault(error, name)
+                )
             else:
                 fault = error
     return LocationMetadata(versions, modes, policy, tuple(problems), sealed_versions(present), fault)

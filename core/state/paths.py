@@ -29,13 +29,13 @@ LOCATION_FILE: Final = "location.json"
 MANAGER_FILE: Final = "manager.json"
 
 
-def version_file(version: int) -> str:
-    """Return the path of a version's metadata below its location.
+def version_file(key: int | str) -> str:
+    """Return the path of a version's metadata below its location; `key` is its number or its UUID.
 
     >>> version_file(100)
     '.edl-ckpt-0/meta-0/100.json'
     """
-    return f"{META_DIR}/{version}.json"
+    return f"{META_DIR}/{key}.json"
 
 
 def seal_file(version: int) -> str:

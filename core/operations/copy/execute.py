@@ -28,7 +28,7 @@ from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError, RefusedError
 from edl_ckpt.core.format.checks import check_texts, check_version, restore_warnings
 from edl_ckpt.core.format.model import State, Version
-from edl_ckpt.core.format.names import layouts_among
+from edl_ckpt.core.format.names import copied_layouts
 from edl_ckpt.core.operations.copy.plan import CopyEntry, CopyPlan
 from edl_ckpt.core.parallel import default_workers, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
@@ -131,8 +131,15 @@ def _check_content(source: Checkpoint, workers: int, reporter: Reporter, *, seal
 
     The ids of a `sealed` version were checked before it was sealed, and its seal shows that they are the same.
     """
+    version = source.version
     for shard in source.shards:
         check_version(shard.version)
+        if version.uuid and shard.version != version.version:
+            raise RefusedError(
+                f"Determined's number is {version.version}, and the shards have version {shard.version}",
+                path=version.ref,
+                hint=f"a copy changes no shard; try: edl-ckpt import {version.ref} LOCATION@{version.version} --ps N",
+            )
     variables = [variable for shard in source.shards for variable in shard.variables]
     check_texts([variable.name for variable in variables], source.infos.values())
     if not sealed:
@@ -155,7 +162,7 @@ def _bring(
         return CopiedVersion(entry.version.ref, entry.to, entry.version.size_bytes, text, skipped=True)
     if entry.there is not None:
         return _seal_twin(entry, entry.there, workers, reporter, force=force)
-    for layout in layouts_among([base_name(entry.version.path)]):
+    for layout in copied_layouts(base_name(entry.version.path), entry.version.layout):
         check_beside(place.location, layout, entry.beside)
     return _Copy(entry.version, place, workers, reporter, force=force).run(entry.to)
 
@@ -256,7 +263,10 @@ class _Copy:
         edges = [[(chunk.start, chunk.end) for chunk in shard.chunks] for shard in shards]
         cuts = hashlib.blake2b(repr(edges).encode(), digest_size=16).hexdigest()
         resume = Resume(f"{self.version.files_digest}-{cuts}", tuple(len(shard.chunks) for shard in shards))
-        return open_output(self.place, self.version.layout, self.version.version, purpose="copy", resumes=resume)
+        layout = self.version.layout
+        if self.version.uuid:
+            (layout,) = copied_layouts(base_name(self.version.path), layout)
+        return open_output(self.place, layout, self.version.version, purpose="copy", resumes=resume)
 
     def _move_all(self, shards: Sequence[_Shard], output: VersionOutput, sinks: Sequence[Sink]) -> None:
         """Copy these shards; each is finished as soon as its last chunk is written."""

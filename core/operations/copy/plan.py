@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version, list_versions
+from edl_ckpt.core.checkpoint.uuids import has_no_number
 from edl_ckpt.core.commit.journal import has_interrupted_copy
 from edl_ckpt.core.errors import NotFoundError, UsageError
 from edl_ckpt.core.format.model import Listing, State, Version
-from edl_ckpt.core.format.names import FREE_FILE, SINGLE_FILE, Layout, layouts_among
+from edl_ckpt.core.format.names import FREE_FILE, SINGLE_FILE, Layout, copied_layouts, layouts_among
 from edl_ckpt.core.state.seal import base_name, read_seal
 from edl_ckpt.core.storage import Location, LocationLike, Store, open_store
 from edl_ckpt.core.storage.local import is_gone
@@ -74,11 +75,11 @@ def plan_copy(versions: Sequence[VersionLike], target: LocationLike, *, force: b
     entries: list[CopyEntry] = []
     beside = layouts_among([base_name(v.path) for v in existing])
     for version in wanted:
-        there = [e for e in existing if e.version == version.version]
+        there = [e for e in existing if e.version == version.version and not e.uuid]
         entry = _doubtful(version, where, there, force=force) or _entry(version, where, there, store, beside)
         entries.append(entry)
         if not entry.refused:
-            beside |= layouts_among([base_name(version.path)])
+            beside |= copied_layouts(base_name(version.path), version.layout)
     return CopyPlan(where, tuple(entries), tuple(warnings), force)
 
 
@@ -107,11 +108,14 @@ def _entry(
     to = f"{target}@{version.version}"
     if version.fault:
         return CopyEntry(version, to, refused=True, why=version.why_unreadable)
+    if version.number is None:
+        error = has_no_number(version, target)
+        return CopyEntry(version, version.ref, refused=True, why=error.message, hint=error.hint or "")
     if version.layout in {SINGLE_FILE, FREE_FILE}:
         why, instead = "one file without shards cannot be copied", _instead(version, target)
         return CopyEntry(version, to, refused=True, why=why, hint=instead)
     if not existing:
-        others = beside - layouts_among([base_name(version.path)])
+        others = beside - copied_layouts(base_name(version.path), version.layout)
         if not others:
             return CopyEntry(version, to, beside=beside)
         names = " and ".join(sorted(layout.name for layout in others))

@@ -116,7 +116,7 @@ def _metadata(version: Version, fingerprint: str) -> dict[str, str]:
     metrics = {name: json_number(value) for name, value in version.metrics.items()}
     return {
         "format": "edl-ckpt/export/1",
-        "version": str(version.version),
+        "version": "" if version.number is None else str(version.number),
         "fingerprint": fingerprint,
         "metrics": json.dumps(metrics),
     }

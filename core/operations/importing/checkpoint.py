@@ -8,7 +8,7 @@ from edl_ckpt.core.checkpoint.catalog import VersionLike, list_versions, parse_r
 from edl_ckpt.core.checkpoint.files import named_file
 from edl_ckpt.core.errors import CorruptError
 from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.format.names import DESIGN, parse_version_dir
+from edl_ckpt.core.format.names import DESIGN, is_uuid, parse_version_dir
 from edl_ckpt.core.operations.importing.arrays import ARRAY_ENDINGS
 from edl_ckpt.core.operations.importing.execute import ImportResult
 from edl_ckpt.core.operations.reshard.execute import execute_reshard
@@ -35,7 +35,8 @@ def as_checkpoint(source: LocationLike) -> Version | None:
         return None  # perhaps arrays in a format that this module does not know
     if alone is not None:
         return alone
-    if "@" in place.url or split_version_dir(place) is not None or _is_checkpoint_dir(place):
+    by_name = "@" in place.url or split_version_dir(place) is not None or is_uuid(place.split()[1])
+    if by_name or _is_checkpoint_dir(place):
         return resolve(ref)
     return None
 
@@ -44,7 +45,7 @@ def _is_checkpoint_dir(place: Location) -> bool:
     """Return True for a location with versions rather than files of another tool."""
     path = place.local_path
     if path is None:
-        return any(map(parse_version_dir, open_store(place).names("")))
+        return any(parse_version_dir(name) or is_uuid(name) for name in open_store(place).names(""))
     return is_directory(path) and bool(list_versions(place).versions)
 
 

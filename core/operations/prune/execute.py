@@ -17,7 +17,7 @@ from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.commit.trash import Purge, delete_versions, empty_trash, forget_gone, sweep
 from edl_ckpt.core.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.operations.prune.guards import NO_EXCEPTIONS, Guards, find_unreadable, guard_reasons
+from edl_ckpt.core.operations.prune.guards import NO_EXCEPTIONS, Guards, find_unreadable, guard_reasons, prunable
 from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan, identify, plan_prune
 from edl_ckpt.core.operations.prune.retention import Policy
 from edl_ckpt.core.progress import SILENT, Reporter
@@ -176,7 +176,8 @@ class _Look:
 
 def _look_again(plan: PrunePlan, now: float) -> dict[Location, tuple[Version, ...]]:
     """Return the versions of all locations of a plan; RefusedError when a fact that it relies on has changed."""
-    present = {location: list_versions(location).versions for location in plan.locations} if plan.entries else {}
+    places = plan.locations if plan.entries else ()
+    present = {location: tuple(prunable(list_versions(location).versions)) for location in places}
     by_path = {v.path: v for versions in present.values() for v in versions}
     unreadable = find_unreadable(by_path.values())
     guarded: dict[str, list[str]] = {}

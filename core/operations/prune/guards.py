@@ -42,6 +42,14 @@ class Guards:
 NO_EXCEPTIONS: Final = Guards()
 
 
+def prunable(versions: Iterable[Version]) -> list[Version]:
+    """Return the versions that a prune looks at: all but those with a UUID, which are Determined's.
+
+    They neither go nor count: the newest complete version is one with a number.
+    """
+    return [version for version in versions if not version.uuid]
+
+
 def guard_reasons(
     trial: Sequence[Version], guards: Guards, unreadable: Mapping[str, str], *, now: float
 ) -> dict[str, list[str]]:

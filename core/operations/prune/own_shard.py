@@ -13,7 +13,7 @@ from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.commit.trash import forget_gone
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError, UsageError
 from edl_ckpt.core.format.model import State, Version
-from edl_ckpt.core.operations.prune.guards import find_unreadable
+from edl_ckpt.core.operations.prune.guards import find_unreadable, prunable
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
@@ -53,7 +53,7 @@ def remove_own_shard(
         for version, path in list(_doomed(versions, ps_id, ps_num, keep)):
             removed += _remove(version, path)
         if removed:
-            present = {version.version for version in list_versions(where).versions}
+            present = {version.version for version in prunable(list_versions(where).versions)}
             for error in forget_gone(where, present):
                 reporter.warn(str(error))
     return tuple(removed)
@@ -61,6 +61,7 @@ def remove_own_shard(
 
 def _doomed(versions: Sequence[Version], ps_id: int, ps_num: int, keep: int) -> Iterator[tuple[Version, str | None]]:
     """Yield the versions that lose a shard, with its path; None stands for one that is an empty directory."""
+    versions = prunable(versions)
     own = [
         (v, s.path)
         for v in versions

@@ -22,6 +22,7 @@ from edl_ckpt.core.operations.prune.guards import (
     find_unreadable,
     guard_reasons,
     guard_warnings,
+    prunable,
 )
 from edl_ckpt.core.operations.prune.retention import Policy, by_location, evaluate, fit
 from edl_ckpt.core.operations.prune.stored_policy import read_policy
@@ -115,13 +116,25 @@ def plan_prune(
             return PrunePlan(places, (), (), guards, purge_older_than_seconds=purge_older_than_seconds)
         policy = _common_policy(places)
     listings = [list_versions(place, grace_seconds=guards.grace_seconds, now=moment) for place in places]
-    versions = [v for listing in listings for v in listing.versions]
+    versions = prunable(v for listing in listings for v in listing.versions)
     errors: list[EdlCkptError] = []
     unreadable = {} if guards.everything else find_unreadable(versions, errors)
     modes = _common_modes(listings, needed=policy.needs_modes)
     plan = judge_versions(versions, policy.settle(modes), guards=guards, unreadable=unreadable, now=moment)
     unread = bool(errors) or any(listing.unread for listing in listings)
+    plan = replace(plan, warnings=(*plan.warnings, *map(_left_to_determined, filter(_has_uuids, listings))))
     return replace(plan, locations=places, purge_older_than_seconds=purge_older_than_seconds, unread=unread)
+
+
+def _has_uuids(listing: Listing) -> bool:
+    return any(version.uuid for version in listing.versions)
+
+
+def _left_to_determined(listing: Listing) -> str:
+    number = sum(1 for version in listing.versions if version.uuid)
+    return (
+        f"{listing.location}: {counted(number, 'version')} named by a UUID: left to Determined, which deletes its own"
+    )
 
 
 def _common_modes(listings: Sequence[Listing], *, needed: bool) -> dict[str, str]:
@@ -172,6 +185,7 @@ def judge_versions(
     """
     if policy.is_empty and not guards.ask_for_deletion:
         raise UsageError("no retention rule was given")
+    versions = prunable(versions)
     absent = [n for n in guards.delete if all(v.version != n for v in versions)]
     if absent:
         raise NotFoundError(f"no version {absent[0]} to delete")

@@ -6,6 +6,7 @@ from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version
 from edl_ckpt.core.checkpoint.reader import open_checkpoint
 from edl_ckpt.core.checkpoint.target import Target, free_target
 from edl_ckpt.core.checkpoint.trust import check_trust
+from edl_ckpt.core.checkpoint.uuids import has_no_number
 from edl_ckpt.core.commit.local import replaces_link
 from edl_ckpt.core.errors import RefusedError, UsageError
 from edl_ckpt.core.format.checks import check_ps_num
@@ -102,7 +103,9 @@ def prepare_reshard(
             max_memory_bytes=max_memory_bytes,
             reporter=reporter,
         )
-    plan = plan_reshard(survey, target, renumber=number is not None or version.layout == FREE_FILE)
+    plan = plan_reshard(
+        survey, target, renumber=number is not None or version.layout == FREE_FILE or bool(version.uuid)
+    )
     return plan, settings_for(plan, workers=workers, max_memory_bytes=max_memory_bytes)
 
 
@@ -121,11 +124,19 @@ def reshard_target(
     wanted = version.version if number is None else number
     is_directory = parse_version_dir(base_name(version.path)) is not None
     if output is not None:
+        if number is None and version.number is None:
+            raise has_no_number(version, output)
         own = version.layout if is_directory else DESIGN
         return free_target(output, wanted, layout=layout, empty=empty or own)
     if layout is not None and writable_layout(layout) != version.layout:
         raise UsageError(
             f"the version has the {version.layout.name} layout, and keeps it in place",
+            path=version.path,
+            hint="try: --output LOCATION",
+        )
+    if version.uuid:
+        raise RefusedError(
+            "a directory named by a UUID belongs to Determined, and is not replaced",
             path=version.path,
             hint="try: --output LOCATION",
         )

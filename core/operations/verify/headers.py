@@ -77,7 +77,7 @@ def _missing(version: Version) -> Iterable[range]:
 def check_location(version: Version, report: Report) -> None:
     """Report the names beside a version on which ElasticDL's scan raises an exception, whatever the version is."""
     name = base_name(version.path)
-    if parse_version_dir(name) is None and parse_single_file(name) is None:
+    if parse_version_dir(name) is None and parse_single_file(name) is None and not version.uuid:
         return  # a file by itself: ElasticDL scans nothing there
     for crashing in scan_crashes(open_store(version.location).names("")):
         message = "ElasticDL's scan for the latest version raises an exception on this name"

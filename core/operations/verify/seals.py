@@ -14,6 +14,7 @@ from edl_ckpt.core.errors import (
     AuthError,
     CorruptError,
     EdlCkptError,
+    RefusedError,
     UnavailableError,
     UnsupportedError,
 )
@@ -47,6 +48,12 @@ def seal_version(
     """
     version = as_version(version)
     check_in_location(version)
+    if version.uuid:
+        raise RefusedError(
+            "a directory named by a UUID belongs to Determined, and gets no seal",
+            path=version.path,
+            hint=f"a copy of it is sealed: edl-ckpt copy {version.ref} LOCATION",
+        )
     store = open_store(version.location)
     count = default_workers(remote=store.properties.round_trips) if workers is None else workers
     with (
@@ -85,7 +92,7 @@ def find_seal(version: Version, report: Report) -> Seal | None:
 
     Raises UnsupportedError for a seal that is newer than this program, and UnavailableError and AuthError.
     """
-    if version.layout == FREE_FILE:
+    if version.layout == FREE_FILE or version.uuid:
         return None  # the seals beside it are of others
     try:
         seal = read_seal(open_store(version.location), version.version)
