@@ -71,7 +71,8 @@ class Progress:
         self._next = 0.0
 
     def __repr__(self) -> str:
-        return f"<Progress {self.what}: {self.done_bytes} of {self.total_bytes} bytes, {len(self.warnings)} warnings>"
+        done = f"{self.done_bytes} of {self.total_bytes} bytes"
+        return f"<Progress {self.what}{': ' if self.what else ''}{done}, {len(self.warnings)} warnings>"
 
     def warn(self, text: str) -> None:
         """Keep a warning, and pass it on."""

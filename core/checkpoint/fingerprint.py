@@ -61,6 +61,7 @@ from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.model import DenseEntry, TableEntry, TableInfo
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.words import counted, describe
 
 PREFIX: Final = "edl1:"
 
@@ -115,6 +116,11 @@ class Fingerprint:
         """Return the names of the variables and tables that differ."""
         pairs = ((self.variables, other.variables), (self.tables, other.tables))
         return sorted({n for a, b in pairs for n in a.keys() | b.keys() if a.get(n) != b.get(n)})
+
+    def __repr__(self) -> str:
+        return describe(
+            "Fingerprint", self.text, counted(len(self.variables), "variable"), counted(len(self.tables), "table")
+        )
 
 
 def empty_fingerprint() -> str:

@@ -58,6 +58,7 @@ from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import NEW
 from edl_ckpt.core.storage.interface import SMALL_BYTES
 from edl_ckpt.core.storage.local import is_gone
+from edl_ckpt.core.words import describe, escaped
 
 OLD_UPLOAD_SECONDS: Final = 24 * 3600.0
 """`recover` aborts an upload of a shard that is in no journal when it is a day old."""
@@ -76,6 +77,15 @@ class Recovery:
     kept: tuple[str, ...]
     left: tuple[str, ...] = ()
     """What is not ours, or cannot be settled: a person must look at it."""
+
+    def __repr__(self) -> str:
+        return describe(
+            "Recovery",
+            escaped(self.location.url),
+            f"{len(self.done)} done",
+            f"{len(self.kept)} kept",
+            f"{len(self.left)} left" if self.left else "",
+        )
 
 
 @dataclass(slots=True)

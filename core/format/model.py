@@ -17,6 +17,7 @@ from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.names import ELASTICDL, FREE_FILE, Layout, elasticdl_version, scan_crashes
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.words import counted, describe, escaped, size
 
 MISSING_LISTED: Final = 1000
 """So many missing shards are listed one by one. A file's name may claim any number of shards; it is not a size."""
@@ -155,6 +156,17 @@ class Version:
         gaps = pairwise([-1, *present, self.ps_num])
         return tuple(range(before + 1, after) for before, after in gaps if after - before > 1)
 
+    def __repr__(self) -> str:
+        return describe(
+            "Version",
+            escaped(self.ref),
+            self.state.value,
+            counted(len(self.shards), "shard"),
+            size(self.size_bytes),
+            self.layout.name,
+            f"tags {escaped(', '.join(self.tags))}" if self.tags else "",
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ForeignEntry:
@@ -210,6 +222,16 @@ class Listing:
         """Return the layout's name, 'mixed' when versions differ, None when there are none."""
         names = {version.layout.name for version in self.versions}
         return names.pop() if len(names) == 1 else "mixed" if names else None
+
+    def __repr__(self) -> str:
+        return describe(
+            "Listing",
+            escaped(self.location.url),
+            counted(len(self.versions), "version"),
+            f"the last is {self.versions[-1].version}" if self.versions else "",
+            counted(len(self.foreign), "foreign entry") if self.foreign else "",
+            counted(len(self.problems), "problem") if self.problems else "",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,3 +399,14 @@ class ShardIndex:
     problems: tuple[Problem, ...] = ()
     unknown_fields: tuple[tuple[int, int], ...] = ()
     """(field number, byte offset) of top-level fields that no reader knows."""
+
+    def __repr__(self) -> str:
+        return describe(
+            "ShardIndex",
+            escaped(self.file.path),
+            f"version {self.version}",
+            self.generation,
+            counted(len(self.variables), "variable"),
+            counted(len(self.tables), "table"),
+            counted(len(self.problems), "problem") if self.problems else "",
+        )

@@ -27,6 +27,7 @@ from edl_ckpt.core.format.model import DenseEntry, ShardIndex
 from edl_ckpt.core.parallel import default_workers
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.words import counted, describe, escaped
 
 F64 = npt.NDArray[np.float64]
 
@@ -105,6 +106,15 @@ class DiffResult:
     tables: tuple[TableDiff, ...]
     fingerprint_a: str
     fingerprint_b: str
+
+    def __repr__(self) -> str:
+        return describe(
+            "DiffResult",
+            f"{escaped(self.a)} and {escaped(self.b)}",
+            "equal" if self.equal else "different",
+            counted(len(self.variables), "variable"),
+            counted(len(self.tables), "table"),
+        )
 
 
 def diff_versions(

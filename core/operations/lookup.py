@@ -20,7 +20,7 @@ from edl_ckpt.core.errors import IncompleteError, NameNotFoundError, Unsupported
 from edl_ckpt.core.format import placement
 from edl_ckpt.core.format.bulk import I64
 from edl_ckpt.core.format.model import DType, Version
-from edl_ckpt.core.words import missing_shards
+from edl_ckpt.core.words import counted, describe, escaped, missing_shards
 
 _QUERIES_AT_ONCE: Final = 256
 
@@ -40,6 +40,15 @@ class Lookup:
     missing: tuple[int, ...]
     duplicates: tuple[int, ...]
     bytes_read: int
+
+    def __repr__(self) -> str:
+        return describe(
+            "Lookup",
+            f"{escaped(self.table)} of {escaped(self.ref)}",
+            f"{counted(len(self.ids), 'row')} of {self.vectors.shape[1]} {self.dtype}",
+            f"{counted(len(self.missing), 'id')} missing" if self.missing else "",
+            f"{counted(len(self.duplicates), 'id')} with several rows" if self.duplicates else "",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import LocationLike, open_store
 from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.words import describe, escaped
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -39,6 +40,15 @@ class Table:
     ids: Array
     vectors: Array
     initializer: str = "uniform"
+
+    def __repr__(self) -> str:
+        return describe("Table", "", _shape(self.vectors), escaped(str(self.initializer)))
+
+
+def _shape(vectors: Array) -> str:
+    """Return the shape and dtype of an array of any library, as far as it has them, without making it numpy's."""
+    shape = " x ".join(map(str, getattr(vectors, "shape", ())))
+    return f"{shape or type(vectors).__name__} {getattr(vectors, 'dtype', '')}".strip()
 
 
 def save_checkpoint(

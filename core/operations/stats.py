@@ -15,6 +15,7 @@ from edl_ckpt.core.checkpoint.blocks import as_dtype
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import dense_pieces, read_dense
 from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.words import counted, describe, escaped
 
 _BINS: Final = 4096
 
@@ -44,6 +45,9 @@ class TensorStats:
     inf: int
     histogram: tuple[int, ...]
     edges: tuple[float, ...]
+
+    def __repr__(self) -> str:
+        return describe("TensorStats", f"{self.kind} {escaped(self.name)}", counted(self.elements, "element"))
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from edl_ckpt.core.errors import NotFoundError
 from edl_ckpt.core.format.model import ShardIndex, Version
+from edl_ckpt.core.words import counted, describe, escaped, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,17 @@ class CheckpointSummary:
     tables: tuple[TableSummary, ...]
     metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """What users recorded by keys of their own: JSON values."""
+
+    def __repr__(self) -> str:
+        return describe(
+            "CheckpointSummary",
+            escaped(self.ref),
+            counted(len(self.shards), "shard"),
+            counted(len(self.variables), "variable"),
+            counted(len(self.tables), "table"),
+            size(self.size_bytes),
+            self.generation,
+        )
 
 
 def summarize(version: Version, shards: Sequence[ShardIndex]) -> CheckpointSummary:

@@ -15,6 +15,7 @@ from edl_ckpt.core.format.checks import check_ps_num, check_texts
 from edl_ckpt.core.format.model import TableInfo
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.training.content import AnyTable, Batch, TableBatches, check_ids, known_table, whole_number
+from edl_ckpt.core.words import counted, describe
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,6 +24,9 @@ class ServerPart:
 
     dense: dict[str, Array] = field(default_factory=dict)
     tables: dict[str, Table | TableBatches] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return describe("ServerPart", "", counted(len(self.dense), "variable"), counted(len(self.tables), "table"))
 
 
 def partition(dense: Mapping[str, Array], tables: Mapping[str, AnyTable], ps_num: int) -> tuple[ServerPart, ...]:

@@ -47,6 +47,7 @@ from edl_ckpt.core.state.seal import (
 )
 from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.interface import RangeReader, Sink
+from edl_ckpt.core.words import counted, describe, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,15 @@ class CopyResult:
     bytes_copied: int
     seconds: float
     failed: tuple[tuple[str, EdlCkptError], ...] = ()
+
+    def __repr__(self) -> str:
+        return describe(
+            "CopyResult",
+            "",
+            counted(len(self.copied), "version"),
+            f"{size(self.bytes_copied)} copied",
+            f"{len(self.failed)} failed" if self.failed else "",
+        )
 
 
 def execute_copy(

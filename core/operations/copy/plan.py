@@ -19,6 +19,7 @@ from edl_ckpt.core.format.names import FREE_FILE, SINGLE_FILE, Layout, copied_la
 from edl_ckpt.core.state.seal import base_name, read_seal
 from edl_ckpt.core.storage import Location, LocationLike, Store, open_store
 from edl_ckpt.core.storage.local import is_gone
+from edl_ckpt.core.words import counted, describe, escaped, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,11 @@ class CopyPlan:
     def size_bytes(self) -> int:
         """Return the bytes to be copied."""
         return sum(e.version.size_bytes for e in self.entries if not (e.skipped or e.refused))
+
+    def __repr__(self) -> str:
+        return describe(
+            "CopyPlan", f"to {escaped(self.target.url)}", counted(len(self.entries), "version"), size(self.size_bytes)
+        )
 
 
 def plan_copy(versions: Sequence[VersionLike], target: LocationLike, *, force: bool = False) -> CopyPlan:

@@ -17,6 +17,7 @@ from edl_ckpt.core.operations.export.selection import Selection
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.words import counted, describe, escaped
 
 __all__ = ["FORMATS", "ExportResult", "ExportedFile", "Selection", "export_version", "guess_format"]
 
@@ -38,6 +39,16 @@ class ExportResult:
     proved: bool
     forced: str | None = None
     """Why the version did not match its seal, where `ignore_seal` went on; None in every other case."""
+
+    def __repr__(self) -> str:
+        return describe(
+            "ExportResult",
+            escaped(self.ref),
+            f"{self.format} in {escaped(self.output)}",
+            counted(self.variables, "variable"),
+            counted(self.tables, "table"),
+            counted(self.rows, "row"),
+        )
 
 
 def export_version(

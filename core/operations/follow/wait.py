@@ -14,7 +14,7 @@ from edl_ckpt.core.operations.follow.observe import Observer
 from edl_ckpt.core.operations.follow.pace import CLOCK, Clock
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.storage.location import Location, LocationLike
-from edl_ckpt.core.words import counted
+from edl_ckpt.core.words import counted, describe, escaped
 
 
 class Outcome(enum.StrEnum):
@@ -58,6 +58,11 @@ class WaitResult:
         first, more = self.unfinished[-1], len(self.unfinished) - 1
         rest = f" ({counted(more, 'other version')} unfinished)" if more else ""
         return f"{ended}: version {first.version.version}: {first.why}{rest}"
+
+    def __repr__(self) -> str:
+        return describe(
+            "WaitResult", escaped(self.location.url), repr(self.version) if self.version else self.outcome.value
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.seal import Seal
 from edl_ckpt.core.storage.interface import Sink
+from edl_ckpt.core.words import counted, describe, escaped, size
 
 _BATCH_BYTES: Final = 1 << 20
 
@@ -52,6 +53,15 @@ class ImportResult:
     shards: tuple[TargetShard, ...]
     forced: str | None = None
     """Why a source that is a checkpoint did not match its seal, where `force` went on."""
+
+    def __repr__(self) -> str:
+        return describe(
+            "ImportResult",
+            escaped(self.ref),
+            counted(self.to_ps, "shard"),
+            counted(self.rows, "row"),
+            size(self.size_bytes),
+        )
 
 
 def execute_import(

@@ -24,6 +24,7 @@ from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import Location, LocationLike, open_store
+from edl_ckpt.core.words import counted, describe, size
 
 LOOK_AGAIN_SECONDS: Final = 5.0
 """A prune that takes longer than this lists the locations again before it deletes the next version."""
@@ -49,6 +50,16 @@ class PruneResult:
         """Return all that could not be deleted."""
         purged = self.purge.problems if self.purge else ()
         return (*(error for _, error in self.failed), *self.problems, *purged)
+
+    def __repr__(self) -> str:
+        return describe(
+            "PruneResult",
+            "",
+            f"{counted(len(self.deleted), 'version')} {'in the trash' if self.trashed else 'deleted'}",
+            f"{size(self.freed_bytes)} freed",
+            f"{len(self.failed)} failed" if self.failed else "",
+            counted(len(self.problems), "problem") if self.problems else "",
+        )
 
 
 def prune(

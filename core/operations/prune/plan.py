@@ -27,7 +27,7 @@ from edl_ckpt.core.operations.prune.guards import (
 from edl_ckpt.core.operations.prune.retention import Policy, by_location, evaluate, fit
 from edl_ckpt.core.operations.prune.stored_policy import read_policy
 from edl_ckpt.core.storage import Location, LocationLike
-from edl_ckpt.core.words import counted, size
+from edl_ckpt.core.words import abridged, counted, describe, escaped, size
 
 
 class Action(enum.StrEnum):
@@ -93,6 +93,15 @@ class PrunePlan:
                 f"the plan deletes {counted(len(self.deletions), 'version')}, more than --max-delete {max_delete}",
                 hint="nothing was deleted; try: --dry-run to see the plan",
             )
+
+    def __repr__(self) -> str:
+        return describe(
+            "PrunePlan",
+            escaped(abridged((location.url for location in self.locations), 2)),
+            f"delete {len(self.deletions)} of {counted(len(self.entries), 'version')}",
+            size(self.deleted_bytes),
+            counted(len(self.warnings), "warning") if self.warnings else "",
+        )
 
 
 def plan_prune(

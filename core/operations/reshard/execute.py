@@ -45,6 +45,7 @@ from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.seal import Seal
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import Sink
+from edl_ckpt.core.words import counted, describe, escaped, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,16 @@ class ReshardResult:
     shards: tuple[TargetShard, ...]
     forced: str | None = None
     """Why the source did not match its seal, where `force` went on; None in every other case."""
+
+    def __repr__(self) -> str:
+        return describe(
+            "ReshardResult",
+            escaped(self.ref),
+            f"{self.from_ps} to {counted(self.to_ps, 'shard')}",
+            counted(self.rows, "row"),
+            size(self.size_bytes),
+            f"in {escaped(self.output)}",
+        )
 
 
 def execute_reshard(

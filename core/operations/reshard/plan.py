@@ -15,6 +15,7 @@ from edl_ckpt.core.checkpoint.target import Target, TargetShard, target_shards
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.shard_layout import CountedTable, ShardLayout, lay_out_shards, layout_warnings
 from edl_ckpt.core.operations.reshard.survey import Survey
+from edl_ckpt.core.words import counted, describe, escaped
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +66,15 @@ class ReshardPlan:
     def skew(self) -> float:
         """Return the size of the largest target shard over the mean: 1.0 is balanced."""
         return max(shard.size_bytes for shard in self.shards) * self.to_ps / max(self.size_bytes, 1)
+
+    def __repr__(self) -> str:
+        return describe(
+            "ReshardPlan",
+            escaped(self.survey.source.ref),
+            f"{self.from_ps} to {counted(self.to_ps, 'shard')}",
+            counted(self.rows, "row"),
+            f"to {escaped(self.target.directory)}",
+        )
 
 
 def plan_reshard(survey: Survey, target: Target, *, renumber: bool = False) -> ReshardPlan:

@@ -15,6 +15,7 @@ from edl_ckpt.core.format.shard_layout import PlacedVariable
 from edl_ckpt.core.parallel import default_workers, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.words import counted, describe, escaped
 
 _MAX_PIECES: Final = 4096
 
@@ -66,6 +67,15 @@ class Survey:
     def widest_row_bytes(self) -> int:
         """Return the bytes of the widest row of all tables."""
         return max((table.row_bytes for table in self.tables), default=0)
+
+    def __repr__(self) -> str:
+        return describe(
+            "Survey",
+            escaped(self.source.ref),
+            f"for {counted(self.to_ps, 'server')}",
+            counted(len(self.variables), "variable"),
+            counted(len(self.tables), "table"),
+        )
 
 
 def survey_ids(

@@ -9,6 +9,7 @@ from typing import Final
 from edl_ckpt.core.errors import CorruptError
 from edl_ckpt.core.format.consistency import WARNINGS
 from edl_ckpt.core.format.model import Problem, ShardFile, ShardIndex
+from edl_ckpt.core.words import counted, describe, escaped
 
 LEVELS: Final = ("quick", "default", "deep")
 
@@ -49,6 +50,16 @@ class VerifyResult:
     def ok(self) -> bool:
         """Return True when no finding is an error."""
         return all(finding.severity != "error" for finding in self.findings)
+
+    def __repr__(self) -> str:
+        return describe(
+            "VerifyResult",
+            escaped(self.ref),
+            "ok" if self.ok else "not ok",
+            counted(len(self.findings), "finding"),
+            f"level {self.level}",
+            "sealed" if self.sealed else "",
+        )
 
 
 _OWN_DTYPE: Final = (

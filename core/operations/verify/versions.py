@@ -15,6 +15,7 @@ from edl_ckpt.core.operations.verify.seals import seal_version
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.words import counted, describe
 
 _NOT_MATCHING: Final = frozenset({"checksum-mismatch", "fingerprint-mismatch"})
 
@@ -30,6 +31,11 @@ class VerifyRun:
     def worst_error(self) -> EdlCkptError | None:
         """Return the error with the highest exit code, None when every version could be verified."""
         return max((error for _, error in self.failed), key=lambda error: error.exit_code, default=None)
+
+    def __repr__(self) -> str:
+        return describe(
+            "VerifyRun", "", counted(len(self.results), "result"), f"{len(self.failed)} failed" if self.failed else ""
+        )
 
 
 def verify_versions(
