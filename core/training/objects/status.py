@@ -43,10 +43,6 @@ class LoadStatus(Protocol):
         """Restore into what came since into plain objects, which do not notice additions."""
         ...
 
-    def run_restore_ops(self) -> None:
-        """Do the same."""
-        ...
-
 
 class RestoreStatus:
     """The status of a restore from a version."""
@@ -89,10 +85,6 @@ class RestoreStatus:
         """Restore into what came since into plain objects, which do not notice additions."""
         if not self._restoration.is_over:
             self._restoration.restore_now(self._restoration.values.names.match(self._root, ()))
-
-    def run_restore_ops(self) -> None:
-        """Do the same as `initialize_or_restore`."""
-        self.initialize_or_restore()
 
     def _without_value(self) -> Iterator[str]:
         """Yield each value of the program that was not restored."""
@@ -149,10 +141,6 @@ class NothingRestored:
 
     def initialize_or_restore(self) -> None:
         """Do nothing: the values of the program are its initial ones."""
-
-    def run_restore_ops(self) -> None:
-        """Raise MismatchError."""
-        _nothing()
 
     def __repr__(self) -> str:
         return "NothingRestored()"

@@ -13,8 +13,6 @@ import numpy.typing as npt
 from edl_ckpt.core.arrays import as_array, dtype_name
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.errors import UsageError
-from edl_ckpt.core.format.model import DenseEntry, ShardIndex
-from edl_ckpt.core.memory import check_memory
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.training.objects.graph import ALIASES, Names, parse_aliases
 from edl_ckpt.core.training.objects.paths import Path, parse_name, path_name
@@ -50,15 +48,16 @@ class Values:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
-        self._dense: dict[Path, tuple[ShardIndex, DenseEntry]] = {}
+        self._dense: dict[Path, str] = {}
         self._tables: dict[Path, str] = {}
         aliases: Mapping[Path, Path] = {}
-        entries = {entry.name: (shard, entry) for shard in reversed(checkpoint.shards) for entry in shard.variables}
-        if ALIASES in entries:
-            aliases = parse_aliases(self._bytes(*entries.pop(ALIASES)).view(np.int8), checkpoint.version.ref)
+        dense = set(checkpoint.variable_names)
+        if ALIASES in dense:
+            dense.remove(ALIASES)
+            aliases = parse_aliases(checkpoint.variable(ALIASES), checkpoint.version.ref)
         # Names that we would write come first: in those of others, two names may be read as one path.
-        for name in sorted(entries, key=_is_foreign):
-            self._dense.setdefault(parse_name(name), entries[name])
+        for name in sorted(sorted(dense), key=_is_foreign):
+            self._dense.setdefault(parse_name(name), name)
         for name in sorted(checkpoint.table_names, key=_is_foreign):
             self._tables.setdefault(parse_name(name), name)
         self.names = Names.of(frozenset(self._dense) | frozenset(self._tables), aliases)
@@ -66,18 +65,10 @@ class Values:
 
     def _shape(self, path: Path) -> Shape:
         if path in self._dense:
-            entry = self._dense[path][1]
+            _, entry = self.checkpoint.find_variable(self._dense[path])
             return Shape(entry.shape, entry.dtype.name)
-        name = self._tables[path]
-        info = self.checkpoint.infos.get(name)
-        dims = [entry.dim for _, entry in self.checkpoint.entries(name) if entry.rows]
-        return Shape((dims[0] if dims else info.dim if info else 0,), self.checkpoint.written_dtype(name).name, True)
-
-    def _bytes(self, shard: ShardIndex, entry: DenseEntry) -> npt.NDArray[np.uint8]:
-        check_memory(entry.size_bytes, f"variable {entry.name!r}", self.checkpoint.version.ref)
-        data = np.empty(entry.size_bytes, np.uint8)
-        self.checkpoint.reader(shard).read_into(entry.values.start, data.data)
-        return data
+        table = self.checkpoint.table(self._tables[path])
+        return Shape((table.dim,), table.dtype, is_table=True)
 
     def read_into(self, path: Path, child: Child) -> Any:
         """Read a value into the object of a program, or in its place; return the object that has the value now.
@@ -85,26 +76,19 @@ class Values:
         Shapes and dtypes are equal. Raises UsageError for an object that can be neither changed nor replaced.
         """
         if is_table(child.value):
-            return _put_table(child, self._read_table(self._tables[path]), path_name(path))
+            return _put_table(child, self._read_table(path, child.value), path_name(path))
         array = as_array(child.value, path_name(path))
-        data = self._bytes(*self._dense[path]).view(array.dtype.newbyteorder("<")).reshape(array.shape)
-        return _put_array(child, array, data, path_name(path))
+        data = self.checkpoint.variable(self._dense[path], bits=True)
+        return _put_array(child, array, data.view(array.dtype.newbyteorder("<")), path_name(path))
 
-    def _read_table(self, name: str) -> Table:
-        checkpoint, shape = self.checkpoint, self._shape(parse_name(name))
-        rows = sum(entry.rows for _, entry in checkpoint.entries(name))
-        ids, at = np.empty(rows, np.int64), 0
-        vectors: npt.NDArray[Any] | None = None
-        for batch in checkpoint.table(name):
-            if vectors is None:
-                vectors = np.empty((rows, *batch.vectors.shape[1:]), batch.vectors.dtype)
-            end = at + len(batch.ids)
-            ids[at:end], vectors[at:end] = batch.ids, batch.vectors
-            at = end
-        if vectors is None:
-            vectors = np.empty((0, *shape.dims), "f4" if shape.dtype == "bfloat16" else shape.dtype)
-        info = checkpoint.infos.get(name)
-        return Table(ids, vectors, info.initializer if info else "uniform")
+    def _read_table(self, path: Path, like: Any) -> Table:
+        """Read a whole table; bfloat16, which numpy lacks, in the form that the program has it in."""
+        view = self.checkpoint.table(self._tables[path])
+        ids, vectors = view.to_numpy()
+        if view.dtype == "bfloat16":
+            bits = (vectors.view(np.uint32) >> 16).astype(np.uint16)
+            vectors = bits.view(as_array(like.vectors, path_name(path)).dtype)
+        return Table(ids, vectors, view.initializer or "uniform")
 
 
 def _is_foreign(name: str) -> bool:

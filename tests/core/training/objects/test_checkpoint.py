@@ -34,7 +34,8 @@ class Plain:
     def __init__(self) -> None:
         self.weights = np.zeros((2, 3))
         self._hidden = [np.zeros(2, np.int16)]
-        self.name, self.rate, self.itself = "plain", 0.1, self
+        self.name, self.rate = "plain", 0.1
+        setattr(self, "itself", self)  # noqa: B010 - nothing else uses it
 
 
 class Slotted:
