@@ -27,8 +27,8 @@ from edl_ckpt.core.training.objects.graph import ALIASES, walk
 from edl_ckpt.core.training.objects.paths import parse_name, path_name
 from edl_ckpt.core.training.objects.restoration import Restoration
 from edl_ckpt.core.training.objects.status import SAVE_COUNTER, LoadStatus, NothingRestored, RestoreStatus
-from edl_ckpt.core.training.objects.tracking import Child, Trackable, children_of, is_leaf, is_node
-from edl_ckpt.core.training.objects.values import Values
+from edl_ckpt.core.training.objects.tracking import Child, Trackable, children_of, is_leaf, is_node, is_stateful
+from edl_ckpt.core.training.objects.values import Values, array_of, state_of
 from edl_ckpt.core.training.objects.variables import EmbeddingTable, Variable
 
 
@@ -181,8 +181,10 @@ def _sorted_out(leaves: Any) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Tab
             tables[name] = value
         elif isinstance(value, EmbeddingTable):
             tables[name] = value.to_table()
+        elif is_stateful(value):
+            variables |= state_of(value, name)
         else:
-            variables[name] = as_array(value, name)
+            variables[name] = array_of(value, name)
     return variables, tables
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from edl_ckpt.core.errors import CorruptError, UsageError
 from edl_ckpt.core.training.objects.paths import Path, parse_name, path_name
-from edl_ckpt.core.training.objects.tracking import Child, TrackedDict, TrackedList, children_of, is_leaf
+from edl_ckpt.core.training.objects.tracking import Child, TrackedDict, TrackedList, children_of, is_leaf, is_stateful
 
 ALIASES: Final = ".ALIASES"
 """No path has this name, because a '.' in a path is escaped."""
@@ -165,10 +165,14 @@ class Names:
         edge = (*path, child.name)
         there = self.aliases.get(edge, edge)
         if is_leaf(child.value):
-            if there in self.paths:
+            if there in (self.inside if is_stateful(child.value) else self.paths):
                 found.pairs.append(Pair(edge, there, child))
             return None
         return there if there in self.inside or not there else None
+
+    def below(self, path: Path) -> Iterator[Path]:
+        """Yield the paths of all values that lie below a path, or at it."""
+        return (each for each in self.paths if each[: len(path)] == path)
 
 
 def leaves_of(root: object) -> Iterator[tuple[Path, Any]]:

@@ -131,7 +131,7 @@ class Restoration:
             if not self.has_restored(pair.child.value):  # by another of its names
                 self._remember(self.values.read_into(pair.path, pair.child))
             self._done.add(pair.edge)
-            self._progress.used.add(pair.path)
+            self._progress.used.update(self.values.names.below(pair.path))
         if good:
             self.values.checkpoint.check_unchanged()
 
@@ -140,7 +140,7 @@ class Restoration:
         good: list[Pair] = []
         found: dict[Path, str] = {}
         for pair in pairs:
-            here, there = shape_of(pair.child.value, path_name(pair.edge)), self.values.shapes[pair.path]
+            here, there = shape_of(pair.child.value, path_name(pair.edge)), self.values.shapes.get(pair.path)
             if here == there:
                 good.append(pair)
             else:

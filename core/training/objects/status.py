@@ -95,12 +95,13 @@ class RestoreStatus:
             if restoration.has_restored(value) or self._is_optional(path):
                 continue
             name = path_name(path)
+            shape = shape_of(value, name) or "the state of an object"
             if path in restoration.mismatches:
                 yield restoration.mismatches[path]
             elif id(value) in waiting:
-                yield f"{name}: {shape_of(value, name)} in the program, created after the restore"
+                yield f"{name}: {shape} in the program, created after the restore"
             else:
-                yield f"{name}: {shape_of(value, name)} in the program, not in the checkpoint"
+                yield f"{name}: {shape} in the program, not in the checkpoint"
 
     def _is_optional(self, path: Path) -> bool:
         return path == (SAVE_COUNTER,) and path not in self._restoration.values.names.paths

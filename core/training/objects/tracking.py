@@ -73,9 +73,25 @@ def is_table(value: object) -> bool:
     return isinstance(value, Table | EmbeddingTable)
 
 
+def is_stateful(value: object) -> bool:
+    """Say whether an object hands out its state and takes it back: an optimizer or a scheduler of PyTorch, say."""
+    methods = (getattr(value, "state_dict", None), getattr(value, "load_state_dict", None))
+    return all(map(callable, methods)) and not isinstance(value, type) and not _is_module(value)
+
+
 def is_leaf(value: object) -> bool:
-    """Say whether a value is saved by itself."""
-    return is_table(value) or (is_array(value) and not isinstance(value, Trackable))
+    """Say whether a value is saved by itself: an array, a table, or the state of an object as a whole."""
+    return is_table(value) or is_stateful(value) or (is_array(value) and not isinstance(value, Trackable))
+
+
+def is_of(value: object, *libraries: str) -> bool:
+    """Say whether a class of a value, or one that it inherits from, is of one of these libraries."""
+    return any(kind.__module__.partition(".")[0] in libraries for kind in type(value).__mro__)
+
+
+def _is_module(value: object) -> bool:
+    """Say whether a value is a module of PyTorch, whose tensors are tracked one by one."""
+    return is_of(value, "torch") and hasattr(value, "named_children")
 
 
 def is_node(value: object) -> bool:
@@ -94,18 +110,24 @@ def children_of(node: object) -> Iterator[Child]:
 
 def _edges(node: Any) -> Iterator[Child]:
     if isinstance(node, Trackable):
-        yield from node.tracked()
-    elif isinstance(node, dict):
+        return node.tracked()
+    if isinstance(node, dict | list | tuple):
+        return _items(node)
+    if _is_module(node):
+        own = (*node.named_parameters(recurse=False), *node.named_buffers(recurse=False), *node.named_children())
+        return (Child(name, value, None) for name, value in own)
+    return attributes_of(node)
+
+
+def _items(node: Any) -> Iterator[Child]:
+    """Yield the elements of a container as edges; those of a tuple cannot be replaced."""
+    if isinstance(node, dict):
         for key, value in list(node.items()):
             yield Child(key, value, functools.partial(dict.__setitem__, node, key))
-    elif isinstance(node, list):
-        for index, value in enumerate(node):
-            yield Child(str(index), value, functools.partial(list.__setitem__, node, index))
-    elif isinstance(node, tuple):
-        for index, value in enumerate(node):
-            yield Child(str(index), value, None)
-    else:
-        yield from attributes_of(node)
+        return
+    for index, value in enumerate(node):
+        put = functools.partial(list.__setitem__, node, index) if isinstance(node, list) else None
+        yield Child(str(index), value, put)
 
 
 def attributes_of(node: Any) -> Iterator[Child]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,13 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edl_ckpt.core.adapters.nest import flatten, unflatten
+from edl_ckpt.core.adapters.tensorflow import to_tensor
 from edl_ckpt.core.arrays import as_array, dtype_name
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.libraries import library, torch_tensor
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.training.objects.graph import ALIASES, Names, parse_aliases
 from edl_ckpt.core.training.objects.paths import Path, parse_name, path_name
-from edl_ckpt.core.training.objects.tracking import Child, is_table
+from edl_ckpt.core.training.objects.tracking import Child, is_of, is_stateful, is_table
 from edl_ckpt.core.training.objects.variables import EmbeddingTable
 
 
@@ -34,13 +36,30 @@ class Shape:
         return f"{self.dtype} {list(self.dims)}"
 
 
-def shape_of(value: Any, name: str) -> Shape:
-    """Return the shape of a value of a program; UsageError for one that is no array after all."""
+def shape_of(value: Any, name: str) -> Shape | None:
+    """Return the shape of a value of a program, None for the state of an object; UsageError for what is no array."""
+    if is_stateful(value):
+        return None
     if is_table(value):
         vectors = as_array(value.vectors, f"the vectors of {name}")
         return Shape(vectors.shape[1:] or (0,), dtype_name(vectors), is_table=True)
+    if is_of(value, "torch", "tensorflow", "keras"):  # they say it without a copy
+        dtype = str(getattr(value.dtype, "name", value.dtype)).removeprefix("torch.")
+        return Shape(tuple(value.shape), dtype)
     array = as_array(value, name)
     return Shape(array.shape, dtype_name(array))
+
+
+def array_of(value: Any, name: str) -> npt.NDArray[Any]:
+    """Return a value of a program as an array, a tensor of a GPU as a copy in memory."""
+    if is_of(value, "torch") and value.device.type not in {"cpu", "meta"}:
+        return as_array(value.detach().cpu(), name)
+    return as_array(value, name)
+
+
+def state_of(value: Any, name: str) -> dict[str, npt.NDArray[Any]]:
+    """Return the state of an object as variables below a name."""
+    return flatten(value.state_dict(), f"{name}/", array_of)
 
 
 class Values:
@@ -75,11 +94,13 @@ class Values:
 
         Shapes and dtypes are equal. Raises UsageError for an object that can be neither changed nor replaced.
         """
+        if is_stateful(child.value):
+            leaf = torch_tensor if is_of(child.value, "torch") else np.asarray
+            child.value.load_state_dict(unflatten(self.checkpoint, f"{path_name(path)}/", leaf))
+            return child.value
         if is_table(child.value):
             return _put_table(child, self._read_table(path, child.value), path_name(path))
-        array = as_array(child.value, path_name(path))
-        data = self.checkpoint.variable(self._dense[path], bits=True)
-        return _put_array(child, array, data.view(array.dtype.newbyteorder("<")), path_name(path))
+        return _put_array(child, self.checkpoint.variable(self._dense[path], bits=True), path_name(path))
 
     def _read_table(self, path: Path, like: Any) -> Table:
         """Read a whole table; bfloat16, which numpy lacks, in the form that the program has it in."""
@@ -101,32 +122,29 @@ def _put_table(child: Child, table: Table, name: str) -> Any:
     return _replaced(child, table, name)
 
 
-def _put_array(child: Child, array: npt.NDArray[Any], data: npt.NDArray[Any], name: str) -> Any:
+def _put_array(child: Child, data: npt.NDArray[Any], name: str) -> Any:
     """Write a value into an object: by its `assign`, into its memory, or into its place."""
     value = child.value
+    if is_of(value, "torch"):
+        with library("torch", "torch").no_grad():
+            value.copy_(torch_tensor(data))
+        return value
+    if is_of(value, "tensorflow", "keras"):
+        value.assign(to_tensor(data))
+        return value
+    array = as_array(value, name)
+    data = data.view(array.dtype.newbyteorder("<"))  # bfloat16 has two forms
     if callable(getattr(value, "assign", None)):
         value.assign(data)
     elif isinstance(value, np.ndarray) and value.flags.writeable:
         value[...] = data
-    elif _is_of(value, "torch"):
-        torch = sys.modules["torch"]
-        with torch.no_grad():
-            if array.dtype.names:  # bfloat16, as bits
-                bits = torch.from_numpy(data.view("<i2").reshape(array.shape))
-                value.copy_(bits.view(torch.bfloat16))
-            else:
-                value.copy_(torch.from_numpy(data))
     elif isinstance(value, np.generic | np.ndarray):
         return _replaced(child, data[()] if isinstance(value, np.generic) else data, name)
-    elif _is_of(value, "jax", "jaxlib"):
-        return _replaced(child, sys.modules["jax"].numpy.asarray(data), name)
+    elif is_of(value, "jax", "jaxlib"):
+        return _replaced(child, library("jax", "jax").numpy.asarray(data), name)
     else:
         raise UsageError(f"{name}: {type(value).__name__} cannot be restored in place", hint="it needs assign(value)")
     return value
-
-
-def _is_of(value: object, *libraries: str) -> bool:
-    return any(kind.__module__.partition(".")[0] in libraries for kind in type(value).__mro__)
 
 
 def _replaced(child: Child, value: Any, name: str) -> Any:

@@ -18,6 +18,7 @@ import pytest
 
 from checkpoints import numbers
 from edl_ckpt.core.training.objects import CheckpointManager, ObjectCheckpoint, Variable, list_variables, manager
+from frameworks import need
 
 HOUR = 3600.0
 
@@ -61,7 +62,7 @@ class TensorFlow(Api):
     """`tf.train`."""
 
     def __init__(self) -> None:
-        tf = pytest.importorskip("tensorflow", reason="tensorflow is not installed")
+        tf = need("tensorflow")
         self.Checkpoint, self.Manager, self.Variable = tf.train.Checkpoint, tf.train.CheckpointManager, tf.Variable
         self.list_variables = lambda ref: [
             (name.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE"), shape)
