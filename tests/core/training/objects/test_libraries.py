@@ -82,9 +82,9 @@ def test_pytorch_goes_on_where_it_was(tmp_path: Path) -> None:
 @pytest.mark.frameworks
 def test_keras_has_the_names_of_tensorflow(tmp_path: Path) -> None:
     """A Keras model and its optimizer get exactly the keys that `tf.train.Checkpoint` gives them, and come back."""
-    tf = need("tensorflow")
+    tf: Any = need("tensorflow")
 
-    class Net(tf.keras.Model):  # type: ignore[misc]
+    class Net(tf.keras.Model):  # type: ignore[name-defined,misc]
         def __init__(self) -> None:
             super().__init__()
             self.l1, self.norm = tf.keras.layers.Dense(5), tf.keras.layers.BatchNormalization()
