@@ -84,7 +84,7 @@ def test_keras_has_the_names_of_tensorflow(tmp_path: Path) -> None:
     """A Keras model and its optimizer get exactly the keys that `tf.train.Checkpoint` gives them, and come back."""
     tf: Any = need("tensorflow")
 
-    class Net(tf.keras.Model):  # type: ignore[name-defined,misc]
+    class Net(tf.keras.Model):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.l1, self.norm = tf.keras.layers.Dense(5), tf.keras.layers.BatchNormalization()
