@@ -44,7 +44,7 @@ class Racers:
 
 def _serve() -> None:
     """Run what each line of stdin asks for."""
-    import s3fs  # noqa: F401 - imported once, for all children
+    import botocore.session  # noqa: F401 - imported once, for all children
 
     from edl_ckpt.cli.app import main
     from edl_ckpt.core.operations import copy, export, importing, reshard, save  # noqa: F401

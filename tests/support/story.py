@@ -410,7 +410,7 @@ def tell_on_s3(work: Path, bucket: Bucket, seed: int, *, steps: int, seconds: fl
     chance = story.author.chance
     variables = {n: v for n, v in os.environ.items() if n.startswith("AWS_") or n == "no_proxy"}
     with ExitStack() as stack:
-        actors = [stack.enter_context(closing(Actor(work, variables, "s3fs", "aiobotocore.session"))) for _ in "ab"]
+        actors = [stack.enter_context(closing(Actor(work, variables, "botocore.session"))) for _ in "ab"]
         until = time.monotonic() + seconds
         while story.steps < steps and time.monotonic() < until:
             story.save_at_times()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -68,12 +69,7 @@ class S3Reader(RemoteReader):
         """Return exactly `size` bytes at `offset`."""
         if size == 0:
             return b""
-        if offset + size > self.size_bytes:
-            raise LockedError(
-                f"the file became shorter while it was being read; it had {self.size_bytes} bytes",
-                path=self.path,
-                offset=self.size_bytes,
-            )
+        self._check_end(offset, size)
         self.bytes_read += size
         for start, held in (self._head, self._window):
             if start <= offset and offset + size <= start + len(held):
@@ -85,22 +81,47 @@ class S3Reader(RemoteReader):
         self._window = offset, held
         return held[:size]
 
+    def _has(self, offset: int, size: int) -> bool:
+        return any(start <= offset and offset + size <= start + len(data) for start, data in (self._head, self._window))
+
+    def _check_end(self, offset: int, size: int) -> None:
+        if offset + size > self.size_bytes:
+            raise LockedError(
+                f"the file became shorter while it was being read; it had {self.size_bytes} bytes",
+                path=self.path,
+                offset=self.size_bytes,
+            )
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill the whole buffer from `offset` on, without a copy where it is large."""
+        size = buffer.nbytes
+        if size < _SMALL_READ_BYTES or self._has(offset, size):
+            buffer.cast("B")[:] = self.read(offset, size)
+            return
+        self._check_end(offset, size)
+        self.bytes_read += size
+        self._pinned(functools.partial(self._connection.read_into, self.path, buffer.cast("B")), offset, size)
+
     def _get(self, offset: int, size: int) -> bytes:
+        data: bytes = self._pinned(functools.partial(self._connection.read, self.path, size), offset, size)
+        return data
+
+    def _pinned(self, read: Callable[..., dict[str, Any]], offset: int, size: int) -> Any:
+        """Read a range of the generation that was opened, and return the body; LockedError for any other."""
         span = f"bytes={offset}-{offset + size - 1}"
         condition = {"IfMatch": self.etag} if self._connection.takes_quoted_etags else {}
         try:
-            answer = self._connection.read(self.path, size, **self._target, Range=span, **condition)
+            answer = read(**self._target, Range=span, **condition)
         except NotFoundError:
             raise self._changed() from None
         except LockedError:
             self.check_unchanged()
             # The object is the same: this service refuses an ETag in quotes. The answer's own ETag says as much.
             self._connection.takes_quoted_etags = False
-            answer = self._connection.read(self.path, size, **self._target, Range=span)
+            answer = read(**self._target, Range=span)
         if answer["ETag"] != self.etag:
             raise self._changed()
-        data: bytes = answer["Body"]
-        return data
+        return answer["Body"]
 
     def _changed(self) -> LockedError:
         return ReplacedError(

@@ -1,0 +1,151 @@
+"""Blocking requests to S3: botocore's own client, used in threads that their callers need not wait for.
+
+botocore signs, resolves endpoints and regions, keeps the connections, refreshes the credentials, and takes proxies and
+certificates from the environment. A blocked socket cannot be interrupted by another thread. So threads of this module
+wait for the network, and whoever is stopped by a signal leaves its request behind: nobody looks at its result.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import closing
+from queue import SimpleQueue
+from typing import Any, Final
+from weakref import WeakSet
+
+from edl_ckpt.core.errors import LockedError
+from edl_ckpt.core.parallel import stop_requested
+
+CONNECTIONS: Final = 256
+"""Connections that stay open for the next request; no command has so many workers."""
+LOOK_SECONDS: Final = 0.25
+"""How often a caller looks whether its command was interrupted."""
+_SLICE_BYTES: Final = 256 << 10
+"""Bytes that are received at a time: while they are copied, they are still in the cache of the core."""
+
+
+_TRANSPORTS: Final[WeakSet[Transport]] = WeakSet()
+
+
+class DamagedError(Exception):
+    """A damaged answer: too short, too long, or with another MD5 than the data. A retry may succeed."""
+
+
+class Errand:
+    """A request on its way. `dropped` is set when nobody waits for its result any more."""
+
+    def __init__(self, function: Callable[[Errand], dict[str, Any]]) -> None:
+        self.function = function
+        self.dropped = False
+        self.future: Future[dict[str, Any]] = Future()
+
+    def run(self) -> None:
+        """Make the request, and keep its result or its error for the caller."""
+        try:
+            self.future.set_result(self.function(self))
+        except BaseException as error:  # noqa: BLE001 - the caller gets it
+            self.future.set_exception(error)
+
+
+class Transport:
+    """The client of one process for one set of options. It is safe in several threads, and is made anew after a fork.
+
+    `make` makes botocore's client; its errors are those of the first request.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self.renew()
+        _TRANSPORTS.add(self)
+
+    def renew(self) -> None:
+        """Begin with neither a client nor threads, as a forked process must: those of its parent are not its own."""
+        self._client: Any = None
+        self._errands: SimpleQueue[Errand] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._idle = 0
+
+    def call(
+        self, method: str, parameters: Mapping[str, Any], buffer: memoryview | None = None, *, size: int | None = None
+    ) -> dict[str, Any]:
+        """Make one request of S3's interface and return its answer, with its body: bytes, or received into `buffer`.
+
+        A buffer must be filled to its end, and a body of another `size` is a DamagedError. Raises LockedError when a
+        signal stops the command meanwhile.
+        """
+        return self._wait(Errand(lambda errand: self._answer(errand, method, parameters, buffer, size)))
+
+    def _answer(
+        self, errand: Errand, method: str, parameters: Mapping[str, Any], buffer: memoryview | None, size: int | None
+    ) -> dict[str, Any]:
+        answer: dict[str, Any] = getattr(self._connected(), method)(**parameters)
+        if "Body" in answer:
+            with closing(answer["Body"]) as body:
+                answer["Body"] = body.read() if buffer is None else _receive(body, buffer, errand)
+            wanted = size if buffer is None else len(buffer)
+            if wanted not in {None, len(answer["Body"])}:
+                raise DamagedError(f"{len(answer['Body'])} of {wanted} bytes arrived")
+        return answer
+
+    def _connected(self) -> Any:
+        with self._lock:
+            if self._client is None:
+                self._client = self._make()
+            return self._client
+
+    def _wait(self, errand: Errand) -> dict[str, Any]:
+        """Have a request made by a thread, and return its result; leave it when the user interrupts the command."""
+        self._hand_over(errand)
+        try:
+            while not stop_requested():
+                try:
+                    return errand.future.result(LOOK_SECONDS)
+                except TimeoutError:  # of the waiting, or of the request itself
+                    if errand.future.done():
+                        return errand.future.result()
+            raise LockedError("stopped")
+        finally:
+            errand.dropped = True
+
+    def _hand_over(self, errand: Errand) -> None:
+        with self._lock:
+            self._idle -= 1
+            if self._idle < 0:
+                self._idle = 0
+                threading.Thread(target=self._work, args=(self._errands,), name="edl-ckpt-s3", daemon=True).start()
+            self._errands.put(errand)
+
+    def _work(self, errands: SimpleQueue[Errand]) -> None:
+        while True:
+            errand = errands.get()
+            if not errand.dropped:
+                errand.run()
+            del errand  # or the last buffer stays until the next request
+            with self._lock:
+                self._idle += 1
+
+
+def _receive(body: Any, buffer: memoryview, errand: Errand) -> memoryview:
+    """Receive a body into a buffer and return the part of it that was filled, one byte more for a body too long."""
+    at = 0
+    while at < len(buffer):
+        if errand.dropped:  # the connection is closed, and the rest is never sent
+            raise DamagedError("nobody waits for it")
+        count = body.readinto(buffer[at : at + _SLICE_BYTES])
+        if not count:
+            break
+        at += count
+    if body.read(1):
+        raise DamagedError(f"more than {len(buffer)} bytes arrived")
+    return buffer[:at]
+
+
+def _renew_all() -> None:
+    for transport in _TRANSPORTS:
+        transport.renew()
+
+
+os.register_at_fork(after_in_child=_renew_all)
