@@ -19,7 +19,7 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
-REMOTE_WORKERS: Final = 8
+REMOTE_WORKERS: Final = 16
 """Threads for remote storage, where each waits more than it works."""
 _stop: ContextVar[Event | None] = ContextVar("edl_ckpt_stop", default=None)
 """In a worker thread: set when a signal ends the work of its pool."""

@@ -27,11 +27,12 @@ from edl_ckpt.core.errors import (
     UsageError,
 )
 from edl_ckpt.core.format.consistency import blocking_problems
-from edl_ckpt.core.format.generations import draft_shard
+from edl_ckpt.core.format.generations import Draft, draft_shard
 from edl_ckpt.core.format.indexing import index_shards
 from edl_ckpt.core.format.model import (
     DenseEntry,
     DType,
+    ShardFile,
     ShardIndex,
     State,
     TableEntry,
@@ -41,9 +42,10 @@ from edl_ckpt.core.format.names import parse_version_dir
 from edl_ckpt.core.format.shard_layout import table_dtype
 from edl_ckpt.core.format.wire import Cursor
 from edl_ckpt.core.memory import check_memory
+from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
-from edl_ckpt.core.storage import open_store
-from edl_ckpt.core.storage.interface import RangeReader
+from edl_ckpt.core.storage import Location, open_store
+from edl_ckpt.core.storage.interface import RangeReader, Store
 from edl_ckpt.core.storage.local import MappedReader
 from edl_ckpt.core.words import abridged, counted, describe, escaped, missing_shards, size
 
@@ -198,8 +200,7 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
     def check_unchanged(self) -> None:
         """Raise LockedError when a shard's file has changed since it was opened."""
         self._check_open()
-        for reader in self._readers.values():
-            reader.check_unchanged()
+        check_all_unchanged(self.version.location, self._readers.values())
 
     def _check_open(self) -> None:
         if self._closed:
@@ -237,11 +238,19 @@ def open_checkpoint(
     _check_state(version, partial=partial)
     store = open_store(version.location)
     readers: dict[int, RangeReader] = {}
+    workers = openings(store)
+
+    def begin(file: ShardFile) -> None:
+        readers[file.ps_id] = MappedReader(file.path) if staged else store.open(file.path)
+
+    def draft(file: ShardFile) -> Draft:
+        return draft_shard(file, Cursor(readers[file.ps_id]))
+
     try:
-        for file in version.shards:
-            readers[file.ps_id] = MappedReader(file.path) if staged else store.open(file.path)
-        drafts = [draft_shard(file, Cursor(readers[file.ps_id])) for file in version.shards]
-        shards = index_shards(drafts, version.version)
+        for _ in run_parallel(begin, version.shards, workers):
+            pass
+        drafts = list(run_parallel(draft, version.shards, workers))
+        shards = index_shards(drafts, version.version, workers=workers)
     except BaseException as error:
         for reader in readers.values():
             reader.close()
@@ -256,6 +265,17 @@ def open_checkpoint(
             checkpoint.close()
             raise
     return checkpoint
+
+
+def openings(store: Store) -> int:
+    """Return how many shards of a store are opened at a time: where each takes a request, many."""
+    return REMOTE_WORKERS if store.properties.round_trips else 1
+
+
+def check_all_unchanged(location: Location, readers: Iterable[RangeReader]) -> None:
+    """Raise LockedError when the file of one of these readers has changed since it was opened."""
+    for _ in run_parallel(lambda reader: reader.check_unchanged(), list(readers), openings(open_store(location))):
+        pass
 
 
 def check_not_replaced(version: Version) -> None:

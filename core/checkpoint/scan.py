@@ -8,11 +8,19 @@ from typing import Final
 
 import numpy as np
 
-from edl_ckpt.core.checkpoint.blocks import IdBlock, bad_id, check_row_count, read_id_block, read_rows
-from edl_ckpt.core.checkpoint.reader import Checkpoint
+from edl_ckpt.core.checkpoint.blocks import (
+    VALUE_BATCH_BYTES,
+    IdBlock,
+    bad_id,
+    check_row_count,
+    read_id_block,
+    read_rows,
+)
+from edl_ckpt.core.checkpoint.reader import Checkpoint, openings
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.model import DenseEntry, IdRun, ShardIndex, TableEntry
 from edl_ckpt.core.parallel import run_parallel
+from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader
 
 PIECE_BYTES: Final = 1 << 20
@@ -34,21 +42,28 @@ class IdPiece:
 
 def id_pieces(checkpoint: Checkpoint, piece_bytes: int = PIECE_BYTES) -> Iterator[IdPiece]:
     """Cut the ids of all tables, by table, shard and row, at boundaries between varints."""
-    for table in checkpoint.table_names:
-        for shard, entry in checkpoint.entries(table):
-            for run in entry.ids:
-                yield from _pieces_of_run(checkpoint, shard, entry, run, piece_bytes)
-
-
-def _pieces_of_run(
-    checkpoint: Checkpoint, shard: ShardIndex, entry: TableEntry, run: IdRun, piece_bytes: int
-) -> Iterator[IdPiece]:
-    reader = checkpoint.reader(shard)
-    start = run.start
-    while start < run.end:
-        end = run.end if run.tagged else _boundary(reader, entry.name, run, start + piece_bytes)
-        yield IdPiece(shard, entry, run, start, end)
-        start = end
+    runs = [
+        (shard, entry, run)
+        for table in checkpoint.table_names
+        for shard, entry in checkpoint.entries(table)
+        for run in entry.ids
+    ]
+    cuts = [
+        (shard, entry.name, run, near)
+        for shard, entry, run in runs
+        for near in (range(run.start + piece_bytes, run.end, piece_bytes) if not run.tagged else ())
+    ]
+    workers = openings(open_store(checkpoint.version.location))
+    edges = run_parallel(lambda cut: _boundary(checkpoint.reader(cut[0]), *cut[1:]), cuts, workers)
+    for shard, entry, run in runs:
+        start = run.start
+        for _ in range(run.start + piece_bytes, run.end, piece_bytes) if not run.tagged else ():
+            end = next(edges)
+            if start < end:
+                yield IdPiece(shard, entry, run, start, end)
+            start = end
+        if start < run.end:
+            yield IdPiece(shard, entry, run, start, run.end)
 
 
 def _boundary(reader: RangeReader, table: str, run: IdRun, near: int) -> int:
@@ -108,12 +123,16 @@ def row_batches(checkpoint: Checkpoint, piece: IdPiece, rows: int, batch_bytes: 
     All batches share one buffer, which the next one overwrites: fresh memory costs more than the read.
     """
     reader = checkpoint.reader(piece.shard)
-    step = min(max(1, batch_bytes // max(piece.entry.row_bytes, 1)), rows)
-    buffer = np.empty((step, piece.entry.row_bytes), np.uint8)
-    for start in range(0, rows, step or 1):
-        some = slice(start, min(start + step, rows))
-        values = buffer[: some.stop - some.start]
-        yield some, read_rows(reader, piece.entry, piece.first_row + some.start, values)
+    # A caller with smaller batches bounds its memory.
+    block_bytes = max(batch_bytes, reader.block_bytes) if batch_bytes >= VALUE_BATCH_BYTES else batch_bytes
+    step, block = (min(max(1, n // max(piece.entry.row_bytes, 1)), rows) for n in (batch_bytes, block_bytes))
+    buffer = np.empty((block, piece.entry.row_bytes), np.uint8)
+    for first in range(0, rows, block or 1):
+        last = min(first + block, rows)
+        values = read_rows(reader, piece.entry, piece.first_row + first, buffer[: last - first])
+        for start in range(first, last, step):
+            stop = min(start + step, last)
+            yield slice(start, stop), values[start - first : stop - first]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +147,9 @@ class DensePiece:
 
 def dense_pieces(checkpoint: Checkpoint, piece_bytes: int = PIECE_BYTES) -> Iterator[DensePiece]:
     """Cut every dense variable into pieces of whole sketch chunks; an empty one gives one empty piece."""
-    step = max(piece_bytes // bulk.CHUNK_BYTES, 1) * bulk.CHUNK_BYTES
     for shard in checkpoint.shards:
+        wanted = max(piece_bytes, checkpoint.reader(shard).block_bytes)
+        step = max(wanted // bulk.CHUNK_BYTES, 1) * bulk.CHUNK_BYTES
         for entry in shard.variables:
             for start in range(0, max(entry.size_bytes, 1), step):
                 yield DensePiece(shard, entry, start, min(step, entry.size_bytes - start))

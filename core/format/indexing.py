@@ -20,16 +20,17 @@ from edl_ckpt.core.format.model import (
     ShardIndex,
     TableEntry,
 )
+from edl_ckpt.core.parallel import run_parallel
 
 
-def index_shards(drafts: Sequence[Draft], number: int) -> list[ShardIndex]:
+def index_shards(drafts: Sequence[Draft], number: int, *, workers: int = 1) -> list[ShardIndex]:
     """Decide the generation of all shards of a version and index each; raises as `draft_shard` does.
 
-    `number` is the version's number by the name of its directory.
+    `number` is the version's number by the name of its directory. `workers` shards are read at a time.
     """
     family = decide_family(drafts)
-    for draft in drafts:
-        fill_draft(draft, family)
+    for _ in run_parallel(lambda draft: fill_draft(draft, family), drafts, workers):
+        pass
     for draft in drafts:
         if draft.cursor.size_bytes == 0 and not may_be_empty(drafts, number):
             raise draft.cursor.corrupt("the file is empty (0 bytes)", 0, "empty-file")

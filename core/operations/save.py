@@ -128,7 +128,7 @@ class _MemoryReader:
         ordered = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
         self._data = ordered.reshape(-1).view(np.uint8).data
         self.size_bytes = ordered.nbytes
-        self.bytes_read = 0
+        self.bytes_read = self.block_bytes = 0
 
     def read(self, offset: int, size: int) -> bytes:
         """Return bytes of the array."""

@@ -72,6 +72,8 @@ class RangeReader(Protocol):
     path: str
     size_bytes: int
     bytes_read: int
+    block_bytes: int
+    """How many bytes a read should ask for at least where more are needed anyway; 0 where reads cost nothing."""
 
     def read(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes at `offset`; raises LockedError when the file has become shorter."""
@@ -280,6 +282,8 @@ class RemoteReader:
     path: str
     size_bytes: int
     bytes_read: int
+    block_bytes = 4 << 20
+    """What a connection moves in twice the time that a request waits; each worker has memory for one block."""
 
     def read(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes at `offset`."""

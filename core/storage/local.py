@@ -22,6 +22,8 @@ _ATTEMPTS: Final = 3
 class LocalReader:
     """A local file read with `pread`."""
 
+    block_bytes = 0
+
     def __init__(self, path: str) -> None:
         self.path = path
         self.bytes_read = 0

@@ -58,7 +58,7 @@ class MemoryReader:
     def __init__(self, data: bytes, path: str = "mutant") -> None:
         self.path = path
         self.size_bytes = len(data)
-        self.bytes_read = 0
+        self.bytes_read = self.block_bytes = 0
         self._data = data
 
     def read(self, offset: int, size: int) -> bytes:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _BYTES_PER_ID_BYTE: Final = 24
 """Memory for each byte of a piece of ids: the bytes, what they decode to, owners, lengths, and copies by owner."""
 _LEAST_PIECE_BYTES: Final = 4096
-REMOTE_BATCH_BYTES: Final = 8 << 20
+REMOTE_BATCH_BYTES: Final = 4 << 20
 """Bytes of values of one request to remote storage, which spread the cost of a round trip."""
 _MAPPED_BATCH_BYTES: Final = 16 << 20
 """Bytes that the proof maps at a time: they are not copied, and each end of a mapping interrupts all cores."""
@@ -99,7 +99,7 @@ def choose_settings(
     if limit is not None:
         piece, batch, workers = _within(limit, piece, batch, workers, row_bytes)
     workers, spooled_bytes = _fit_open_parts(target, shard_bytes, workers, max_memory_bytes)
-    proof_batch = _MAPPED_BATCH_BYTES
+    proof_batch = _MAPPED_BATCH_BYTES if target.properties.rename else REMOTE_BATCH_BYTES
     if max_memory_bytes is not None:
         proof_batch = max(batch, min(proof_batch, max_memory_bytes // (2 * workers)))
     return ReshardSettings(workers, piece, batch, proof_batch, spooled_bytes)

@@ -13,7 +13,7 @@ from typing import Final
 
 from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version, being_replaced, list_versions
 from edl_ckpt.core.checkpoint.files import named_file
-from edl_ckpt.core.checkpoint.reader import check_not_replaced
+from edl_ckpt.core.checkpoint.reader import check_all_unchanged, check_not_replaced
 from edl_ckpt.core.errors import LockedError, UsageError
 from edl_ckpt.core.format.consistency import blocking_problems
 from edl_ckpt.core.format.model import CheckpointRef, State, Version
@@ -109,8 +109,7 @@ def _verify(
                 if seal is not None and fingerprint not in {None, seal.fingerprint}:
                     message = f"the fingerprint was {seal.fingerprint} when the version was sealed"
                     report.add("fingerprint-mismatch", message, path=version.path)
-        for shard in checkpoint.shards:
-            checkpoint.reader(shard).check_unchanged()
+        check_all_unchanged(version.location, [checkpoint.reader(shard) for shard in checkpoint.shards])
         bytes_read, shards_read = checkpoint.bytes_read, len(checkpoint.shards)
     if any(finding.severity == "error" for finding in report.findings):  # names, shards and seal may be of two moments
         check_not_replaced(version)

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Final
 
-from edl_ckpt.core.checkpoint.reader import Checkpoint
+from edl_ckpt.core.checkpoint.reader import Checkpoint, openings
 from edl_ckpt.core.checkpoint.runs import mixed_runs
-from edl_ckpt.core.errors import CorruptError, NotFoundError
+from edl_ckpt.core.errors import CorruptError, EdlCkptError, NotFoundError
 from edl_ckpt.core.format import placement
 from edl_ckpt.core.format.checks import LARGE_SHARD_BYTES
 from edl_ckpt.core.format.consistency import cross_check
@@ -27,6 +27,7 @@ from edl_ckpt.core.format.model import (
 from edl_ckpt.core.format.names import parse_single_file, parse_version_dir, scan_crashes
 from edl_ckpt.core.format.wire import Cursor
 from edl_ckpt.core.operations.verify.findings import Report
+from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.state.seal import base_name
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader
@@ -97,21 +98,30 @@ def open_readable_shards(
     store = open_store(version.location)
     readers: dict[int, RangeReader] = {}
     drafts: list[Draft] = []
-    for file in _one_set(version):
+    files = _one_set(version)
+
+    def begin(file: ShardFile) -> Draft | EdlCkptError:
         try:
             reader = store.open(file.path)
             stack.callback(reader.close)
-            opened[base_name(file.path)] = reader
-            drafts.append(draft_shard(file, Cursor(reader)))
-            readers[file.ps_id] = reader
-        except CorruptError as error:
-            report.add_error(error, file)
-        except NotFoundError as error:
-            report.add("missing-shard", f"the shard cannot be opened: {error.message}", shard=file)
+            opened[base_name(file.path)] = readers[file.ps_id] = reader
+            return draft_shard(file, Cursor(reader))
+        except (CorruptError, NotFoundError) as error:
+            return error
+
+    for file, result in zip(files, run_parallel(begin, files, openings(store)), strict=True):
+        if isinstance(result, Draft):
+            drafts.append(result)
+            continue
+        readers.pop(file.ps_id, None)
+        if isinstance(result, CorruptError):
+            report.add_error(result, file)
+        else:
+            report.add("missing-shard", f"the shard cannot be opened: {result.message}", shard=file)
     shards: list[ShardIndex] = []
     while drafts:
         try:
-            shards = index_shards([_fresh(d) for d in drafts], version.version)
+            shards = index_shards([_fresh(d) for d in drafts], version.version, workers=openings(store))
             break
         except CorruptError as error:
             bad = [d for d in drafts if d.file.path == error.path] or drafts[:1]

@@ -31,9 +31,17 @@ from edl_ckpt.core.storage.interface import (
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.s3.client import Connection, NoBucketError, connect
 from edl_ckpt.core.storage.s3.upload import MIN_PART_BYTES, WRITE_ID, Upload, abort_upload
+from edl_ckpt.core.storage.s3.windows import Windows
 
-_FIRST_READ_BYTES: Final = 64 << 10
+_FIRST_READ_BYTES: Final = 256 << 10
+"""What the request that opens an object brings: of most shards the whole index, with the small values inside."""
 _SMALL_READ_BYTES: Final = 32 << 10
+"""Smaller reads fetch at least so many bytes: the next steps are near."""
+_INDEX_READ_BYTES: Final = 256 << 10
+"""The largest read of whoever walks through an index; larger ones are of values, and fetch nothing else."""
+_NEAR_BYTES: Final = 128 << 10
+_LARGEST_WINDOW: Final = 4 << 20
+"""Reading through so many bytes takes about as long as another request."""
 _DELETE_AT_ONCE: Final = 1000
 
 
@@ -61,8 +69,10 @@ class S3Reader(RemoteReader):
                 raise
             answer = connection.request("head_object", shown, **self._target)  # an object of no bytes has no range
             self.size_bytes = int(answer["ContentLength"])
-        self._head = 0, head if len(head) == min(self.size_bytes, _FIRST_READ_BYTES) else b""
-        self._window = self._head
+        self._windows = Windows()
+        if len(head) == min(self.size_bytes, _FIRST_READ_BYTES):
+            self._windows.keep(0, head)
+        self._next_end, self._next_bytes = len(head), 2 * _SMALL_READ_BYTES
         self.etag: str = answer["ETag"]
 
     def read(self, offset: int, size: int) -> bytes:
@@ -71,18 +81,20 @@ class S3Reader(RemoteReader):
             return b""
         self._check_end(offset, size)
         self.bytes_read += size
-        for start, held in (self._head, self._window):
-            if start <= offset and offset + size <= start + len(held):
-                return held[offset - start : offset - start + size]
-        if size >= _SMALL_READ_BYTES:
+        found = self._windows.find(offset, size)
+        if found is not None:
+            return found
+        if size > _INDEX_READ_BYTES:
             return self._get(offset, size)
-        # Tags and lengths are read in small steps, so one request also fetches the bytes of the next steps.
-        held = self._get(offset, min(_SMALL_READ_BYTES, self.size_bytes - offset))
-        self._window = offset, held
-        return held[:size]
-
-    def _has(self, offset: int, size: int) -> bool:
-        return any(start <= offset and offset + size <= start + len(data) for start, data in (self._head, self._window))
+        # Tags and lengths are read in small steps. One request also fetches the bytes of the next steps, and four times
+        # as many when those were not enough: between two tags there may be a value of any size.
+        start = self._next_end
+        if not 0 <= offset - start <= max(self._next_bytes, _NEAR_BYTES):
+            start, self._next_bytes = offset, _SMALL_READ_BYTES
+        data = self._get(start, min(max(offset + size - start, self._next_bytes), self.size_bytes - start))
+        self._next_end, self._next_bytes = start + len(data), min(4 * self._next_bytes, _LARGEST_WINDOW)
+        self._windows.keep(start, data)
+        return data[offset - start : offset - start + size]
 
     def _check_end(self, offset: int, size: int) -> None:
         if offset + size > self.size_bytes:
@@ -95,11 +107,15 @@ class S3Reader(RemoteReader):
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill the whole buffer from `offset` on, without a copy where it is large."""
         size = buffer.nbytes
-        if size < _SMALL_READ_BYTES or self._has(offset, size):
+        if size < _SMALL_READ_BYTES:
             buffer.cast("B")[:] = self.read(offset, size)
             return
         self._check_end(offset, size)
         self.bytes_read += size
+        found = self._windows.find(offset, size)
+        if found is not None:
+            buffer.cast("B")[:] = found
+            return
         self._pinned(functools.partial(self._connection.read_into, self.path, buffer.cast("B")), offset, size)
 
     def _get(self, offset: int, size: int) -> bytes:
@@ -138,6 +154,10 @@ class S3Reader(RemoteReader):
             raise self._changed() from None
         if answer["ETag"] != self.etag:
             raise self._changed()
+
+    def close(self) -> None:
+        """Drop what was read ahead."""
+        self._windows.clear()
 
 
 class S3Store:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from checkpoints import at
 from edl_ckpt.core import (
+    Table,
     execute_reshard,
+    fingerprint_checkpoint,
     list_versions,
     open_checkpoint,
     prepare_reshard,
     reshard_version,
+    save_checkpoint,
     verify_version,
 )
 from edl_ckpt.core.commit.remote import open_memory
@@ -49,6 +54,42 @@ def test_looking_is_cheap(s3: Bucket, large: Path) -> None:
         assert len(seen) <= 4
         assert all(request.range for request in seen)
     assert s3.proxy.response_bytes("get") < 1 << 20
+
+
+def test_shards_are_opened_together(s3: Bucket, tmp_path: Path) -> None:
+    """Eight shards are asked for at the same time; variables of 64 KiB come with the index, in a few growing reads."""
+    variables = {f"dense_{v}/kernel:0": np.full((128, 128), v, np.float32) for v in range(50)}
+    users = Table(np.arange(1000, dtype=np.int64), np.ones((1000, 16), np.float32))
+    save_checkpoint(tmp_path, 1, 8, variables=variables, tables={"users": users})
+    s3.upload(tmp_path)
+    version = at(s3.url)
+    s3.proxy.reset()
+    together = threading.Barrier(8)
+    s3.proxy.fail(Fault(hook(lambda _request: together.wait(20)), operation="get", times=8))
+    with open_checkpoint(version) as checkpoint:
+        assert len(checkpoint.variable_names) == 50
+        deepest = max(s3.proxy.count("get", key=f"variables-{k}-of-8") for k in range(8))
+        assert deepest <= 5
+        before = s3.proxy.count("get")
+        for name in variables:
+            assert checkpoint.variable(name)[0, 0] == float(name[6:].partition("/")[0])
+        assert s3.proxy.count("get") <= before + 4
+        s3.proxy.heal()
+        together = threading.Barrier(8)
+        s3.proxy.fail(Fault(hook(lambda _request: together.wait(20)), operation="head", times=8))
+        checkpoint.check_unchanged()
+
+
+def test_small_shards_take_one_request_each(s3: Bucket, tmp_path: Path) -> None:
+    """A shard of less than 256 KiB is read with one GET, its values included."""
+    users = Table(np.arange(2000, dtype=np.int64), np.ones((2000, 16), np.float32))
+    save_checkpoint(tmp_path, 1, 20, variables={}, tables={"users": users})
+    s3.upload(tmp_path)
+    version = at(s3.url)
+    s3.proxy.reset()
+    with open_checkpoint(version) as checkpoint:
+        fingerprint_checkpoint(checkpoint, workers=4)
+    assert s3.proxy.count() == s3.proxy.count("get") == 20
 
 
 @pytest.mark.parametrize("to_s3", [False, True])
