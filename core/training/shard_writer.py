@@ -120,7 +120,7 @@ class _Heads:
     def __init__(self, layout: ShardLayout, path: str) -> None:
         self.path = path
         self.size_bytes = layout.size_bytes
-        self.bytes_read = 0
+        self.bytes_read = self.block_bytes = 0
         self._between = layout.between
         self._starts = [offset for offset, _ in layout.between]
 
