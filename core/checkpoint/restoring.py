@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edl_ckpt.core.checkpoint.catalog import parse_ref, resolve
+from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version
 from edl_ckpt.core.checkpoint.gather import Gathering, MisplacedError, Server
 from edl_ckpt.core.checkpoint.parts import Part, PartLike
 from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
+from edl_ckpt.core.checkpoint.runs import mixed_runs
 from edl_ckpt.core.errors import NotFoundError, ReplacedError
 from edl_ckpt.core.format.consistency import blocking_problems
-from edl_ckpt.core.format.model import CheckpointRef, State, Version
+from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.progress import SILENT, Reporter
 
 _PLACED: frozenset[str] = frozenset({"v3", "v4", ""})
@@ -18,7 +19,7 @@ _PLACED: frozenset[str] = frozenset({"v3", "v4", ""})
 
 
 def restore(
-    version: Version | CheckpointRef | str,
+    version: VersionLike,
     ps_id: int,
     ps_num: int,
     *,
@@ -36,15 +37,18 @@ def restore(
 
     A row that lies in a wrong shard, which `verify` reports, may be missed; `all_shards` reads everything, as ElasticDL
     does. When a shard that is read has a row or a variable of another one, all shards are read, with a warning. So
-    are all shards of generations v0 to v2. Of rows with the same id the last one counts, with a warning.
+    are all shards of generations v0 to v2. Of rows with the same id the last one counts, with a warning. Shards of two
+    runs of a job are another one.
 
     Raises UsageError when arrays of `out` do not fit, with all mismatches and before any is filled; IncompleteError
     when shards are missing, CorruptError when one is damaged, NotFoundError, and LockedError when one changes while it
     is read.
     """
     server = Server(ps_id, ps_num)
-    if not isinstance(version, Version):
-        version = resolve(parse_ref(version) if isinstance(version, str) else version)
+    version = as_version(version)
+    mixture = mixed_runs(version)
+    if mixture:
+        reporter.warn(f"{version.ref}: {mixture}")
     if not all_shards:
         part = _from_own_shards(version, server, out, workers, reporter)
         if part is not None:

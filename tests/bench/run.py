@@ -17,9 +17,11 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import library
 import numpy as np
 
 from edl_ckpt.core.format import bulk
@@ -66,13 +68,17 @@ class Figure:
         ours = statistics.median(r.wall for r in self.ours)
         reference = statistics.median(r.wall for r in self.reference)
         cpu = statistics.median(r.cpu for r in self.ours)
-        ratio = f"{statistics.median(self.ratios):.2f} ({min(self.ratios):.2f} to {max(self.ratios):.2f})"
+        middle, least, most = (
+            f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.3f}"
+            for ratio in (statistics.median(self.ratios), min(self.ratios), max(self.ratios))
+        )
+        ratio = f"{middle} ({least} to {most})"
         peak = max(r.peak_mib for r in self.ours)
         cells = (
             self.name,
             self.target,
             ratio,
-            f"{ours:.2f} s, {cpu:.2f} s CPU",
+            f"{ours:.2f} s, {cpu:.2f} s CPU" if ours >= 0.1 else f"{1000 * ours:.1f} ms, {1000 * cpu:.1f} ms CPU",
             f"{reference:.2f} s",
             f"{peak:.0f} MiB",
         )
@@ -313,6 +319,42 @@ def start_figures(runs: int, scale: float, work: Path) -> Iterator[Figure]:
     (work / "none").rmdir()
 
 
+def library_figures(runs: int, scale: float, work: Path) -> Iterator[Figure]:
+    """Functions of the library in one process, without its start-up."""
+    rows = int(1_000_000 * scale)
+    cases = [
+        ("4 -> 8", Shape(4, ((rows, 16),), 40), 8, "0.033"),
+        ("4 -> 4", Shape(4, ((rows, 16),), 40), 4, "0.02"),
+        ("8 -> 4", Shape(8, ((rows, 16),), 40), 4, "0.02"),
+        ("4 -> 5, which needs all shards", Shape(4, ((rows, 16),), 40), 5, ""),
+        ("4 -> 8, 40 tables, 500 variables", Shape(4, ((rows // 40, 16),) * 40, 40, 500), 8, ""),
+    ]
+    for name, shape, to_ps, target in cases:
+        source = make(work / "source", shape)
+        figure = Figure(f"restore {name}, {rows / 1e6:.1f} M rows of dim 16, against ElasticDL's", target)
+        yield in_one_process(figure, library.restore_beside_elasticdl, str(source), to_ps, runs)
+        remove(source)()
+    source = make(work / "source", Shape(4, ((16 * rows, 16),), 40))
+    for to_ps, seconds in ((4, "0.5 s"), (8, "0.4 s")):
+        figure = Figure(
+            f"restore 4 -> {to_ps}, {16 * rows / 1e6:.1f} M rows of dim 16, against reading a shard", seconds
+        )
+        yield in_one_process(figure, library.restore_beside_reads, str(source), to_ps, runs)
+    remove(source)()
+
+
+def in_one_process(
+    figure: Figure, measure: Callable[..., list[tuple[library.Timing, library.Timing]]], *arguments: object
+) -> Figure:
+    """Measure pairs of calls in a fresh process."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        for ours, reference in pool.submit(measure, *arguments).result():
+            figure.ours.append(Run(*ours))
+            figure.reference.append(Run(*reference))
+    print(figure.line(), flush=True)
+    return figure
+
+
 def with_table(page: str, rows: Sequence[str]) -> str:
     """Return a page with these rows in the place of the table between its markers."""
     before, _, rest = page.partition(f"{BEGIN}\n")
@@ -328,7 +370,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5, help="pairs that count")
     parser.add_argument("--scale", type=float, default=1.0, help="of the sizes; 1 is that of docs/benchmarks.md")
     parser.add_argument("--page", type=Path, help="a page to write the table into, such as docs/benchmarks.md")
-    parser.add_argument("--only", choices=["reshard", "verify", "copy", "export", "inspect", "start"], help="one group")
+    parser.add_argument(
+        "--only", choices=["reshard", "verify", "copy", "export", "inspect", "start", "library"], help="one group"
+    )
     parser.add_argument("--json", type=Path, default=Path("bench.json"), help="where raw results go")
     chosen = parser.parse_args()
     memory = chosen.memory if chosen.memory.parent.is_dir() else None
@@ -342,6 +386,7 @@ def main() -> None:
         "export": lambda: export_figures(chosen.runs, chosen.scale, chosen.work),
         "inspect": lambda: large_shard_figures(chosen.runs, chosen.scale, chosen.work),
         "start": lambda: start_figures(chosen.runs, chosen.scale, chosen.work),
+        "library": lambda: library_figures(chosen.runs, chosen.scale, chosen.work),
     }
     kernel = "compiled kernel" if bulk.kernel else "numpy"
     print(f"{os.cpu_count()} cores, {kernel}, medians of {chosen.runs} pairs\n")

@@ -18,6 +18,7 @@ import edl_ckpt.core.checkpoint.gather as gather_module
 from builders import models, table_shard, write_checkpoint, write_unchecked
 from checkpoints import at, only, save_mixed
 from edl_ckpt.core import (
+    CheckpointSaver,
     CorruptError,
     EdlCkptError,
     IncompleteError,
@@ -511,6 +512,19 @@ def test_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gather_module.Gathering, "_read", racing)
     with pytest.raises(LockedError):
         restore(at(tmp_path, 7), 1, 3)
+
+
+def test_two_runs(tmp_path: Path) -> None:
+    """A version of which a restarted job has replaced one shard is restored with a warning that tells of it."""
+    for run, servers in (("run-1", (0, 1)), ("run-2", (0,))):
+        for ps_id in servers:
+            with CheckpointSaver(tmp_path, ps_id=ps_id, ps_num=2, run=run) as saver:
+                saver.save(5, {}, {"t": Table(np.arange(ps_id, 10, 2), np.ones((5, 2), np.float32))})
+    reporter = Recorder()
+    assert len(restore(f"{tmp_path}@5", 1, 2, reporter=reporter).tables["t"].ids) == 5
+    (warning,) = reporter.warnings
+    assert warning.startswith(f"{tmp_path}@5: ")
+    assert "run" in warning
 
 
 def test_one_shard_asks_for_the_others(tmp_path: Path, opened: list[LocalReader]) -> None:
