@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Look": ("list", "inspect", "get", "diff"),
     "Check": ("verify",),
+    "Follow": ("wait", "watch"),
     "Change": ("reshard", "copy", "export", "import"),
     "Keep": ("prune", "undo", "policy"),
     "Record": ("metrics", "tag", "note", "metadata"),

@@ -58,6 +58,18 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen,
 LockWait = Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the lock.")]
 Mode = Annotated[str | None, typer.Option(metavar="max|min", help=_MODE_HELP)]
 
+StallAfter = Annotated[
+    str,
+    typer.Option(metavar="DURATION", help="So long without a change counts as stalled; `none` never does."),
+]
+Interval = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION",
+        help="Time between two looks. Default: 1s on a disk, or when the kernel reports a change; 10s elsewhere.",
+    ),
+]
+
 Layout = Annotated[
     str | None,
     typer.Option(
@@ -221,6 +233,23 @@ def parsed_ref(ref: str | None, out: Output) -> CheckpointRef:
 
     parsed = parse_ref(ref or "", default_location="")
     return replace(parsed, location=out.location(parsed.location.url))
+
+
+def followed_location(out: Output, text: str | None) -> Location:
+    """Return the location that a command follows; UsageError for a version: the command would wait for ever."""
+    from edl_ckpt.core.checkpoint.catalog import split_version_dir
+
+    where = out.location(text)
+    path = where.local_path
+    head, at, word = where.url.rpartition("@")
+    is_version = at and (word.isdigit() or word in {"latest", "best"} or word.startswith("best:"))
+    if (is_version and not (path and os.path.lexists(path))) or split_version_dir(where):
+        raise UsageError(
+            "expected a location, not a version of it",
+            path=where.url,
+            hint=f"to wait for one: edl-ckpt wait {head or 'LOCATION'} --version-ge V",
+        )
+    return where
 
 
 def asked_layout(out: Output, layout: str | None, target: Location | None) -> str | None:

@@ -110,3 +110,13 @@ def parse_duration(text: str) -> float:
     if math.isinf(found):
         raise UsageError(f"{text!r} is not a duration (expected one such as 90m, 36h or 7d)")
     return found
+
+
+def parse_limit(text: str) -> float | None:
+    """Return the seconds of a duration, also of a plain 0; None for `none`.
+
+    >>> parse_limit("2h"), parse_limit("0"), parse_limit("none")
+    (7200.0, 0.0, None)
+    """
+    word = text.strip().lower()
+    return None if word == "none" else 0.0 if word == "0" else parse_duration(word)

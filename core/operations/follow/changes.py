@@ -212,6 +212,17 @@ def next_due(moment: Moment, limits: Limits) -> float | None:
     return min((due for due in dues if due > moment.tick), default=None)
 
 
+def standing(seen: Seen, tick: float, limits: Limits) -> str:
+    """Return the state of a version in a word: complete, writing, stalled, corrupt or unreadable."""
+    if seen.is_complete:
+        return "complete"
+    late = next((kind for kind, due in _due(seen, limits) if tick >= due), None)
+    if late is not None:
+        return late.value
+    is_unread = seen.version.state is State.UNREADABLE or seen.check.health is Health.UNREAD
+    return "unreadable" if is_unread else "writing"
+
+
 def why_unfinished(seen: Seen) -> str:
     """Return why a version is not complete, in words.
 

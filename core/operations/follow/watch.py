@@ -67,12 +67,12 @@ def watch_location(
 def looks_at(
     location: LocationLike,
     *,
-    after: int | None,
-    interval_seconds: float | None,
-    timeout_seconds: float | None,
-    limits: Limits,
-    clock: Clock,
-    reporter: Reporter,
+    after: int | None = None,
+    interval_seconds: float | None = None,
+    timeout_seconds: float | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+    clock: Clock = CLOCK,
+    reporter: Reporter = SILENT,
 ) -> Iterator[Look]:
     """Yield every look at a location, also those since which nothing happened; as `watch_location` in all else."""
     end = None if timeout_seconds is None else clock.tick() + timeout_seconds

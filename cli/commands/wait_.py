@@ -1,0 +1,68 @@
+"""`edl-ckpt wait`: blocks until a location has a version, for scripts that go on with it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.options import Interval, Mode, Place, StallAfter, followed_location
+from edl_ckpt.cli.output import Output
+from edl_ckpt.cli.text import escaped, parse_limit
+from edl_ckpt.core.errors import UsageError
+
+
+@examples(
+    "wait run --version-ge 1000 --timeout 2h",
+    "wait s3://models/run --best auc --stall-after 45m",
+)
+def wait_command(
+    out: Output,
+    location: Place = None,
+    version_ge: Annotated[
+        int | None, typer.Option(min=0, metavar="V", help="Wait for version V or a higher one.")
+    ] = None,
+    complete: Annotated[
+        bool, typer.Option("--complete", help="Wait for a complete version that can be read; this is the default.")
+    ] = False,
+    best: Annotated[
+        str | None,
+        typer.Option(metavar="METRIC", help="Wait until a version has this metric, and print the best one."),
+    ] = None,
+    mode: Mode = None,
+    timeout: Annotated[
+        str, typer.Option(metavar="DURATION", help="Give up after this time; 0 looks once, `none` waits for ever.")
+    ] = "30m",
+    stall_after: StallAfter = "none",
+    interval: Interval = None,
+) -> None:
+    """Wait for a version, and print its reference.
+
+    That is the newest complete version that can be read, as soon as there is one. Exit code 3 means that the time is
+    over, or that nothing at the location changes any more.
+    """
+    from edl_ckpt.cli import render_wait
+    from edl_ckpt.core.operations.follow.wait import wait_for_version
+
+    if complete and best is not None:
+        raise UsageError("--complete cannot be used with --best: that version is complete in any case")
+    result = wait_for_version(
+        followed_location(out, location),
+        version_ge=version_ge,
+        best=best,
+        mode=mode,
+        timeout_seconds=parse_limit(timeout),
+        stall_seconds=parse_limit(stall_after) or None,
+        interval_seconds=None if interval is None else parse_limit(interval),
+        reporter=out.reporter(),
+    )
+    if out.json:
+        out.print_json(render_wait.document(result))
+    elif result.version is not None:
+        ref = result.version.ref
+        out.write((escaped(ref) if sys.stdout.isatty() else ref) + "\n")
+    if result.version is None:
+        out.say(f"{escaped(result.location.url)}: {escaped(result.why)}")
+        raise SystemExit(3)

@@ -1,0 +1,103 @@
+"""`edl-ckpt watch`: shows what happens at a location, and runs a command for each event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.options import CommandLineOnly, Interval, Place, StallAfter, followed_location
+from edl_ckpt.cli.output import Output
+from edl_ckpt.cli.text import parse_limit
+from edl_ckpt.core.errors import EdlCkptError, UsageError
+from edl_ckpt.core.words import counted
+
+if TYPE_CHECKING:
+    from edl_ckpt.cli.hooks import Hook
+    from edl_ckpt.core.operations.follow.changes import EventKind, WatchEvent
+    from edl_ckpt.core.operations.follow.watch import Look
+
+
+@examples(
+    "watch run",
+    'watch run --on complete --exec "python evaluate.py"',
+)
+def watch_command(
+    out: Output,
+    location: Place = None,
+    on: Annotated[
+        list[str] | None,
+        typer.Option(metavar="EVENT,...", help="Report only these events: complete, corrupt, ...; may be repeated."),
+    ] = None,
+    execute: Annotated[
+        str | None,
+        typer.Option("--exec", metavar="CMD", help="Run CMD for each event, with EDL_CKPT_REF in its environment."),
+        CommandLineOnly(),
+    ] = None,
+    shell: Annotated[
+        bool, typer.Option("--shell", help="Run CMD of --exec in a shell (sh -c)."), CommandLineOnly()
+    ] = False,
+    after: Annotated[
+        int | None, typer.Option(min=-1, metavar="V", help="Also report versions above V that are there already.")
+    ] = None,
+    timeout: Annotated[
+        str, typer.Option(metavar="DURATION", help="End after this time; 0 looks once, `none` never ends.")
+    ] = "none",
+    stall_after: StallAfter = "10m",
+    interval: Interval = None,
+) -> None:
+    """Show what happens at a location: a live view on a terminal, else one line of JSON for each event.
+
+    The command runs until it is interrupted. With --exec it prints events as lines on a terminal too.
+    """
+    from edl_ckpt.cli import live
+    from edl_ckpt.cli.hooks import Hook
+    from edl_ckpt.core.operations.follow.changes import Limits
+    from edl_ckpt.core.operations.follow.watch import looks_at
+
+    where, kinds = followed_location(out, location), _kinds(on)
+    hook = Hook.of(execute, shell=shell)
+    limits = Limits(parse_limit(stall_after) or None)
+    with live.view(out, where, limits, lines=hook is not None) as view:
+        looks = looks_at(
+            where,
+            after=after,
+            interval_seconds=None if interval is None else parse_limit(interval),
+            timeout_seconds=parse_limit(timeout),
+            limits=limits,
+            reporter=view,
+        )
+        _follow(out, looks, kinds, view.show, hook)
+
+
+def _follow(
+    out: Output,
+    looks: Iterator[Look],
+    kinds: frozenset[EventKind],
+    show: Callable[[Look, list[WatchEvent]], None],
+    hook: Hook | None,
+) -> None:
+    """Show each look, and run the command for each of its events; an error at the end when one has failed."""
+    for look in looks:
+        events = [event for event in look.events if event.kind in kinds]
+        show(look, events)
+        for event in events if hook else ():
+            fault = hook.run(event) if hook else ""
+            if fault:
+                out.warn(f"{event.kind} {event.ref}: {fault}")
+    if hook is not None and hook.failed:
+        raise EdlCkptError(f"{hook.failed} of {counted(hook.runs, 'command')} failed")
+
+
+def _kinds(texts: list[str] | None) -> frozenset[EventKind]:
+    """Return the events that --on names, all of them without it."""
+    from edl_ckpt.core.operations.follow.changes import EventKind
+
+    known = {kind.value: kind for kind in EventKind}
+    names = [name.strip() for text in texts or () for name in text.split(",")]
+    for name in names:
+        if name not in known:
+            raise UsageError(f"--on: no event {name!r}", hint=f"events: {', '.join(known)}")
+    return frozenset(known[name] for name in names or known)
