@@ -143,7 +143,7 @@ class LiveView(SilentReporter):
         with self._lock:
             if self._moment is None:
                 return []
-            drawn = render_watch.view(
+            drawn = render_watch.live_human(
                 self._moment,
                 list(self._events),
                 self._rates(),

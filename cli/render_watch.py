@@ -79,7 +79,7 @@ def _shards(arrived: int, ps_num: int | None) -> str:
     return f"{arrived}/{'?' if ps_num is None else ps_num}"
 
 
-def view(
+def live_human(
     moment: Moment,
     events: Sequence[WatchEvent],
     rates: Mapping[str, float],

@@ -15,7 +15,7 @@ from edl_ckpt.core.errors import UsageError
 
 
 @examples(
-    "wait run --version-ge 1000 --timeout 2h",
+    "wait run --version-ge 300 --timeout 2h",
     "wait s3://models/run --best auc --stall-after 45m",
 )
 def wait_command(

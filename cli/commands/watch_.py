@@ -29,7 +29,9 @@ def watch_command(
     location: Place = None,
     on: Annotated[
         list[str] | None,
-        typer.Option(metavar="EVENT,...", help="Report only these events: complete, corrupt, ...; may be repeated."),
+        typer.Option(
+            metavar="EVENT,EVENT", help="Report only these events, such as complete,corrupt; may be repeated."
+        ),
     ] = None,
     execute: Annotated[
         str | None,
@@ -48,9 +50,10 @@ def watch_command(
     stall_after: StallAfter = "10m",
     interval: Interval = None,
 ) -> None:
-    """Show what happens at a location: a live view on a terminal, else one line of JSON for each event.
+    """Show what happens at a location, live.
 
-    The command runs until it is interrupted. With --exec it prints events as lines on a terminal too.
+    That is a live view on a terminal, and one line of JSON for each event elsewhere. The command runs until it is
+    interrupted. With --exec it prints events as lines on a terminal too.
     """
     from edl_ckpt.cli import live
     from edl_ckpt.cli.hooks import Hook

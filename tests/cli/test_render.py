@@ -34,6 +34,8 @@ from edl_ckpt.cli import (
     render_reshard,
     render_unlock,
     render_verify,
+    render_wait,
+    render_watch,
 )
 from edl_ckpt.cli.output import Output
 from edl_ckpt.core import (
@@ -66,6 +68,9 @@ from edl_ckpt.core import (
 from edl_ckpt.core.commit.trash import Purge
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.model import Listing, State, Version
+from edl_ckpt.core.operations.follow.changes import EventKind, Limits, Moment, WatchEvent
+from edl_ckpt.core.operations.follow.wait import WaitResult, wait_for_version
+from edl_ckpt.core.operations.follow.watch import looks_at
 from edl_ckpt.core.operations.lookup import Neighbours, find_nearest
 from edl_ckpt.core.operations.metric_sources import ImportPlan, MetricSeries, match_series
 from edl_ckpt.core.operations.prune.execute import PruneResult
@@ -219,6 +224,9 @@ class Results:
     copied: CopyResult
     pruned: PruneResult
     matched: ImportPlan
+    waits: tuple[WaitResult, ...]
+    events: tuple[WatchEvent, ...]
+    moment: Moment
 
 
 @pytest.fixture(scope="module")
@@ -263,7 +271,20 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
         copied=replace(execute_copy(copy), failed=failed),
         pruned=PruneResult(prune, tuple(e.ref for e in prune.deletions), prune.deleted_bytes, trashed=True),
         matched=match_series(series, str(run), listing.versions, nearest=1),
+        **_followed(run),
     )
+
+
+def _followed(run: Path) -> dict[str, Any]:
+    """Return what waits and a watch of a location give, one version of which lacks a shard and has a hostile file."""
+    torn = run.with_name("torn\x1b[31m")
+    shutil.copytree(run, torn)
+    next((torn / "version_2").glob("variables-1-*")).unlink()
+    (torn / "version_2" / "x\x1b[31m\n").touch()
+    waits = [wait_for_version(run), *(wait_for_version(torn, version_ge=n, timeout_seconds=0) for n in (2, 9))]
+    (look,) = looks_at(torn, after=-1, timeout_seconds=0)
+    more = [replace(look.events[-1], kind=kind, why="a\x1b[31m[bold]") for kind in EventKind]
+    return {"waits": tuple(waits), "events": (*look.events, *more), "moment": look.moment}
 
 
 _HOSTILE: dict[str, Any] = {
@@ -330,6 +351,12 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "render_verify.document": lambda r: map(render_verify.document, r.verified),
     "render_verify.document_all": lambda r: [render_verify.document_all("run", r.verified, [])],
     "render_verify.human": lambda r: [render_verify.human(r.verified)],
+    "render_wait.document": lambda r: map(render_wait.document, r.waits),
+    "render_watch.document": lambda r: map(render_watch.document, r.events),
+    "render_watch.human": lambda r: map(render_watch.human, r.events),
+    "render_watch.live_human": lambda r: [
+        render_watch.live_human(r.moment, r.events, {}, limits=Limits(), title="a\x1b[bold]", notes=["\x1b", "x" * 300])
+    ],
 }
 """What each renderer makes of each result that it takes: a new renderer is a new row."""
 

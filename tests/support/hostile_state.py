@@ -49,6 +49,8 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "metadata set": ("run@20", "lr=0.1"),
     "metadata show": ("run@30",),
     "metadata remove": ("run@30", "owner"),
+    "wait": ("run", "--timeout", "0"),
+    "watch": ("run", "--after", "-1", "--timeout", "0"),
     "recover": ("run",),
     "unlock": ("run", "--yes"),
     "demo": ("demo",),
@@ -56,7 +58,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 """Every command, with words for a scene. A new command needs a row: a test compares them with the program's."""
 READING = frozenset({
     "list", "inspect", "get", "diff", "verify", "export", "policy show", "metrics show", "metadata show",
-    "tag list", "demo",
+    "tag list", "demo", "wait", "watch",
 })  # fmt: skip
 """The commands that change nothing in a location."""
 
