@@ -115,7 +115,7 @@ class Members:
         os.waitpid(pid, 0)
         self._running.discard(pid)
 
-    def wait(self, *pids: int) -> list[int]:
+    def wait(self, *pids: int, seconds: float = SECONDS) -> list[int]:
         """Wait until these members have ended by themselves, and return their exit codes."""
         codes: dict[int, int] = {}
 
@@ -127,7 +127,7 @@ class Members:
                     self._running.discard(pid)
             return len(codes) == len(pids)
 
-        wait_until(ended, seconds=SECONDS)
+        wait_until(ended, seconds=seconds)
         return [codes[pid] for pid in pids]
 
     def lines(self, name: str) -> list[str]:

@@ -139,7 +139,10 @@ class LocalCoordinator(Coordinator):
 
     def should_stop_training(self) -> bool:
         """Return True when a member has ended the run."""
-        self._stopped = self._stopped or self._registry.is_finished()
+        if not self._stopped and self._registry.is_finished():
+            self._stopped = True
+            if self.world_size == 0:
+                _LOG.warning("%s: this run has ended; a new run needs another directory", self._registry.directory)
         return self._stopped
 
     def signal_training_done(self) -> None:

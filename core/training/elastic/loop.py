@@ -67,10 +67,18 @@ def train(
     Checkpoints are those of `checkpoint_manager`, or else of `set_checkpoint_manager`. A save that fails is discarded,
     and its error is raised; `max_failed_saves` failures in a row are only warnings in the log `edl_ckpt`.
     """
+    _check(state, "state", ("snapshot", "apply", "sync", "save", "load", "should_save_checkpoint"))
+    _check(coordinator, "coordinator", ("rendezvous_barrier", "barrier", "should_rendezvous", "signal_training_done"))
     if max_rollbacks < 0 or max_failed_saves < 0:
         raise UsageError("max_rollbacks and max_failed_saves must be at least 0")
     manager = get_checkpoint_manager() if checkpoint_manager is None else checkpoint_manager
     return _Job(coordinator, train_step, state, manager, recoverable, max_rollbacks, max_failed_saves).run()
+
+
+def _check(value: object, what: str, names: tuple[str, ...]) -> None:
+    absent = [name for name in names if not callable(getattr(value, name, None))]
+    if absent:
+        raise UsageError(f"the {what}, {type(value).__qualname__}, has no method {', '.join(absent)}")
 
 
 class _Job:

@@ -124,8 +124,8 @@ def test_too_few_members_is_an_error(job: Callable[..., LocalCoordinator]) -> No
         job(min_members=3, max_members=2)
 
 
-def test_a_finished_run_stays_finished(job: Callable[..., LocalCoordinator]) -> None:
-    """When one member has no more data, all stop, and nobody can join any more."""
+def test_a_finished_run_stays_finished(job: Callable[..., LocalCoordinator], caplog: pytest.LogCaptureFixture) -> None:
+    """When one member has no more data, all stop, and nobody can join any more, which the log says."""
     first, second = job(min_members=2), job(min_members=2)
     meet(first, second)
     first.signal_training_done()
@@ -134,8 +134,10 @@ def test_a_finished_run_stays_finished(job: Callable[..., LocalCoordinator]) -> 
         second.barrier()
     with pytest.raises(StopException):
         second.rendezvous_barrier()
+    assert caplog.text == ""
     with pytest.raises(StopException):
         job().rendezvous_barrier()
+    assert "this run has ended; a new run needs another directory" in caplog.text
 
 
 def test_members_that_do_different_things(job: Callable[..., LocalCoordinator]) -> None:

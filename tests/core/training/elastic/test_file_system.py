@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,9 @@ from edl_ckpt.core import (
     store_policy,
     verify_version,
 )
+from edl_ckpt.core.memory import peak_memory_bytes
 from edl_ckpt.core.training.elastic import FileSystemCheckpoint, FileSystemCheckpointManager
+from members import Members
 from s3_fixtures import Bucket
 
 
@@ -211,6 +214,31 @@ def test_the_commands_work_on_checkpoints(manager: FileSystemCheckpointManager, 
     for place in ("copy", "wide"):
         elsewhere = FileSystemCheckpointManager(tmp_path / place)
         assert (latest(elsewhere), latest(elsewhere, "other")) == (b"state", b"other")
+
+
+@pytest.mark.slow
+def test_a_large_checkpoint(manager: FileSystemCheckpointManager, tmp_path: Path) -> None:
+    """A state of more than 2 GiB is saved and loaded in the memory of a few buffers."""
+    piece = np.random.default_rng(0).integers(0, 256, 16 << 20, np.uint8).tobytes()
+    count = 130
+
+    def work(note: Callable[[str], None]) -> None:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+        before = peak_memory_bytes()
+        checkpoint = manager.create_checkpoint()
+        with checkpoint.open_output_stream() as stream:
+            stream.writelines(piece for _ in range(count))
+        checkpoint.commit()
+        newest = manager.get_latest_checkpoint()
+        assert newest is not None
+        with newest.open_input_stream() as stream:
+            assert all(stream.read(len(piece)) == piece for _ in range(count))
+            assert stream.read() == b""
+        note(str(peak_memory_bytes() - before))
+
+    with Members(tmp_path) as members:
+        assert members.wait(members.start("worker", work), seconds=600) == [0]
+        assert int(members.lines("worker")[0]) < 128 << 20
 
 
 def test_on_s3(s3: Bucket) -> None:
