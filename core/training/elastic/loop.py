@@ -55,6 +55,7 @@ def train(
     max_rollbacks: int = MAX_ROLLBACKS,
     recoverable: tuple[type[Exception], ...] = RECOVERABLE,
     max_failed_saves: int = 0,
+    trust_sync: bool = False,
     checkpoint_manager: CheckpointManager | None = None,
 ) -> TrainResult:
     """Call `train_step(state)` until it raises StopIteration, the end of its data, or another member has ended the run.
@@ -62,7 +63,8 @@ def train(
     A `recoverable` error rolls this member back, and it goes on with the others; NotImplementedError and RecursionError
     are mistakes in the program and never recoverable. After `max_rollbacks` of them the next is raised as EdlCkptError.
     Lost members are not counted, because the coordinator decides how few may go on. Every other error is raised, after
-    `Coordinator.on_error` has it.
+    `Coordinator.on_error` has it. Without a snapshot every error is raised, unless `trust_sync` says that `State.sync`
+    makes good for half a step on any member, rank 0 included: TorchElastic relied on that.
 
     Checkpoints are those of `checkpoint_manager`, or else of `set_checkpoint_manager`. A save that fails is discarded,
     and its error is raised; `max_failed_saves` failures in a row are only warnings in the log `edl_ckpt`.
@@ -72,13 +74,24 @@ def train(
     if max_rollbacks < 0 or max_failed_saves < 0:
         raise UsageError("max_rollbacks and max_failed_saves must be at least 0")
     manager = get_checkpoint_manager() if checkpoint_manager is None else checkpoint_manager
-    return _Job(coordinator, train_step, state, manager, recoverable, max_rollbacks, max_failed_saves).run()
+    limits = _Limits(recoverable, max_rollbacks, max_failed_saves, trust_sync)
+    return _Job(coordinator, train_step, state, manager, limits).run()
 
 
 def _check(value: object, what: str, names: tuple[str, ...]) -> None:
     absent = [name for name in names if not callable(getattr(value, name, None))]
     if absent:
         raise UsageError(f"the {what}, {type(value).__qualname__}, has no method {', '.join(absent)}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """What `train` goes on after."""
+
+    recoverable: tuple[type[Exception], ...]
+    max_rollbacks: int
+    max_failed_saves: int
+    trust_sync: bool
 
 
 class _Job:
@@ -90,17 +103,14 @@ class _Job:
         train_step: Callable[[Any], object],
         state: State,
         manager: CheckpointManager | None,
-        recoverable: tuple[type[Exception], ...],
-        max_rollbacks: int,
-        max_failed_saves: int,
+        limits: _Limits,
     ) -> None:
         self._coordinator = coordinator
         self._train_step = train_step
         self._state = state
         self._manager = manager
-        self._recoverable = recoverable
-        self._max_rollbacks = max_rollbacks
-        self._max_failed_saves = max_failed_saves
+        self._limits = limits
+        self._recoverable = limits.recoverable
         self._failed_saves = 0
         self._ready = _READY.get(id(state)) is state
         """True when the state was loaded or synced in this process, and is not in doubt since."""
@@ -151,9 +161,8 @@ class _Job:
     def _leave_sync(self, error: Exception, snapshot: Any) -> None:
         """Make good for a sync that was interrupted: the state may be half of one member and half of another."""
         if snapshot is not None:
-            self._state.apply(snapshot)
-            self._rollbacks += 1
-        elif self._coordinator.rank != 0 and self._ready:
+            self._apply(snapshot)
+        elif self._coordinator.rank != 0 and self._ready and not self._limits.trust_sync:
             if self._manager is None:
                 raise error
             self._set_ready(ready=False)  # should it be rank 0 next, it loads the latest checkpoint
@@ -168,7 +177,7 @@ class _Job:
                 self._coordinator.signal_training_done()
                 return
             except self._recoverable as error:
-                if snapshot is None:
+                if snapshot is None and not self._limits.trust_sync:
                     raise
                 self._roll_back(error, snapshot)
                 return
@@ -176,10 +185,7 @@ class _Job:
             try:
                 again = self._coordinator.should_rendezvous(self._state)
             except self._recoverable as error:
-                if snapshot is None:  # this state is whole, and the step counts for those that have it
-                    self._note(error)
-                else:
-                    self._roll_back(error, snapshot)
+                self._roll_back(error, snapshot)  # without a snapshot, this state is whole, and the step counts here
                 return
             self._steps += 1
             self._save_if_due()
@@ -189,6 +195,10 @@ class _Job:
 
     def _roll_back(self, error: Exception, snapshot: Any) -> None:
         self._note(error)
+        if snapshot is not None:
+            self._apply(snapshot)
+
+    def _apply(self, snapshot: Any) -> None:
         self._state.apply(snapshot)
         self._rollbacks += 1
 
@@ -198,7 +208,7 @@ class _Job:
             raise error
         if not isinstance(error, MembershipError):
             self._failures += 1
-            if self._failures > self._max_rollbacks:
+            if self._failures > self._limits.max_rollbacks:
                 raise EdlCkptError(f"{self._failures} recoverable errors, the last: {error}") from error
         self._coordinator.on_error(error)
 
@@ -211,7 +221,7 @@ class _Job:
             self._save(self._manager)
         except Exception as error:
             self._failed_saves += 1
-            if self._failed_saves > self._max_failed_saves:
+            if self._failed_saves > self._limits.max_failed_saves:
                 raise
             _LOG.warning("a checkpoint was not saved (%d in a row): %s", self._failed_saves, error)
         else:

@@ -201,9 +201,7 @@ def test_mistakes_in_a_program_are_not_repeated(tmp_path: Path) -> None:
 def test_what_is_no_state_is_refused(tmp_path: Path) -> None:
     """A state need not inherit from State; what lacks methods is an error that names them, before anybody waits."""
     with LocalCoordinator(tmp_path / "job") as coordinator:
-        with pytest.raises(
-            UsageError, match="the state, dict, has no method snapshot, apply, sync, save, load"
-        ):
+        with pytest.raises(UsageError, match="the state, dict, has no method snapshot, apply, sync, save, load"):
             train(coordinator, step, {})  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="the coordinator, Numbers, has no method rendezvous_barrier, barrier"):
             train(Numbers(), step, Numbers())  # type: ignore[arg-type]
