@@ -15,7 +15,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.checkpoint.catalog import list_versions, parse_ref, resolve
+    from edl_ckpt.core.arrays import BFLOAT16, Array, Ids, as_array
+    from edl_ckpt.core.checkpoint.catalog import VersionLike, list_versions, parse_ref, resolve
     from edl_ckpt.core.checkpoint.fingerprint import Fingerprint, fingerprint_checkpoint
     from edl_ckpt.core.checkpoint.parts import Part, Rows
     from edl_ckpt.core.checkpoint.readable import latest
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
         ExperimentBest,
         Latest,
         Policy,
+        Rule,
         Tagged,
         Within,
         determined,
@@ -96,7 +98,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.verify.versions import VerifyRun, verify_and_seal, verify_versions
     from edl_ckpt.core.progress import Progress, Reporter
     from edl_ckpt.core.storage.determined import CheckpointStorage
-    from edl_ckpt.core.storage.location import Location
+    from edl_ckpt.core.storage.location import Location, LocationLike
     from edl_ckpt.core.training.content import TableBatches
     from edl_ckpt.core.training.objects.checkpoint import ObjectCheckpoint, list_variables, load_variable
     from edl_ckpt.core.training.partition import ServerPart, partition
@@ -105,7 +107,8 @@ if TYPE_CHECKING:
 __version__: Final = "0.1.0"
 
 _HOMES: Final = {
-    "checkpoint.catalog": ("list_versions", "parse_ref", "resolve"),
+    "arrays": ("BFLOAT16", "Array", "Ids", "as_array"),
+    "checkpoint.catalog": ("VersionLike", "list_versions", "parse_ref", "resolve"),
     "checkpoint.fingerprint": ("Fingerprint", "fingerprint_checkpoint"),
     "checkpoint.parts": ("Part", "Rows"),
     "checkpoint.readable": ("latest",),
@@ -165,6 +168,7 @@ _HOMES: Final = {
         "ExperimentBest",
         "Latest",
         "Policy",
+        "Rule",
         "Tagged",
         "Within",
         "determined",
@@ -186,7 +190,7 @@ _HOMES: Final = {
     "operations.verify.versions": ("VerifyRun", "verify_and_seal", "verify_versions"),
     "progress": ("Progress", "Reporter"),
     "storage.determined": ("CheckpointStorage",),
-    "storage.location": ("Location",),
+    "storage.location": ("Location", "LocationLike"),
     "training.objects.checkpoint": ("ObjectCheckpoint", "list_variables", "load_variable"),
     "training.content": ("TableBatches",),
     "training.partition": ("ServerPart", "partition"),
@@ -196,6 +200,8 @@ _HOMES: Final = {
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "BFLOAT16",
+    "Array",
     "AuthError",
     "Best",
     "Checkpoint",
@@ -215,11 +221,13 @@ __all__ = [
     "Finding",
     "Fingerprint",
     "Guards",
+    "Ids",
     "ImportResult",
     "IncompleteError",
     "Latest",
     "Listing",
     "Location",
+    "LocationLike",
     "LockedError",
     "Lookup",
     "MismatchError",
@@ -243,6 +251,7 @@ __all__ = [
     "ReshardResult",
     "ReshardSettings",
     "Rows",
+    "Rule",
     "SavedShard",
     "Selection",
     "ServerPart",
@@ -262,11 +271,13 @@ __all__ = [
     "VerifyResult",
     "VerifyRun",
     "Version",
+    "VersionLike",
     "WaitResult",
     "WatchEvent",
     "Within",
     "__version__",
     "add_tag",
+    "as_array",
     "checkpoints_iterator",
     "determined",
     "diff_versions",
