@@ -34,7 +34,7 @@ _REPLACED_ATTEMPTS = 5
 
 
 class CommandLineOnly:
-    """Marks a destructive option, which neither the environment nor a file may set."""
+    """Marks an option that neither the environment nor a file may set: it is destructive, or stands for LOCATION."""
 
 
 _REF_HELP = (
@@ -54,6 +54,11 @@ Workers = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Number of threads. Default: the number of cores.")
 ]
 Place = Annotated[str | None, typer.Argument(metavar="[LOCATION]", help=_LOCATION_HELP)]
+Experiment = Annotated[
+    str | None,
+    typer.Option(metavar="DIR", help="Take the trials of an experiment: the directories in DIR that have versions."),
+    CommandLineOnly(),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")]
 LockWait = Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the lock.")]
 Mode = Annotated[str | None, typer.Option(metavar="max|min", help=_MODE_HELP)]

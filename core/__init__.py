@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from edl_ckpt.core.arrays import BFLOAT16, Array, Ids, as_array
     from edl_ckpt.core.checkpoint.catalog import VersionLike, list_versions, parse_ref, resolve
+    from edl_ckpt.core.checkpoint.experiment import Experiment, Trial, list_experiment, trial_locations
     from edl_ckpt.core.checkpoint.fingerprint import Fingerprint, fingerprint_checkpoint
     from edl_ckpt.core.checkpoint.parts import Part, Rows
     from edl_ckpt.core.checkpoint.readable import latest
@@ -109,6 +110,7 @@ __version__: Final = "0.1.0"
 _HOMES: Final = {
     "arrays": ("BFLOAT16", "Array", "Ids", "as_array"),
     "checkpoint.catalog": ("VersionLike", "list_versions", "parse_ref", "resolve"),
+    "checkpoint.experiment": ("Experiment", "Trial", "list_experiment", "trial_locations"),
     "checkpoint.fingerprint": ("Fingerprint", "fingerprint_checkpoint"),
     "checkpoint.parts": ("Part", "Rows"),
     "checkpoint.readable": ("latest",),
@@ -216,6 +218,7 @@ __all__ = [
     "EdlCkptError",
     "EventKind",
     "EverySteps",
+    "Experiment",
     "ExperimentBest",
     "ExportResult",
     "Finding",
@@ -265,6 +268,7 @@ __all__ = [
     "Target",
     "TensorRows",
     "TensorStats",
+    "Trial",
     "UnavailableError",
     "UnsupportedError",
     "UsageError",
@@ -292,6 +296,7 @@ __all__ = [
     "import_metrics",
     "initial_rows",
     "latest",
+    "list_experiment",
     "list_variables",
     "list_versions",
     "load_variable",
@@ -329,6 +334,7 @@ __all__ = [
     "summarize",
     "survey_ids",
     "tensor_stats",
+    "trial_locations",
     "undo",
     "unlock",
     "variable_owner",

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.options import Csv, Grace, Mode, Places
+from edl_ckpt.cli.options import Csv, Experiment, Grace, Mode, Places
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration
-from edl_ckpt.core.errors import EdlCkptError
+from edl_ckpt.core.errors import EdlCkptError, UsageError
 
 if TYPE_CHECKING:
     from edl_ckpt.core.format.model import Listing
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @examples(
     "list run",
-    "list runs/a runs/b --best auc",
+    "list --experiment runs --metric auc",
 )
 def list_command(
     out: Output,
@@ -31,15 +31,27 @@ def list_command(
         list[str] | None, typer.Option(metavar="TAG", help="Show only versions with this tag; may be repeated.")
     ] = None,
     mode: Mode = None,
+    experiment: Experiment = None,
+    metric: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With --experiment: compare the trials by this metric.")
+    ] = None,
     grace: Grace = "10m",
     csv: Csv = False,  # noqa: ARG001
 ) -> None:
     """List versions, with their metrics and tags.
 
     The versions are sorted by number. The command opens no shard. It ends with exit code 3 when a version is there and
-    cannot be read now.
+    cannot be read now. With --experiment it shows a line for each trial, the best first.
     """
     import time
+
+    if experiment is not None:
+        if locations or sort or best or tag:
+            raise UsageError("--experiment cannot be used with LOCATION, --sort, --best or --tag")
+        _show_experiment(out, experiment, metric, mode, parse_duration(grace))
+        return
+    if metric is not None and "metric" not in out.defaulted:
+        raise UsageError("--metric can only be used with --experiment", hint="try: --sort METRIC or --best METRIC")
 
     from edl_ckpt.cli import render_list
     from edl_ckpt.core.checkpoint.catalog import narrowed
@@ -57,6 +69,26 @@ def list_command(
     if failed:
         raise max(failed, key=lambda error: error.exit_code)
     if any(listing.unread for listing in whole):
+        raise SystemExit(3)
+
+
+def _show_experiment(out: Output, place: str, metric: str | None, mode: str | None, grace_seconds: float) -> None:
+    """Show the trials in a directory; exit with 3 when one of them is there and cannot be read now."""
+    from edl_ckpt.cli import render_experiment, render_list
+    from edl_ckpt.core.checkpoint.experiment import list_experiment
+
+    found = list_experiment(out.location(place), metric=metric, mode=mode, grace_seconds=grace_seconds)
+    out.show(
+        lambda: render_experiment.document(found),
+        lambda: render_experiment.human(found),
+        lambda: render_experiment.rows(found),
+    )
+    for trial in found.trials:
+        if trial.fault is not None:
+            out.warn(str(trial.fault))
+        for warning in render_list.warnings(trial.listing):
+            out.warn(warning)
+    if found.unread:
         raise SystemExit(3)
 
 

@@ -18,6 +18,7 @@ from edl_ckpt.core.words import counted, size
 if TYPE_CHECKING:
     from edl_ckpt.core.operations.prune.execute import PruneResult
     from edl_ckpt.core.operations.prune.plan import PrunePlan
+    from edl_ckpt.core.storage.location import Location
 
 _SAME_CODE = (AuthError, UnavailableError, UnsupportedError)
 """Errors that a script can do something about: when all failures are of one such kind, its exit code is the prune's."""
@@ -25,12 +26,13 @@ _SAME_CODE = (AuthError, UnavailableError, UnsupportedError)
 
 @examples(
     "prune run --keep 5 --dry-run",
-    "prune run --keep 3 --keep-best 1 --metric auc --trash",
+    "prune --experiment runs --policy determined --metric auc",
 )
 def prune_command(
     out: Output,
     rules: o.RuleOptions,
     locations: o.Places = None,
+    experiment: o.Experiment = None,
     incomplete: Annotated[
         bool, typer.Option("--incomplete", help="Also delete incomplete versions older than the newest complete one.")
     ] = False,
@@ -83,10 +85,10 @@ def prune_command(
     from edl_ckpt.core.operations.prune.plan import plan_prune
     from edl_ckpt.core.operations.prune.plan_file import read_plan
 
-    places = [out.location(text) for text in locations or [""]]
+    places = _places(out, locations, experiment)
     policy = rules.policy(out, places)
     guards = Guards(incomplete, everything, tuple(delete or ()), tuple(drop_tag or ()), parse_duration(grace))
-    if apply and (locations or not policy.is_empty or guards.ask_for_deletion):
+    if apply and (locations or experiment or not policy.is_empty or guards.ask_for_deletion):
         raise UsageError("--apply takes locations and rules from its plan; do not give others")
     age = parse_duration(older_than)
     planned = dry_run or bool(plan_out and not (apply or (yes and "yes" not in out.defaulted)))
@@ -106,6 +108,17 @@ def prune_command(
     _show(out, plan if planned else execute_prune(plan, **acting), brief=asks)
     if planned and plan_out:
         out.say(f"to carry out the plan: edl-ckpt prune --apply {plan_out}")
+
+
+def _places(out: Output, locations: list[str] | None, experiment: str | None) -> list[Location]:
+    """Return the locations to prune: those that are named, or the trials of an experiment."""
+    from edl_ckpt.core.checkpoint.experiment import trial_locations
+
+    if experiment is None:
+        return [out.location(text) for text in locations or [""]]
+    if locations:
+        raise UsageError("--experiment cannot be used with LOCATION")
+    return list(trial_locations(out.location(experiment)))
 
 
 def _with_options(out: Output, plan: PrunePlan) -> PrunePlan:

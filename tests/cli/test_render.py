@@ -23,6 +23,7 @@ import edl_ckpt.cli
 from edl_ckpt.cli import (
     render_copy,
     render_diff,
+    render_experiment,
     render_export,
     render_get,
     render_import,
@@ -43,12 +44,14 @@ from edl_ckpt.core import (
     CopyPlan,
     CopyResult,
     DiffResult,
+    Experiment,
     ExportResult,
     Lookup,
     ReshardPlan,
     ReshardResult,
     ReshardSettings,
     TensorStats,
+    Trial,
     VerifyResult,
     diff_versions,
     execute_copy,
@@ -228,6 +231,15 @@ class Results:
     events: tuple[WatchEvent, ...]
     moment: Moment
 
+    @property
+    def experiments(self) -> list[Experiment]:
+        """Return experiments with a hostile trial, ranked and not, and one without trials."""
+        broken = EdlCkptError("a [bold]word\x1b[31m", path="there")
+        name, best = "a[bold]\x1b", self.listing.versions[1]
+        trials = (Trial(name, self.listing, best), Trial("b", replace(self.listing, versions=()), fault=broken))
+        ranked = Experiment(self.listing.location, trials, name, "max")
+        return [ranked, replace(ranked, mode=None), Experiment(self.listing.location, ())]
+
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
@@ -311,6 +323,9 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "render_diff.document": lambda r: [render_diff.document(r.diff), render_diff.document(r.diff, rows=True)],
     "render_diff.human": lambda r: [render_diff.human(r.diff), render_diff.human(replace(r.diff, equal=True))],
     "render_diff.rows": lambda r: [render_diff.rows(r.diff)],
+    "render_experiment.document": lambda r: map(render_experiment.document, r.experiments),
+    "render_experiment.human": lambda r: map(render_experiment.human, r.experiments),
+    "render_experiment.rows": lambda r: map(render_experiment.rows, r.experiments[:2]),
     "render_export.document": lambda r: [render_export.document(r.exported)],
     "render_export.human": lambda r: [render_export.human(r.exported)],
     "render_get.document": lambda r: [render_get.document(r.lookup), render_get.document(r.lookup, r.close)],

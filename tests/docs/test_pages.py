@@ -76,6 +76,7 @@ def test_picture_is_current() -> None:
 
 JSON_COMMANDS = (
     "list edl-ckpt-demo",
+    "list --experiment .",
     "inspect edl-ckpt-demo --stats",
     "verify edl-ckpt-demo",
     "reshard edl-ckpt-demo@200 --ps 2 --dry-run",
