@@ -335,7 +335,7 @@ class Gathering:
         for start, count in zip(cuts, kept, strict=True):
             some = slice(start, min(start + step, span.rows))
             read = partial(self._read_rows, reader, span, some, vectors[at : at + count])
-            yield _Read((some.stop - start) * size if count else 0, read)
+            yield _Read((some.stop - start) * size, read)
             at += count
 
     def _read_rows(self, reader: RangeReader, span: _Span, some: slice, place: npt.NDArray[Any]) -> None:

@@ -75,6 +75,7 @@ def initial_rows(table: Described, ids: Ids, *, seed: int = 0, dtype: npt.DTypeL
     A row depends on (seed, table name, id) alone. `dtype` is that of the rows, the info's when None. Raises
     UnsupportedError for an initializer that gives no vector (unknown, or for matrices only) and for random integers.
 
+    >>> from edl_ckpt.core.format.model import TableInfo
     >>> info = TableInfo("user", 2, "uniform")
     >>> rows = initial_rows(info, [5, 9, 5])
     >>> rows.shape, bool((rows[0] == rows[2]).all()), bool((abs(rows) <= 0.05).all())

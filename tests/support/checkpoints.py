@@ -79,6 +79,26 @@ def save_mixed(location: Path) -> Version:
     )
 
 
+def save_varied(location: Path, ps_num: int) -> Path:
+    """Save version 7 of a model: variables, tables of several dtypes and one without rows. Return its directory."""
+    random = np.random.default_rng(ps_num)
+    ids = np.unique(random.integers(-(2**62), 2**62, 400))
+    random.shuffle(ids)
+    save_checkpoint(
+        location,
+        7,
+        ps_num,
+        variables={f"layer_{k}/kernel:0": random.standard_normal((k, 3)) for k in range(12)},
+        tables={
+            "user": Table(ids, random.standard_normal((len(ids), 4), np.float32)),
+            "small": Table(ids[:30], random.integers(0, 99, (30, 3)).astype(np.int8)),
+            "none": Table(ids[:0], np.zeros((0, 2), np.float32)),
+        },
+        layout="elasticdl",
+    )
+    return location / "version-7"
+
+
 def save_large(location: Path) -> None:
     """Save version 7 on two servers, each shard as large as several parts of an upload, without a seal."""
     random = np.random.default_rng(3)

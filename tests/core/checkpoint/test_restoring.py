@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import tracemalloc
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from hypothesis import strategies as st
 
 import edl_ckpt.core.checkpoint.gather as gather_module
 from builders import models, table_shard, write_checkpoint, write_unchecked
-from checkpoints import at, only, save_mixed
+from checkpoints import at, only, save_mixed, save_varied
 from edl_ckpt.core import (
     CheckpointSaver,
     CorruptError,
@@ -25,16 +23,13 @@ from edl_ckpt.core import (
     LockedError,
     NotFoundError,
     Part,
-    Rows,
+    Progress,
     Table,
     UsageError,
     open_checkpoint,
     restore,
     save_checkpoint,
 )
-from edl_ckpt.core.format import bulk
-from edl_ckpt.core.format.model import DTYPES, TableInfo
-from edl_ckpt.core.format.shard_layout import PlacedTable, lay_out_shard
 from edl_ckpt.core.format.wire import head, varint
 from edl_ckpt.core.storage.local import LocalReader
 from elasticdl_restore import Parameters, restore_params
@@ -81,33 +76,13 @@ def assert_same(part: Part, parameters: Parameters) -> None:
         assert rows == {int(i): row.tobytes() for i, row in parameters.tables[name].items()}
 
 
-def save_sample(location: Path, ps_num: int) -> Path:
-    """Save a model with variables and tables of several dtypes, one without rows, and return its directory."""
-    random = np.random.default_rng(ps_num)
-    ids = np.unique(random.integers(-(2**62), 2**62, 400))
-    random.shuffle(ids)
-    save_checkpoint(
-        location,
-        7,
-        ps_num,
-        variables={f"layer_{k}/kernel:0": random.standard_normal((k, 3)) for k in range(12)},
-        tables={
-            "user": Table(ids, random.standard_normal((len(ids), 4), np.float32)),
-            "small": Table(ids[:30], random.integers(0, 99, (30, 3)).astype(np.int8)),
-            "none": Table(ids[:0], np.zeros((0, 2), np.float32)),
-        },
-        layout="elasticdl",
-    )
-    return location / "version-7"
-
-
 @pytest.mark.parametrize("old", COUNTS)
 def test_any_layout_to_any(tmp_path: Path, old: int, opened: list[LocalReader]) -> None:
     """For M shards and N servers each server has what ElasticDL gives it, from the shards that can have it alone.
 
     Shard i can, if i and the server's number agree modulo gcd(M, N). No other file is opened.
     """
-    directory = save_sample(tmp_path, old)
+    directory = save_varied(tmp_path, old)
     for new in COUNTS:
         step = math.gcd(old, new)
         for ps_id in range(new):
@@ -120,12 +95,14 @@ def test_any_layout_to_any(tmp_path: Path, old: int, opened: list[LocalReader]) 
 
 def test_union_of_parts_is_the_whole(tmp_path: Path) -> None:
     """The parts of all servers have every row once, in the order of shards and rows."""
-    save_sample(tmp_path, 6)
+    save_varied(tmp_path, 6)
     with open_checkpoint(f"{tmp_path}@7") as checkpoint:
         whole = {name: checkpoint.table(name).to_numpy() for name in checkpoint.table_names}
         names = checkpoint.variable_names
     for new in (1, 4, 9):
-        parts = [restore(f"{tmp_path}@7", ps_id, new) for ps_id in range(new)]
+        progress = Progress()
+        parts = [restore(f"{tmp_path}@7", ps_id, new, reporter=progress) for ps_id in range(new)]
+        assert 0 < progress.done_bytes == progress.total_bytes
         assert sorted(name for part in parts for name in part.variables) == names
         for name, (ids, vectors) in whole.items():
             for ps_id, part in enumerate(parts):
@@ -213,7 +190,7 @@ def test_damaged(case: str) -> None:
 
 def test_misplaced(tmp_path: Path, opened: list[LocalReader]) -> None:
     """A row or a variable in a wrong shard that is read: all shards are read, with a warning that names it."""
-    directory = save_sample(tmp_path, 4)
+    directory = save_varied(tmp_path, 4)
     names = [directory / f"variables-{i}-of-4.ckpt" for i in (1, 2)]
     one, two = (name.read_bytes() for name in names)
     names[0].write_bytes(two)
@@ -334,7 +311,7 @@ def test_reads_no_more_than_it_needs(tmp_path: Path, opened: list[LocalReader]) 
 
 def test_s3(s3: Bucket, tmp_path: Path) -> None:
     """On S3 only the objects of its own shards are asked for, and no byte of values twice."""
-    directory = save_sample(tmp_path, 4)
+    directory = save_varied(tmp_path, 4)
     for path in directory.iterdir():
         s3.put(f"run/version-7/{path.name}", path.read_bytes())
     for ps_id, new, own in ((1, 4, {1}), (3, 6, {1, 3}), (0, 8, {0}), (5, 8, {1})):
@@ -345,127 +322,6 @@ def test_s3(s3: Bucket, tmp_path: Path) -> None:
         assert {int(r.key.split("variables-")[1].split("-")[0]) for r in asked} == own
         sizes = sum((directory / f"variables-{i}-of-4.ckpt").stat().st_size for i in own)
         assert sum(r.response_bytes for r in asked if r.operation == "get") < 1.2 * sizes + 4096 * len(own)
-
-
-def test_fills_arrays_that_are_there(tmp_path: Path) -> None:
-    """Arrays of the caller are filled in place, of every shape and dtype; what is not given is allocated."""
-    save_sample(tmp_path, 3)
-    for ps_id, new in ((1, 3), (1, 2)):
-        ref = f"{tmp_path}@7"
-        expected = restore(ref, ps_id, new)
-        out = Part(
-            0,
-            {name: np.full_like(value, 99) for name, value in expected.variables.items()},
-            {n: Rows(np.zeros_like(rows.ids), np.full_like(rows.vectors, 99)) for n, rows in expected.tables.items()},
-            {},
-        )
-        part = restore(ref, ps_id, new, out=out)
-        for name, value in expected.variables.items():
-            assert np.array_equal(out.variables[name], value)
-            assert np.shares_memory(part.variables[name], out.variables[name]) or not value.size
-        for name, rows in expected.tables.items():
-            assert np.array_equal(out.tables[name].ids, rows.ids)
-            assert np.array_equal(out.tables[name].vectors, rows.vectors)
-        vectors = np.zeros_like(expected.tables["user"].vectors)
-        part = restore(ref, ps_id, new, out=Arrays({}, {"user": vectors}))
-        assert np.array_equal(vectors, expected.tables["user"].vectors)
-        assert np.shares_memory(part.tables["user"].vectors, vectors)
-        assert part.variables.keys() == expected.variables.keys()
-
-
-@dataclass
-class Arrays:
-    """Arrays to restore into, as a program may have them."""
-
-    variables: dict[str, Any]
-    tables: dict[str, Any]
-
-
-class _Copied:
-    """An array of a library whose memory numpy cannot share."""
-
-    def __init__(self, array: Any) -> None:
-        self.array = array
-
-    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-        return self.array.copy()
-
-
-def test_arrays_that_do_not_fit(tmp_path: Path) -> None:
-    """One error has every mismatch, and nothing is filled when there is one."""
-    save_sample(tmp_path, 2)
-    expected = restore(f"{tmp_path}@7", 0, 2)
-    names = [name for name, value in expected.variables.items() if value.size]
-    fresh = {name: np.full_like(value, 99) for name, value in expected.variables.items()}
-    rows = len(expected.tables["user"].ids)
-    frozen = np.zeros_like(expected.variables[names[3]])
-    frozen.flags.writeable = False
-    out = Arrays(
-        {
-            **fresh,
-            names[0]: fresh[names[0]].astype(np.float32),
-            names[1]: _Copied(fresh[names[1]]),
-            names[2]: np.asfortranarray(np.zeros((*expected.variables[names[2]].shape[:-1], 6)))[..., ::2],
-            names[3]: frozen,
-            "other:0": np.zeros(3),
-        },
-        {
-            "user": Rows(np.zeros(rows + 1, np.int64), np.zeros((rows, 5), np.float32)),
-            "small": expected.tables["small"].vectors * 0,
-        },
-    )
-    with pytest.raises(UsageError) as caught:
-        restore(f"{tmp_path}@7", 0, 2, out=out)
-    message = caught.value.message
-    shape = list(expected.variables[names[0]].shape)
-    for fault in (
-        f"variable {names[0]!r} is float32 {shape}, expected float64 {shape}",
-        f"variable {names[1]!r} has memory that numpy can only copy",
-        f"variable {names[2]!r} is read-only, or not in C order",
-        f"variable {names[3]!r} is read-only, or not in C order",
-        "variable 'other:0' is not in the part",
-        f"table 'user' is float32 [{rows}, 5], expected float32 [{rows}, 4]",
-        f"ids of table 'user' is int64 [{rows + 1}], expected int64 [{rows}]",
-    ):
-        assert fault in message
-    assert message.count(";") == 6
-    assert all((value == 99).all() for value in fresh.values())
-    assert not out.tables["small"].any()
-
-
-def save_holes(location: Path, rows: int, dim: int, dtype: str, ps_num: int) -> None:
-    """Write shards with ids, and values that are holes of the file system: much to read, and quickly made."""
-    directory = location / "version-1"
-    directory.mkdir(parents=True)
-    info = TableInfo("t", dim, "zeros", dtype=DTYPES[dtype].tf_enum)
-    for ps_id in range(ps_num):
-        ids = np.arange(ps_id, rows * ps_num, ps_num)
-        packed = bulk.encode_varints(ids)
-        layout = lay_out_shard(1, [info], [], [PlacedTable("t", DTYPES[dtype], dim, rows, len(packed))])
-        with (directory / f"variables-{ps_id}-of-{ps_num}.ckpt").open("wb") as file:
-            file.truncate(layout.size_bytes)
-            for offset, data in [*layout.between, (layout.ids_at["t"], packed.tobytes())]:
-                os.pwrite(file.fileno(), data, offset)
-
-
-@pytest.mark.parametrize(
-    ("rows", "dim", "dtype"),
-    [(900_000, 16, "float32"), (3_000_000, 1, "int8"), (12, 3_000_000, "float32")],
-    ids=["usual", "narrow", "wide"],
-)
-def test_memory(tmp_path: Path, rows: int, dim: int, dtype: str) -> None:
-    """Memory is the part and a few batches, for rows of every width, whether or not all of a shard is wanted."""
-    save_holes(tmp_path, rows, dim, dtype, 2)
-    for new in (2, 3):
-        tracemalloc.start()
-        try:
-            part = restore(f"{tmp_path}@1", 1, new, workers=2)
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-        size = part.tables["t"].ids.nbytes + part.tables["t"].vectors.nbytes
-        assert size > 15 << 20
-        assert peak < size + (24 << 20), f"{(peak - size) >> 20} MiB for {new} servers"
 
 
 def test_bfloat16(tmp_path: Path) -> None:
@@ -529,7 +385,7 @@ def test_two_runs(tmp_path: Path) -> None:
 
 def test_one_shard_asks_for_the_others(tmp_path: Path, opened: list[LocalReader]) -> None:
     """A shard that lacks a table's info, or has another number than its directory, is not relied on alone."""
-    directory = save_sample(tmp_path, 2)
+    directory = save_varied(tmp_path, 2)
     own = directory / "variables-1-of-2.ckpt"
     data = own.read_bytes()
     assert data[:2] == b"\x08\x07"
@@ -548,7 +404,7 @@ def test_one_shard_asks_for_the_others(tmp_path: Path, opened: list[LocalReader]
 @pytest.mark.parametrize(("ps_id", "ps_num"), [(-1, 2), (2, 2), (0, 0), (0, 70_000)])
 def test_numbers_that_no_server_has(tmp_path: Path, ps_id: int, ps_num: int) -> None:
     """A server's number is at least 0 and below their count, which a checkpoint can have; workers are at least one."""
-    save_sample(tmp_path, 2)
+    save_varied(tmp_path, 2)
     with pytest.raises(UsageError, match=f"ps_id {ps_id} of {ps_num}"):
         restore(f"{tmp_path}@7", ps_id, ps_num)
     with pytest.raises(UsageError, match="workers"):
