@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.arrays import as_array
+from edl_ckpt.core.checkpoint.catalog import VersionLike
 from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.errors import NotFoundError, UsageError
-from edl_ckpt.core.format.model import CheckpointRef, Version
+from edl_ckpt.core.format.model import CheckpointRef
 from edl_ckpt.core.operations.save import Table, save_checkpoint
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
@@ -140,7 +141,7 @@ class ObjectCheckpoint(Trackable):
             raise
         return VersionRef.of(saved.location, saved.version)
 
-    def restore(self, ref: Version | CheckpointRef | str | None, *, skip_mismatch: bool = False) -> LoadStatus:
+    def restore(self, ref: VersionLike | None, *, skip_mismatch: bool = False) -> LoadStatus:
         """Restore a version into the objects that are there, and later into those that are added; return the status.
 
         None restores nothing, so that the first start of a job needs no case of its own. Values that wait for an object
@@ -196,12 +197,12 @@ def whole_number(value: object) -> int:
     return int(array)
 
 
-def open_ref(ref: Version | CheckpointRef | str) -> Checkpoint:
+def open_ref(ref: VersionLike) -> Checkpoint:
     """Open the version that a reference names."""
     return open_checkpoint(CheckpointRef(ref.location, ref.number) if isinstance(ref, VersionRef) else ref)
 
 
-def list_variables(ref: Version | CheckpointRef | str) -> list[tuple[str, list[int]]]:
+def list_variables(ref: VersionLike) -> list[tuple[str, list[int]]]:
     """Return the name and the shape of each dense variable of a version, by name, as `tf.train.list_variables`.
 
     No value is read. Raises the errors of `open_checkpoint`.
@@ -211,7 +212,7 @@ def list_variables(ref: Version | CheckpointRef | str) -> list[tuple[str, list[i
     return sorted((name, shape) for name, shape in entries.items() if name != ALIASES)
 
 
-def load_variable(ref: Version | CheckpointRef | str, name: str) -> npt.NDArray[Any]:
+def load_variable(ref: VersionLike, name: str) -> npt.NDArray[Any]:
     """Return a dense variable of a version, as `tf.train.load_variable`; nothing else is read.
 
     `name` may also be another name under which objects led to it when it was saved. Raises NotFoundError.
