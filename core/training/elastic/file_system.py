@@ -29,6 +29,7 @@ from edl_ckpt.core.errors import (
     RefusedError,
     UsageError,
 )
+from edl_ckpt.core.format.checks import check_texts
 from edl_ckpt.core.format.model import DTYPES, State, Version
 from edl_ckpt.core.operations.importing.arrays import ArrayData
 from edl_ckpt.core.operations.importing.execute import execute_import
@@ -46,6 +47,7 @@ from edl_ckpt.core.state.seal import Seal, base_name
 from edl_ckpt.core.storage import Location, LocationLike, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import RangeReader
+from edl_ckpt.core.storage.local import is_gone
 from edl_ckpt.core.storage.spool import SpooledReader
 from edl_ckpt.core.training.elastic.checkpoint import DEFAULT_KEY, Checkpoint, CheckpointManager
 from edl_ckpt.core.words import abridged
@@ -108,7 +110,7 @@ class FileSystemCheckpointManager(CheckpointManager):
                 return FileSystemCheckpoint(self, version.version, version)
             if fault:
                 faults.append(f"version {version.version}: {fault}")
-                _LOG.warning("%s is not loaded, but an older checkpoint: %s", version.ref, fault)
+                _LOG.warning("%s is damaged, so an older checkpoint is looked for: %s", version.ref, fault)
         if faults:
             raise IncompleteError(f"no checkpoint is whole: {abridged(faults, _REASONS)}", path=self.location.url)
         return None
@@ -122,7 +124,9 @@ class FileSystemCheckpointManager(CheckpointManager):
         try:
             yield from reversed(list_versions(self.location, wait_seconds=self._wait_seconds).versions)
         except NotFoundError:
-            return  # nothing was committed yet
+            path = self.location.local_path
+            if path is not None and not is_gone(path):
+                raise  # a file
 
     def write(self, number: int | None, arrays: dict[str, ArrayData]) -> Version:
         """Write a version from variables, prune older ones, and return it; what `commit` does."""
@@ -169,9 +173,11 @@ class FileSystemCheckpoint(Checkpoint):
     def open_output_stream(self, key: str = DEFAULT_KEY) -> BinaryIO:
         """Return a file to write to, which is seekable; the same key again replaces what was written.
 
-        It is a temporary file in $TMPDIR. Raises UsageError for a checkpoint that is committed or discarded.
+        It is a temporary file in $TMPDIR. Raises UsageError for a checkpoint that is committed or discarded, and for a
+        key that is no valid Unicode.
         """
         self._check_open()
+        check_texts([f"{VARIABLE_PREFIX}{key}"], ())
         with storage_errors(tempfile.gettempdir()):
             if key not in self._spools:
                 self._spools[key] = cast("BinaryIO", tempfile.TemporaryFile(prefix="edl-ckpt-"))  # noqa: SIM115

@@ -14,6 +14,8 @@ import pytest
 
 from checkpoints import drop_seal, files_of, numbers
 from edl_ckpt.core import (
+    AuthError,
+    EdlCkptError,
     IncompleteError,
     Latest,
     NotFoundError,
@@ -33,6 +35,7 @@ from edl_ckpt.core.memory import peak_memory_bytes
 from edl_ckpt.core.training.elastic import FileSystemCheckpoint, FileSystemCheckpointManager
 from members import Members
 from s3_fixtures import Bucket
+from s3_proxy import Fault, status
 
 
 def commit(manager: FileSystemCheckpointManager, **streams: bytes) -> FileSystemCheckpoint:
@@ -41,7 +44,11 @@ def commit(manager: FileSystemCheckpointManager, **streams: bytes) -> FileSystem
     for key, content in streams.items():
         with checkpoint.open_output_stream(key) as stream:
             stream.write(content)
-    checkpoint.commit()
+    try:
+        checkpoint.commit()
+    except EdlCkptError:
+        checkpoint.discard()
+        raise
     return checkpoint
 
 
@@ -142,6 +149,9 @@ def test_checkpoints_are_found(manager: FileSystemCheckpointManager, location: P
     with second.open_input_stream() as stream:
         assert stream.read() == b"two"
     assert manager.get_checkpoint(9) is None
+    (location / "file").touch()
+    with pytest.raises(NotFoundError, match="a file, and not the directory"):
+        FileSystemCheckpointManager(location / "file").get_latest_checkpoint()
     with pytest.raises(RefusedError, match="cannot be discarded"):
         second.discard()
     with pytest.raises(UsageError, match="committed"):
@@ -170,7 +180,7 @@ def test_damage_is_never_loaded(
                     manager.get_latest_checkpoint()
             else:
                 assert latest(manager) == expected
-        assert f"{version.ref} is not loaded" in caplog.text
+        assert f"{version.ref} is damaged" in caplog.text
 
 
 def test_old_checkpoints_are_pruned(location: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -242,7 +252,7 @@ def test_a_large_checkpoint(manager: FileSystemCheckpointManager, tmp_path: Path
 
 
 def test_on_s3(s3: Bucket) -> None:
-    """Commit, discard, prune and load work on object storage."""
+    """Commit, discard, prune and load work on object storage; a commit that fails at its last step leaves nothing."""
     manager = FileSystemCheckpointManager(s3.url, keep_checkpoint_max=2)
     for number in range(3):
         commit(manager, state=b"%d" % number)
@@ -251,6 +261,10 @@ def test_on_s3(s3: Bucket) -> None:
     with checkpoint.open_output_stream() as stream:
         stream.write(b"never")
     checkpoint.discard()
+    s3.proxy.fail(Fault(status(403, "AccessDenied"), operation="complete", times=None))
+    with pytest.raises(AuthError):
+        commit(manager, state=b"never")
+    s3.proxy.heal()
     assert s3.objects() == before
     assert numbers(s3.url) == [2, 3]
     assert latest(manager) == b"2"
