@@ -1,8 +1,8 @@
-"""Measure the saver of a training job: `python tests/bench/saver.py --work DIR` (some minutes, 4 GB of memory and disk).
+"""Measure the saver of a training job: `python tests/bench/saver.py --work DIR` (minutes; 4 GB of memory and disk).
 
-One shard of about 1 GiB, against `ndarray.tofile` and `fsync` of the same bytes, in turn in one process; the memory that
-a save takes beyond the arrays, in a process of its own; and how long `save_async` keeps the loop waiting, against one
-`memcpy` of the same arrays. Printed are medians with their spread. The first turn does not count.
+One shard of about 1 GiB, against `ndarray.tofile` and `fsync` of the same bytes, in turn in one process; the memory
+that a save takes beyond the arrays, in a process of its own; and how long `save_async` keeps the loop waiting, against
+one `memcpy` of the same arrays. Printed are medians with their spread. The first turn does not count.
 """
 
 from __future__ import annotations
@@ -159,13 +159,14 @@ def main() -> None:
     chosen.work.mkdir(parents=True, exist_ok=True)
     if chosen.case:
         what, name = chosen.case
-        more = {} if what == "memory" else {"runs": chosen.runs}
-        measure: Callable[..., dict[str, Any]] = {"speed": speed, "memory": memory, "blocked": blocked}[what]
-        print(json.dumps(measure(name, chosen.size, work=chosen.work, **more)))
+        if what == "memory":
+            print(json.dumps(memory(name, chosen.size, chosen.work)))
+        else:
+            measure = speed if what == "speed" else blocked
+            print(json.dumps(measure(name, chosen.size, chosen.runs, chosen.work)))
         return
-    print(
-        "| shard | save / tofile + fsync | seconds | MiB beyond the arrays | save_async / memcpy |\n|---|---|---|---|---|"
-    )
+    print("| shard | save / tofile + fsync | seconds | MiB beyond the arrays | save_async / memcpy |")
+    print("|---|---|---|---|---|")
     print(f"| at most | {MOST_RATIO} | | {MOST_MIB} | {MOST_COPIES} |")
     for name in MODELS:
         if chosen.only is None or chosen.only in name:

@@ -145,9 +145,14 @@ def test_errors_come_once(tmp_path: Path) -> None:
 
 def test_an_error_of_the_loop_comes_first(tmp_path: Path) -> None:
     """Where the loop itself fails, its error goes on, with a note about the save that failed too."""
-    with pytest.raises(ZeroDivisionError) as caught, CheckpointSaver(tmp_path) as saver:  # noqa: PT012 - the loop fails
-        saver.save_async(1, {}, BAD)
-        raise ZeroDivisionError
+
+    def loop() -> None:
+        with CheckpointSaver(tmp_path) as saver:
+            saver.save_async(1, {}, BAD)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        loop()
     (note,) = caught.value.__notes__
     assert "a save in the background failed too: table 't': id 1 occurs twice" in note
 
