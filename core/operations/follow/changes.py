@@ -111,11 +111,11 @@ class WatchEvent:
 
 
 def to_check(before: Moment, listing: Listing) -> list[Version]:
-    """Return the versions that are complete by this listing and whose headers say something new."""
+    """Return the versions that are complete by this listing, but for those whose headers could be read as they are."""
     wanted = []
     for version in listing.versions:
         seen = before.seen.get(version.path)
-        known = seen is not None and _is_same(seen, version) and seen.check.health in {Health.READABLE, Health.DAMAGED}
+        known = seen is not None and _is_same(seen, version) and seen.check.health is Health.READABLE
         if version.state is State.COMPLETE and not known and not version.replaced_by:
             wanted.append(version)
     return wanted

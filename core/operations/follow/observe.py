@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from edl_ckpt.core.checkpoint.catalog import GRACE_SECONDS
 from edl_ckpt.core.checkpoint.readable import read_fault
@@ -16,6 +17,20 @@ from edl_ckpt.core.operations.follow.pace import Clock, Pace
 from edl_ckpt.core.progress import Reporter
 from edl_ckpt.core.state.metadata import is_unread
 from edl_ckpt.core.storage.location import LocationLike
+
+_DOUBT_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """What the headers of a version said, of which shards, and when these were first looked at."""
+
+    shards: tuple[ShardFile, ...]
+    first: float
+    check: Check
+
+    def is_sure(self, tick: float) -> bool:
+        return self.check.health is not Health.UNREAD and tick - self.first >= _DOUBT_SECONDS
 
 
 class Observer:
@@ -42,7 +57,7 @@ class Observer:
         self._metadata = metadata
         self._last: Listing | None = None
         self._is_silent = self._is_missing = False
-        self._checked: dict[str, tuple[tuple[ShardFile, ...], Check]] = {}
+        self._checked: dict[str, _Checked] = {}
 
     def look(self, settled: Collection[str] = ()) -> Listing | None:
         """Return the versions of the location, None when there is no such location; as before during an outage.
@@ -65,13 +80,17 @@ class Observer:
         return listing
 
     def check(self, version: Version) -> Check:
-        """Return what the headers of a version say; remembered while its files stay the same."""
-        known = self._checked.get(version.path)
-        if known and known[0] == version.shards and known[1].health is not Health.UNREAD:
-            return known[1]
-        check = _read(version)
-        self._checked[version.path] = version.shards, check
-        return check
+        """Return what the headers of a version say; remembered while its files stay the same.
+
+        A fault is looked at again for half a minute: a server notes the run of a shard beside the shard.
+        """
+        known, tick = self._checked.get(version.path), self._clock.tick()
+        if known is None or known.shards != version.shards:
+            known = _Checked(version.shards, tick, _read(version))
+        elif known.check.health is not Health.READABLE and not known.is_sure(tick):
+            known = replace(known, check=_read(version))
+        self._checked[version.path] = known
+        return known.check
 
     def described(self, version: Version) -> Version:
         """Return a version with its metadata as it is now."""

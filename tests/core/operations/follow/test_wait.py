@@ -5,10 +5,19 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from checkpoints import at
-from edl_ckpt.core import NotFoundError, UsageError, WaitResult, set_metrics, set_modes, wait_for_version
+from edl_ckpt.core import (
+    CheckpointSaver,
+    NotFoundError,
+    UsageError,
+    WaitResult,
+    set_metrics,
+    set_modes,
+    wait_for_version,
+)
 from edl_ckpt.core.operations.follow.wait import Outcome
 from following import Job, Script, script
 from reporters import Recorder
@@ -125,3 +134,17 @@ def test_what_cannot_be_waited_for(job: Job) -> None:
         wait_for_version(job.run, interval_seconds=0.0)
     with pytest.raises(NotFoundError, match="a file"):
         wait_for_version(job.path(10, 0))
+
+
+def test_a_version_of_two_runs_does_not_count(tmp_path: Path) -> None:
+    """A version that a restarted job has replaced in part is waited for until all servers have replaced it."""
+    run = tmp_path / "run"
+
+    def save(ps_id: int, job: str) -> None:
+        with CheckpointSaver(run, ps_id=ps_id, ps_num=2, run=job, layout="elasticdl") as saver:
+            saver.save(10, {}, {"t": (np.arange(ps_id, 8, 2), np.zeros((4, 2), np.float32))})
+
+    save(0, "first")
+    save(1, "second")
+    found = wait(run, script(*[lambda: None] * 40, lambda: save(0, "second")))
+    assert (found.outcome, found.waited_seconds) == (Outcome.FOUND, 41)
