@@ -57,6 +57,7 @@ from edl_ckpt.core.checkpoint.scan import (
     read_piece,
     row_batches,
 )
+from edl_ckpt.core.checkpoint.summing import ChunkSums
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.model import DenseEntry, TableEntry, TableInfo
 from edl_ckpt.core.parallel import run_parallel
@@ -179,21 +180,22 @@ def fingerprint_checkpoint(
     batch_bytes: int = VALUE_BATCH_BYTES,
     piece_bytes: int = PIECE_BYTES,
     reporter: Reporter = SILENT,
+    sums: ChunkSums | None = None,
 ) -> Fingerprint:
     """Read every value of a checkpoint once and return its fingerprint.
 
-    Each worker needs memory for a few batches of `batch_bytes` of values and for the ids in `piece_bytes`. Raises
-    CorruptError where a table has more or fewer ids than rows.
+    All bytes that are read for it are added to `sums`. Each worker needs memory for a few batches of `batch_bytes` of
+    values and for the ids in `piece_bytes`. Raises CorruptError where a table has more or fewer ids than rows.
     """
     sketch = ContentSketch()
 
     def add(piece: IdPiece | DensePiece) -> None:
         if isinstance(piece, DensePiece):
-            sketch.add_dense(piece.entry.name, piece.entry.size_bytes, piece.start, read_dense(checkpoint, piece))
+            sketch.add_dense(piece.entry.name, piece.entry.size_bytes, piece.start, read_dense(checkpoint, piece, sums))
             reporter.advance(piece.size)
             return
-        block = read_piece(checkpoint, piece)
-        for some, rows in row_batches(checkpoint, piece, len(block.ids), batch_bytes):
+        block = read_piece(checkpoint, piece, sums)
+        for some, rows in row_batches(checkpoint, piece, len(block.ids), batch_bytes, sums):
             sketch.add_rows(piece.entry.name, block.ids[some], rows)
             reporter.advance(rows.nbytes)
 

@@ -10,13 +10,16 @@ from edl_ckpt.core.checkpoint.fingerprint import (
     fingerprint_of,
     value_bytes,
 )
-from edl_ckpt.core.checkpoint.reader import open_checkpoint
+from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint, openings
 from edl_ckpt.core.checkpoint.scan import PIECE_BYTES
-from edl_ckpt.core.checkpoint.sealing import make_seal
+from edl_ckpt.core.checkpoint.sealing import cut, seal_of_chunks
+from edl_ckpt.core.checkpoint.summing import ChunkSums
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.seal import Seal
+from edl_ckpt.core.storage import open_store
 
 
 def prove_version(
@@ -35,8 +38,9 @@ def prove_version(
     """
     with open_checkpoint(written, staged=staged) as checkpoint:
         reporter.start("proving", value_bytes(checkpoint))
+        sums = _sums_to_make(checkpoint)
         proof = fingerprint_checkpoint(
-            checkpoint, workers=workers, batch_bytes=batch_bytes, piece_bytes=piece_bytes, reporter=reporter
+            checkpoint, workers=workers, batch_bytes=batch_bytes, piece_bytes=piece_bytes, reporter=reporter, sums=sums
         )
         expected = fingerprint_of(checkpoint, source) if isinstance(source, ContentSketch) else source
         if proof.text != expected.text:
@@ -46,4 +50,16 @@ def prove_version(
                 path=written.path,
                 hint="check the memory and the disk of this machine",
             )
-        return make_seal(checkpoint, proof.text, workers=workers, reporter=reporter)
+        done = [sums.finish(checkpoint.reader(shard).path, workers=workers) for shard in checkpoint.shards]
+        return seal_of_chunks(checkpoint, proof.text, done)
+
+
+def _sums_to_make(checkpoint: Checkpoint) -> ChunkSums:
+    """Cut the shards into chunks, whose bytes are summed as they are read for the proof."""
+    workers = openings(open_store(checkpoint.version.location))
+    readers = [checkpoint.reader(shard) for shard in checkpoint.shards]
+    pairs = list(zip(checkpoint.shards, readers, strict=True))
+    chunks = run_parallel(lambda pair: cut(*pair), pairs, workers)
+    sums = ChunkSums(zip(readers, chunks, strict=True))
+    sums.add_rest(checkpoint.shards, {shard.file.ps_id: reader for shard, reader in pairs}, workers=workers)
+    return sums

@@ -17,6 +17,7 @@ from edl_ckpt.core.checkpoint.blocks import (
     read_rows,
 )
 from edl_ckpt.core.checkpoint.reader import Checkpoint, openings
+from edl_ckpt.core.checkpoint.summing import ChunkSums
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.model import DenseEntry, IdRun, ShardIndex, TableEntry
 from edl_ckpt.core.parallel import run_parallel
@@ -79,11 +80,14 @@ def _boundary(reader: RangeReader, table: str, run: IdRun, near: int) -> int:
     raise bad_id(reader, table, near, bulk.TOO_LONG)
 
 
-def read_piece(checkpoint: Checkpoint, piece: IdPiece) -> IdBlock:
-    """Return the ids of a piece."""
+def read_piece(checkpoint: Checkpoint, piece: IdPiece, sums: ChunkSums | None = None) -> IdBlock:
+    """Return the ids of a piece, and add their bytes to checksums."""
     reader = checkpoint.reader(piece.shard)
     run = IdRun(piece.start, piece.end, piece.run.tagged)
-    return read_id_block(reader, piece.entry.name, run, piece.start, piece.end)[0]
+    block = read_id_block(reader, piece.entry.name, run, piece.start, piece.end)[0]
+    if sums is not None and not run.tagged:
+        sums.add(reader, piece.start, block.data.data)
+    return block
 
 
 def count_rows(checkpoint: Checkpoint, pieces: Iterable[IdPiece], workers: int) -> list[IdPiece]:
@@ -117,10 +121,13 @@ def number_rows(checkpoint: Checkpoint, pieces: list[IdPiece], counts: list[int]
     return numbered
 
 
-def row_batches(checkpoint: Checkpoint, piece: IdPiece, rows: int, batch_bytes: int) -> Iterator[tuple[slice, bulk.U8]]:
+def row_batches(
+    checkpoint: Checkpoint, piece: IdPiece, rows: int, batch_bytes: int, sums: ChunkSums | None = None
+) -> Iterator[tuple[slice, bulk.U8]]:
     """Yield (rows of the piece, their values uint8 [n, row_bytes]) in batches of about `batch_bytes`.
 
-    All batches share one buffer, which the next one overwrites: fresh memory costs more than the read.
+    The bytes are added to `sums`, each batch after the caller has used it. All batches share one buffer, which the next
+    one overwrites: fresh memory costs more than the read.
     """
     reader = checkpoint.reader(piece.shard)
     # A caller with smaller batches bounds its memory.
@@ -132,7 +139,11 @@ def row_batches(checkpoint: Checkpoint, piece: IdPiece, rows: int, batch_bytes: 
         values = read_rows(reader, piece.entry, piece.first_row + first, buffer[: last - first])
         for start in range(first, last, step):
             stop = min(start + step, last)
-            yield slice(start, stop), values[start - first : stop - first]
+            some = values[start - first : stop - first]
+            yield slice(start, stop), some
+            if sums is not None:
+                at = piece.entry.values.start + (piece.first_row + start) * piece.entry.row_bytes
+                sums.add(reader, at, some.reshape(-1).data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +166,12 @@ def dense_pieces(checkpoint: Checkpoint, piece_bytes: int = PIECE_BYTES) -> Iter
                 yield DensePiece(shard, entry, start, min(step, entry.size_bytes - start))
 
 
-def read_dense(checkpoint: Checkpoint, piece: DensePiece) -> bulk.U8:
-    """Return the bytes of a piece: uint8 [size]."""
+def read_dense(checkpoint: Checkpoint, piece: DensePiece, sums: ChunkSums | None = None) -> bulk.U8:
+    """Return the bytes of a piece, uint8 [size], and add them to checksums."""
     data = np.empty(piece.size, np.uint8)
     if piece.size:
-        checkpoint.reader(piece.shard).read_into(piece.entry.values.start + piece.start, data.data)
+        reader, at = checkpoint.reader(piece.shard), piece.entry.values.start + piece.start
+        reader.read_into(at, data.data)
+        if sums is not None:
+            sums.add(reader, at, data.data)
     return data

@@ -33,8 +33,16 @@ def make_seal(checkpoint: Checkpoint, fingerprint: str, *, workers: int, reporte
     """Read every byte of an opened version once and return its seal."""
     reporter.start("sealing", sum(shard.file.size_bytes for shard in checkpoint.shards))
     files = [(checkpoint.reader(shard), cut(shard, checkpoint.reader(shard))) for shard in checkpoint.shards]
-    sums = sums_of(files, workers=workers, reporter=reporter)
-    shards = [SealedShard(base_name(r.path), r.size_bytes, tuple(c)) for (r, _), c in zip(files, sums, strict=True)]
+    return seal_of_chunks(checkpoint, fingerprint, sums_of(files, workers=workers, reporter=reporter))
+
+
+def seal_of_chunks(checkpoint: Checkpoint, fingerprint: str, chunks: Iterable[Iterable[Chunk]]) -> Seal:
+    """Return the seal of an opened version from the chunks of its shards, with their checksums."""
+    readers = map(checkpoint.reader, checkpoint.shards)
+    shards = [
+        SealedShard(base_name(reader.path), reader.size_bytes, tuple(some))
+        for reader, some in zip(readers, chunks, strict=True)
+    ]
     number = checkpoint.version.version
     return Seal(number, fingerprint, tuple(shards), now_text())
 
@@ -112,12 +120,16 @@ def check_chunks(
 
     Shards of another size than in the seal are passed over.
     """
-    for shard in seal.shards:
-        if shard.name in readers and readers[shard.name].size_bytes == shard.size_bytes:
-            (found,) = sums_of([(readers[shard.name], shard.chunks)], workers=workers, reporter=reporter)
-            for chunk, now in zip(shard.chunks, found, strict=True):
-                if chunk != now and not rereads_correctly(readers[shard.name], chunk):
-                    yield Mismatch(shard.name, chunk)
+    for shard in comparable(seal, readers):
+        (found,) = sums_of([(readers[shard.name], shard.chunks)], workers=workers, reporter=reporter)
+        for chunk, now in zip(shard.chunks, found, strict=True):
+            if chunk != now and not rereads_correctly(readers[shard.name], chunk):
+                yield Mismatch(shard.name, chunk)
+
+
+def comparable(seal: Seal, readers: Mapping[str, RangeReader]) -> list[SealedShard]:
+    """Return the shards of a seal that are there with the sealed size."""
+    return [s for s in seal.shards if s.name in readers and readers[s.name].size_bytes == s.size_bytes]
 
 
 def rereads_correctly(reader: RangeReader, chunk: Chunk) -> bool:

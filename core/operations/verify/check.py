@@ -8,6 +8,7 @@ warning leaves the version restorable. A damaged checkpoint raises nothing: veri
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Final
 
@@ -26,9 +27,10 @@ from edl_ckpt.core.operations.verify.headers import (
     open_readable_shards,
 )
 from edl_ckpt.core.operations.verify.ids import ContentCheck
-from edl_ckpt.core.operations.verify.seals import compare_with_seal, find_seal
+from edl_ckpt.core.operations.verify.seals import compare_with_seal, find_seal, sums_of_seal
 from edl_ckpt.core.parallel import default_workers
 from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state.seal import Seal
 from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.interface import RangeReader
 
@@ -97,15 +99,13 @@ def _verify(
         check_headers(version, checkpoint, report)
         fingerprint, sound = None, True
         seal = find_seal(version, report) if use_seal else None
-        if seal is not None and level == "deep":
-            compare_with_seal(seal, version, readers, report, workers=workers, reporter=reporter)
         if level != "quick":
             content = ContentCheck(checkpoint, version, report, workers, reporter)
             sound = content.check_ids()
             if level == "deep":
                 contradicted = blocking_problems(version, checkpoint.shards)
                 certain = whole and sound and not contradicted and version.state is not State.MIXED
-                fingerprint = content.check_values(certain=certain)
+                fingerprint = _check_all(content, seal, readers, certain=certain)
                 if seal is not None and fingerprint not in {None, seal.fingerprint}:
                     message = f"the fingerprint was {seal.fingerprint} when the version was sealed"
                     report.add("fingerprint-mismatch", message, path=version.path)
@@ -129,3 +129,20 @@ def _verify(
         shards_read=shards_read,
         ids_read=sound,
     )
+
+
+def _check_all(
+    content: ContentCheck, seal: Seal | None, readers: Mapping[str, RangeReader], *, certain: bool
+) -> str | None:
+    """Check every value, and in the same pass every byte against the seal; return the fingerprint of certain content.
+
+    A read that was damaged on its way has other values, too: then they are read again.
+    """
+    sums = None if seal is None else sums_of_seal(seal, content.checkpoint, readers)
+    fingerprint = content.check_values(certain=certain, sums=sums)
+    if seal is not None and sums is not None:
+        sound = compare_with_seal(seal, content.version, readers, content.report, sums, workers=content.workers)
+        if not sound:
+            fingerprint = content.check_values(certain=certain)
+    content.report_odd()
+    return fingerprint

@@ -24,6 +24,7 @@ from edl_ckpt.core.checkpoint.scan import (
     read_piece,
     row_batches,
 )
+from edl_ckpt.core.checkpoint.summing import ChunkSums
 from edl_ckpt.core.errors import CorruptError, EdlCkptError
 from edl_ckpt.core.format import bulk, placement
 from edl_ckpt.core.format.model import DenseEntry, ShardIndex, TableEntry, Version
@@ -59,6 +60,7 @@ class ContentCheck:
         self.workers = workers
         self.reporter = reporter
         self.pieces: list[IdPiece] = []
+        self._odd: Mapping[tuple[int, str, str], npt.NDArray[np.int64]] = {}
 
     def check_ids(self) -> bool:
         """Check placement, duplicates and counts of all ids; return whether ids and rows match everywhere."""
@@ -143,9 +145,10 @@ class ContentCheck:
             message = f"{counted(count, 'row')} {repeat} an id: {ids}; ElasticDL restores only one row per id"
             self.report.add("duplicate-id", message, shard=shard.file, subject=entry.name, offset=entry.offset)
 
-    def check_values(self, *, certain: bool) -> str | None:
+    def check_values(self, *, certain: bool, sums: ChunkSums | None = None) -> str | None:
         """Read every value: find NaN, infinite and huge ones, and return the fingerprint when the content is `certain`.
 
+        All bytes that are read are added to `sums`. A second call stands for the first: `report_odd` is for the end.
         Shards that contradict each other have no fingerprint: their rows, of one name and two sizes, do not add up.
         """
         checkpoint, sketch = self.checkpoint, ContentSketch()
@@ -162,14 +165,14 @@ class ContentCheck:
             )
             counts = np.zeros(3, np.int64)
             if isinstance(piece, DensePiece):
-                data = read_dense(checkpoint, piece)
+                data = read_dense(checkpoint, piece, sums)
                 if certain:
                     sketch.add_dense(piece.entry.name, piece.entry.size_bytes, piece.start, data)
                 counts += odd_values(data, piece.entry.dtype)
                 self.reporter.advance(piece.size)
             else:
-                ids = read_piece(checkpoint, piece).ids
-                for some, rows in row_batches(checkpoint, piece, len(ids), VALUE_BATCH_BYTES):
+                ids = read_piece(checkpoint, piece, sums).ids
+                for some, rows in row_batches(checkpoint, piece, len(ids), VALUE_BATCH_BYTES, sums):
                     if certain:
                         sketch.add_rows(piece.entry.name, ids[some], rows)
                     counts += odd_values(rows.reshape(-1), piece.entry.dtype)
@@ -181,7 +184,7 @@ class ContentCheck:
         tasks: list[IdPiece | DensePiece] = [*dense_pieces(checkpoint), *self.pieces]
         for _ in run_parallel(look, tasks, self.workers):
             pass
-        self._report_odd(odd)
+        self._odd = odd
         if not certain:
             return None
         try:
@@ -189,8 +192,9 @@ class ContentCheck:
         except (KeyError, EdlCkptError):
             return None
 
-    def _report_odd(self, odd: Mapping[tuple[int, str, str], npt.NDArray[np.int64]]) -> None:
-        for (ps_id, kind, name), counts in sorted(odd.items()):
+    def report_odd(self) -> None:
+        """Report the NaN, infinite and huge values that were found."""
+        for (ps_id, kind, name), counts in sorted(self._odd.items()):
             shard = next(s for s in self.checkpoint.shards if s.file.ps_id == ps_id)
             entries: tuple[DenseEntry | TableEntry, ...] = shard.variables if kind == "variable" else shard.tables
             entry = next(e for e in entries if e.name == name)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version, check_listed
 from edl_ckpt.core.checkpoint.files import check_in_location
-from edl_ckpt.core.checkpoint.reader import open_checkpoint
-from edl_ckpt.core.checkpoint.sealing import check_chunks, make_seal
+from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint, openings
+from edl_ckpt.core.checkpoint.sealing import Mismatch, comparable, make_seal, rereads_correctly
+from edl_ckpt.core.checkpoint.summing import ChunkSums
 from edl_ckpt.core.checkpoint.trust import check_trust
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import (
@@ -111,19 +112,34 @@ def find_seal(version: Version, report: Report) -> Seal | None:
     return seal
 
 
+def sums_of_seal(seal: Seal, checkpoint: Checkpoint, readers: Mapping[str, RangeReader]) -> ChunkSums:
+    """Return the sums of the chunks of a seal, to which the bytes are added while the values are checked."""
+    sums = ChunkSums((readers[shard.name], shard.chunks) for shard in comparable(seal, readers))
+    by_number = {shard.file.ps_id: checkpoint.reader(shard) for shard in checkpoint.shards}
+    sums.add_rest(checkpoint.shards, by_number, workers=openings(open_store(checkpoint.version.location)))
+    return sums
+
+
 def compare_with_seal(
-    seal: Seal,
-    version: Version,
-    readers: Mapping[str, RangeReader],
-    report: Report,
-    *,
-    workers: int,
-    reporter: Reporter,
-) -> None:
-    """Compare every byte with the seal; a finding names the shard, the chunk, its offset and its tensor."""
+    seal: Seal, version: Version, readers: Mapping[str, RangeReader], report: Report, sums: ChunkSums, *, workers: int
+) -> bool:
+    """Compare every byte with the seal; a finding names the shard, the chunk, its offset and its tensor.
+
+    Returns whether all bytes were read as they are: a network or a disk may damage a single read.
+    """
     shards = {base_name(shard.path): shard for shard in version.shards}
-    reporter.start("comparing with the seal", version.size_bytes)
-    for name, chunk in check_chunks(seal, readers, workers=workers, reporter=reporter):
+    is_sound = True
+    wrong: list[Mismatch] = []
+    for shard in comparable(seal, readers):
+        reader = readers[shard.name]
+        for chunk, now in zip(shard.chunks, sums.finish(reader.path, workers=workers), strict=True):
+            if chunk == now:
+                continue
+            if rereads_correctly(reader, chunk):
+                is_sound = False
+            else:
+                wrong.append(Mismatch(shard.name, chunk))
+    for name, chunk in wrong:
         tensor = f"{chunk.kind} {chunk.name!r}" if chunk.kind else "the header"
         report.add(
             "checksum-mismatch",
@@ -132,3 +148,4 @@ def compare_with_seal(
             subject=chunk.name,
             offset=chunk.start,
         )
+    return is_sound

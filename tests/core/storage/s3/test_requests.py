@@ -109,6 +109,20 @@ def test_each_value_is_read_once(s3: Bucket, large: Path, tmp_path: Path, to_s3:
     assert values + 2 * ids <= got < values + 2 * ids + (1 << 20)
 
 
+def test_checksums_and_values_are_read_in_one_pass(s3: Bucket, large: Path) -> None:
+    """The proof of what was written, and verify --deep of what is sealed, get each value once and its ids twice."""
+    reshard_version(at(large), 3, output=s3.url)
+    version = at(s3.url)
+    with open_checkpoint(version) as checkpoint:
+        ids = sum(run.end - run.start for s in checkpoint.shards for t in s.tables for run in t.ids)
+    most = version.size_bytes + ids + 3 * (512 << 10)  # what is read ahead in each shard
+    assert version.size_bytes <= s3.proxy.response_bytes("get", key="variables-") < most
+    s3.proxy.reset()
+    checked = verify_version(version, level="deep")
+    assert (checked.sealed, checked.findings) == (True, ())
+    assert version.size_bytes <= s3.proxy.response_bytes("get", key="variables-") < most
+
+
 def test_memory_is_the_open_parts(s3: Bucket, large: Path) -> None:
     """Parts are uploaded as they fill, whatever the order; too little memory spools to the disk, and says so."""
     from edl_ckpt.core.storage.s3 import upload as module

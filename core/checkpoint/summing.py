@@ -1,0 +1,147 @@
+"""Checksums of chunks from bytes that other work reads: each byte is read once, for its values and for its checksum.
+
+The pieces of workers arrive in any order, while a checksum needs the bytes of its chunk in their order. What comes too
+early is copied and waits. A chunk whose bytes did not all come is read at the end.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from edl_ckpt.core.checkpoint.sealing import sums_of
+from edl_ckpt.core.format.model import ShardIndex
+from edl_ckpt.core.parallel import run_parallel
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state.seal import Chunk
+from edl_ckpt.core.storage.interface import RangeReader
+
+_WAITING_BYTES: Final = 64 << 20
+"""The most bytes that wait for those before them; chunks beyond that are read again."""
+_GAP_BYTES: Final = 256 << 10
+"""The largest part between values and ids that is read for the sums alone."""
+
+
+class _Arriving:
+    """One chunk, of which the bytes up to `at` have come."""
+
+    __slots__ = ("at", "early", "is_lost", "lock", "sum")
+
+    def __init__(self, chunk: Chunk) -> None:
+        import xxhash
+
+        self.at = chunk.start
+        self.sum: Any = xxhash.xxh3_128()
+        self.early: dict[int, bytes] = {}
+        self.is_lost = False
+        self.lock = threading.Lock()
+
+
+class ChunkSums:
+    """The checksums of the chunks of several files, by their readers; several threads add bytes."""
+
+    def __init__(self, files: Iterable[tuple[RangeReader, Sequence[Chunk]]]) -> None:
+        self._files = {reader.path: (reader, list(chunks)) for reader, chunks in files}
+        self._starts = {path: [chunk.start for chunk in chunks] for path, (_, chunks) in self._files.items()}
+        self._arriving = {path: [_Arriving(c) for c in chunks] for path, (_, chunks) in self._files.items()}
+        self._waiting = 0
+        self._lock = threading.Lock()
+
+    def add(self, reader: RangeReader, offset: int, data: memoryview | bytes) -> None:
+        """Add bytes of a file, in any order; they are copied when they are too early."""
+        view = memoryview(data)
+        for chunk, state, start, end in self._among(reader.path, offset, offset + len(view)):
+            part = view[start - offset : end - offset]
+            with state.lock:
+                self._take(state, chunk, start, part)
+
+    def _among(self, path: str, start: int, end: int) -> Iterator[tuple[Chunk, _Arriving, int, int]]:
+        """Yield the chunks that have some of the bytes [start, end) of a file, each with its part of them."""
+        if path not in self._files:
+            return
+        chunks, states = self._files[path][1], self._arriving[path]
+        for number in range(max(bisect_right(self._starts[path], start) - 1, 0), len(chunks)):
+            chunk = chunks[number]
+            if chunk.start >= end:
+                return
+            if start < chunk.end:
+                yield chunk, states[number], max(start, chunk.start), min(end, chunk.end)
+
+    def _take(self, state: _Arriving, chunk: Chunk, start: int, part: memoryview) -> None:
+        if state.is_lost or start < state.at:  # what came twice is passed over
+            return
+        if start > state.at:
+            self._wait(state, start, part)
+            return
+        state.sum.update(part)
+        state.at += len(part)
+        while state.early and (early := state.early.pop(state.at, None)) is not None:
+            state.sum.update(early)
+            state.at += len(early)
+            self._count(-len(early))
+        if state.at == chunk.end:
+            self._drop(state)
+
+    def _wait(self, state: _Arriving, start: int, part: memoryview) -> None:
+        if start in state.early:
+            return
+        if self._count(len(part)) > _WAITING_BYTES:
+            self._count(-len(part))
+            state.is_lost = True
+            self._drop(state)
+            return
+        state.early[start] = bytes(part)
+
+    def _count(self, size: int) -> int:
+        with self._lock:
+            self._waiting += size
+            return self._waiting
+
+    def _drop(self, state: _Arriving) -> None:
+        self._count(-sum(map(len, state.early.values())))
+        state.early.clear()
+
+    def add_rest(self, shards: Sequence[ShardIndex], readers: Mapping[int, RangeReader], *, workers: int) -> None:
+        """Read and add what lies between values and ids; call it first, so that nothing has to wait for it."""
+
+        def add(shard: ShardIndex) -> None:
+            reader = readers[shard.file.ps_id]
+            for start, end in _between(shard, reader.size_bytes):
+                if end - start <= _GAP_BYTES:
+                    self.add(reader, start, reader.read(start, end - start))
+                    continue
+                for _, state, _, _ in self._among(reader.path, start, end):
+                    state.is_lost = True
+
+        for _ in run_parallel(add, shards, workers):
+            pass
+
+    def finish(self, path: str, *, workers: int = 1, reporter: Reporter = SILENT) -> list[Chunk]:
+        """Return the chunks of a file with the checksums of its bytes; those that did not all come are read now."""
+        reader, chunks = self._files[path]
+        done = [
+            chunk._replace(sum=state.sum.hexdigest() if state.at == chunk.end else "")
+            for chunk, state in zip(chunks, self._arriving[path], strict=True)
+        ]
+        missing = [number for number, chunk in enumerate(done) if not chunk.sum]
+        if missing:
+            (found,) = sums_of([(reader, [chunks[n] for n in missing])], workers=workers, reporter=reporter)
+            for number, chunk in zip(missing, found, strict=True):
+                done[number] = chunk
+        return done
+
+
+def _between(shard: ShardIndex, size_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield the parts of a shard that are neither values nor packed ids."""
+    extents = [(variable.values.start, variable.values.end) for variable in shard.variables]
+    extents += [(table.values.start, table.values.end) for table in shard.tables]
+    extents += [(run.start, run.end) for table in shard.tables for run in table.ids if not run.tagged]
+    at = 0
+    for start, end in sorted(extents):
+        if at < start:
+            yield at, start
+        at = max(at, end)
+    if at < size_bytes:
+        yield at, size_bytes
