@@ -906,6 +906,45 @@ static PyObject *sort_ids(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* Return how many of the ascending cuts are not above an id, without a branch that cannot be guessed. */
+static uint16_t range_of(int64_t id, const int64_t *cuts, Py_ssize_t count)
+{
+    const int64_t *base = cuts;
+    Py_ssize_t left = count, half;
+    while (left > 1) {
+        half = left / 2;
+        base += base[half - 1] <= id ? half : 0;
+        left -= half;
+    }
+    return (uint16_t)(base - cuts + (count && *base <= id));
+}
+
+static PyObject *ranges_of(PyObject *self, PyObject *args)
+{
+    PyObject *ids_o, *cuts_o, *out_o;
+    Buffers b = {.count = 0};
+    Py_buffer *ids, *cuts, *out;
+    Py_ssize_t k, n;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOO:ranges_of", &ids_o, &cuts_o, &out_o))
+        return NULL;
+    if (!(ids = acquire(&b, ids_o, 0)) || !(cuts = acquire(&b, cuts_o, 0)) || !(out = acquire(&b, out_o, 1))) {
+        release(&b);
+        return NULL;
+    }
+    n = ids->len / 8;
+    if (out->len != n * 2)
+        return refuse_size(&b, "ranges_of", "out", out, n, 2);
+    if (cuts->len / 8 > UINT16_MAX)
+        return refuse(&b, "ranges_of: %zd cuts are more than %d", cuts->len / 8, UINT16_MAX);
+    Py_BEGIN_ALLOW_THREADS
+    for (k = 0; k < n; k++)
+        ((uint16_t *)out->buf)[k] = range_of(((const int64_t *)ids->buf)[k], cuts->buf, cuts->len / 8);
+    Py_END_ALLOW_THREADS
+    release(&b);
+    Py_RETURN_NONE;
+}
+
 /* Rows that are fetched ahead, because the next place cannot be guessed by the processor. */
 #define AHEAD 16
 #define TAKE_ROWS(SIZE)                                                                                               \
@@ -991,6 +1030,7 @@ static PyMethodDef methods[] = {
     {"group_rows", group_rows, METH_VARARGS, "Copy rows to `out`, ordered by owner."},
     {"group_varints", group_varints, METH_VARARGS, "Copy varints to `out`, ordered by owner."},
     {"sort_ids", sort_ids, METH_VARARGS, "Sort ids in place; fill `order` with where each was, unless it is None."},
+    {"ranges_of", ranges_of, METH_VARARGS, "Fill `out` with how many of the ascending cuts are not above each id."},
     {"take_rows", take_rows, METH_VARARGS, "Fill `out` with the rows at some places."},
     {"sketch", sketch, METH_VARARGS, "Add rows times their keys to a sketch."},
     {NULL, NULL, 0, NULL},

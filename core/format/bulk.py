@@ -331,6 +331,22 @@ def order_ids(ids: I64) -> U32:
     return found.astype(np.uint32)
 
 
+def ranges_of(ids: I64, cuts: I64) -> U16:
+    """Return how many of the ascending cuts are not above each id: int64 [n] -> uint16 [n]; at most 65,535 cuts.
+
+    >>> ranges_of(np.array([4, 5, 9]), np.array([5, 7])).tolist()
+    [0, 1, 2]
+    """
+    fill = getattr(kernel, "ranges_of", None)  # as in `varint_lengths`
+    if fill is not None:
+        out = np.empty(len(ids), np.uint16)
+        fill(np.ascontiguousarray(ids), np.ascontiguousarray(cuts), out)
+        return out
+    if len(cuts) > np.iinfo(np.uint16).max:
+        raise ValueError(f"ranges_of: {len(cuts)} cuts are more than {np.iinfo(np.uint16).max}")
+    return np.searchsorted(cuts, ids, "right").astype(np.uint16)
+
+
 def take_rows(values: U8, order: U32) -> U8:
     """Return the rows of uint8 [n, row_bytes] at the places uint32 [k]: uint8 [k, row_bytes].
 

@@ -47,19 +47,10 @@ class PreallocatedFile:
             self._fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=directory)
             try:
                 if size_bytes:
-                    self._allocate(size_bytes)
+                    allocate(self._fd, size_bytes)
             except BaseException:
                 os.close(self._fd)
                 raise
-
-    def _allocate(self, size_bytes: int) -> None:
-        """Allocate the space now, so that a full disk fails here and not after an hour of writing."""
-        try:
-            os.posix_fallocate(self._fd, 0, size_bytes)
-        except OSError as error:
-            if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}:
-                raise
-            os.ftruncate(self._fd, size_bytes)
 
     def give(self, access: Access) -> tuple[str, ...]:
         """Give the file the access of another one; return what could not be kept."""
@@ -87,6 +78,16 @@ class PreallocatedFile:
             fd, self._fd = self._fd, -1
             with storage_errors(self.path):
                 os.close(fd)
+
+
+def allocate(file: int, size_bytes: int) -> None:
+    """Allocate the space of a file now, so that a full disk fails here and not after an hour of writing."""
+    try:
+        os.posix_fallocate(file, 0, size_bytes)
+    except OSError as error:
+        if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}:
+            raise
+        os.ftruncate(file, size_bytes)
 
 
 def check_space(directory: str | int, size_bytes: int, *, shown: str | None = None) -> None:

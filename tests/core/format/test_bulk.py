@@ -64,6 +64,13 @@ def test_order(either_kernel: str, ids: list[int], width: int) -> None:
     assert np.array_equal(bulk.take_rows(rows, order), rows[order])
 
 
+@given(ID_LISTS, ID_LISTS)
+def test_ranges(either_kernel: str, ids: list[int], cuts: list[int]) -> None:
+    """An id belongs to the range after the last cut that is not above it."""
+    found = bulk.ranges_of(np.array(ids, np.int64), np.array(sorted(cuts), np.int64))
+    assert found.tolist() == [sum(cut <= each for cut in cuts) for each in ids]
+
+
 def test_order_of_many(either_kernel: str) -> None:
     """So do a hundred thousand ids, whose low, high or middle bits are all that differs."""
     random = np.random.default_rng(5)

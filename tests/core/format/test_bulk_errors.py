@@ -110,6 +110,10 @@ MISFITS: list[tuple[Callable[[], Any], str]] = [
         "sketch_rows: sketch has 2 columns, rows of 5000 bytes need 2049",
     ),
     (
+        lambda: bulk.ranges_of(zeros(I64, 1), zeros(I64, 65_536)),
+        "ranges_of: 65536 cuts are more than 65535",
+    ),
+    (
         lambda: bulk.take_rows(zeros(U8, 3, 2), array(U32, 2, 3, 1)),
         "take_rows: place 3 of row 1 is out of range for 3 rows",
     ),
