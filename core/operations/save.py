@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.arrays import Array, as_array, dtype_name
+from edl_ckpt.core.arrays import Array, as_array, as_ids, dtype_name
 from edl_ckpt.core.checkpoint.target import Target, free_target
 from edl_ckpt.core.commit.interface import written_version
 from edl_ckpt.core.errors import UsageError
@@ -57,13 +57,14 @@ def save_checkpoint(
     ps_num: int,
     *,
     variables: Mapping[str, Array],
-    tables: Mapping[str, Table],
+    tables: Mapping[str, Table | tuple[Array, Array]],
     layout: str | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
 ) -> Version:
     """Write a new version from arrays, placed for `ps_num` servers, under the lock of the location, and return it.
 
+    A table is a `Table`, or (ids, vectors), as `to_numpy` returns them, with the initializer 'uniform'.
     The version is written, read back, proved, published and sealed as `commit` says: a crash leaves nothing or the
     whole version. It follows the layout at the location unless `layout` names one ('design' or 'elasticdl'). Memory is
     a few batches beside the arrays, and the ids of the largest table when they are not ascending; arrays that are not
@@ -106,12 +107,15 @@ def _whole(what: str, number: object) -> int:
         raise UsageError(f"{what} must be a whole number, got {number!r}") from None
 
 
-def _table(name: str, table: Table) -> ImportedTable:
-    ids, vectors = (as_array(v, f"table {name!r}") for v in (table.ids, table.vectors))
-    if ids.ndim != 1 or ids.dtype != np.int64 or vectors.shape[:1] != ids.shape:
-        raise UsageError(f"table {name!r}: expected ids int64 [n] and vectors [n, dim]")
-    if vectors.ndim != 2:
-        raise UsageError(f"table {name!r}: expected vectors [n, dim], got shape {list(vectors.shape)}")
+def _table(name: str, table: Table | tuple[Array, Array]) -> ImportedTable:
+    if isinstance(table, tuple) and len(table) == 2:
+        table = Table(*table)
+    if not isinstance(table, Table):
+        raise UsageError(f"table {name!r}: expected a Table or (ids, vectors), got a {type(table).__qualname__}")
+    ids, vectors = as_ids(table.ids, f"table {name!r}: ids"), as_array(table.vectors, f"table {name!r}")
+    if vectors.ndim != 2 or len(vectors) != len(ids):
+        expected = f"expected ids int64 [n] and vectors [n, dim], got {len(ids)} ids"
+        raise UsageError(f"table {name!r}: {expected} and vectors {list(vectors.shape)}")
     return ImportedTable(name, _array(name, ids), _array(name, vectors), table.initializer)
 
 

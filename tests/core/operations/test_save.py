@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from checkpoints import only, save_small
-from edl_ckpt.core import open_checkpoint, save_checkpoint
-from edl_ckpt.core.arrays import BFLOAT16
-from edl_ckpt.core.errors import RefusedError
+from edl_ckpt.core import Rows, open_checkpoint, save_checkpoint
+from edl_ckpt.core.arrays import BFLOAT16, Array
+from edl_ckpt.core.errors import RefusedError, UsageError
 from edl_ckpt.core.operations.save import Table
 from s3_fixtures import Bucket
 
@@ -64,3 +65,39 @@ def test_arrays_of_other_libraries(tmp_path: Path) -> None:
         assert dtypes == {"half": "bfloat16", "b": "float32"}
         assert checkpoint.variable("half").tolist() == [1.0, -2.5, 3.0]
         assert sum(len(batch.ids) for batch in checkpoint.table("t")) == 2
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        (np.array([4, 5]), np.ones((2, 3))),
+        Rows(np.array([4, 5]), np.ones((2, 3))),
+        Table([4, 5], np.ones((2, 3))),  # type: ignore[arg-type]
+        Table(np.array([4, 5], np.uint16), np.ones((2, 3))),
+    ],
+)
+def test_forms_of_a_table(table: Table | tuple[Array, Array], tmp_path: Path) -> None:
+    """A table is a Table or (ids, vectors), such as another checkpoint gives; ids are whole numbers of any width."""
+    save_checkpoint(tmp_path, 1, 2, variables={}, tables={"t": table})
+    with open_checkpoint(tmp_path) as checkpoint:
+        assert checkpoint.table("t").initializer == "uniform"
+        assert checkpoint.table("t").to_numpy([5, 4]).vectors.tolist() == [[1.0] * 3] * 2
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        np.ones((2, 3)),
+        (np.arange(2), np.ones((2, 3)), "zeros"),
+        Table(np.ones(2), np.ones((2, 3))),
+        Table(np.arange(2), np.ones((3, 3))),
+        Table(np.arange(2), np.ones(2)),
+        Table(np.array([0, 2**63], np.uint64), np.ones((2, 3))),
+        Table(np.arange(2), None),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_no_table(table: Any, tmp_path: Path) -> None:
+    """Anything else is a UsageError that names the table, and nothing is written."""
+    with pytest.raises(UsageError, match="table 't'"):
+        save_checkpoint(tmp_path / "run", 1, 2, variables={}, tables={"t": table})
+    assert not (tmp_path / "run").exists()
