@@ -256,11 +256,25 @@ def _set(
     for command in commands:
         option = known.get(command, {}).get(key.replace("-", "_"))
         if option is None:
-            raise UsageError(f"the command {command!r} has no option {key!r}", path=path)
+            raise UsageError(
+                f"the command {command!r} has no option {key!r}", path=path, hint=_meant(command, key, known)
+            )
         fault = option.fault(value)
         if fault:
             raise UsageError(f"{key} {fault}", path=path)
         defaults[command][option.parameter] = value
+
+
+def _meant(command: str, key: str, known: dict[str, dict[str, ConfigOption]]) -> str | None:
+    """Return a hint that names the table or the option that was perhaps meant."""
+    import difflib
+
+    if command not in known:
+        tables = [f"[{name.replace(' ', '.')}]" for name in (*known, _STORAGE)]
+        close = difflib.get_close_matches(f"[{command}]", tables, 1)
+    else:
+        close = difflib.get_close_matches(key.replace("-", "_"), known[command], 1)
+    return f"did you mean {close[0]}?" if close else None
 
 
 def _nested(defaults: Defaults) -> Defaults:

@@ -147,3 +147,17 @@ def test_s3(s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     assert not [key for key in s3.objects() if "/version-10/" in key]
     assert signed == {"AKIDOFTHESECTION"}
     assert not any(SECRET in value for value in os.environ.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("[checkpoint-storage]\ntype = 's3'", "did you mean [checkpoint_storage]?"),
+        ("[reshard]\nworker = 4", "did you mean workers?"),
+    ],
+)
+def test_slips(text: str, hint: str, tmp_path: Path) -> None:
+    """A slip in the name of a table or of an option names the right one."""
+    (tmp_path / "night.toml").write_text(text)
+    done = edl("list", tmp_path, "--config", tmp_path / "night.toml")
+    assert (done.returncode, done.stderr.splitlines()[-1].strip()) == (2, hint)

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edl_ckpt.core import CheckpointStorage, Location
@@ -52,6 +52,7 @@ def determined_path(host_path: str, storage_path: str) -> str | None:
 _PARTS = st.lists(st.sampled_from(["..", ".", "a", "nas", "nas2", "b c"]), max_size=5).map("/".join)
 
 
+@example(host="/mnt/nas", storage="../nas2", absolute=False)
 @given(host=_PARTS.map("/mnt/{}".format), storage=_PARTS, absolute=st.booleans())
 def test_escapes(host: str, storage: str, absolute: bool) -> None:
     """A storage_path that leads out of host_path is refused, however it is spelled; no other is."""
