@@ -24,7 +24,6 @@ from edl_ckpt.core.format.model import (
     DenseEntry,
     DType,
     IdRun,
-    ShardFile,
     ShardIndex,
     TableEntry,
     TableInfo,
@@ -61,18 +60,19 @@ class Server:
     ps_num: int
 
     def __post_init__(self) -> None:
+        if not all(hasattr(number, "__index__") for number in (self.ps_id, self.ps_num)):
+            raise UsageError(f"ps_id {self.ps_id!r} of {self.ps_num!r}: expected whole numbers")
         if not 0 <= self.ps_id < self.ps_num <= placement.MAX_PS_NUM:
             raise UsageError(f"ps_id {self.ps_id} of {self.ps_num}: expected 0 <= ps_id < ps_num")
 
-    def may_own(self, file: ShardFile) -> bool:
-        """Say whether a shard can have rows of this server: both remainders agree modulo the greatest common divisor.
+    def may_own(self, shard: int, shards: int) -> bool:
+        """Say whether a shard of so many can have rows of this server: the numbers agree modulo the common divisor.
 
-        >>> four = [ShardFile(i, 4, "", 0, 0.0) for i in range(4)]
-        >>> [file.ps_id for file in four if Server(3, 6).may_own(file)]
+        >>> [shard for shard in range(4) if Server(3, 6).may_own(shard, 4)]
         [1, 3]
         """
-        step = math.gcd(file.ps_num, self.ps_num)
-        return file.ps_id % step == self.ps_id % step
+        step = math.gcd(shards, self.ps_num)
+        return shard % step == self.ps_id % step
 
 
 class Source(Protocol):

@@ -101,6 +101,8 @@ def check_fits(out: PartLike | None, variables: Mapping[str, Shape], tables: Map
     """
     if out is None:
         return Given({}, {}, {})
+    if not (isinstance(getattr(out, "variables", None), Mapping) and isinstance(getattr(out, "tables", None), Mapping)):
+        raise UsageError(f"out is {type(out).__name__}, expected an object with mappings `variables` and `tables`")
     rows = {name: value for name, value in out.tables.items() if isinstance(value, Rows)}
     vectors = {**out.tables, **{name: value.vectors for name, value in rows.items()}}
     counts = {name: (shape[:1], np.dtype(np.int64)) for name, (shape, _) in tables.items()}

@@ -190,7 +190,11 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         As the function `restore`, which opens only the shards that it reads; here all of them are open already.
         """
         server = Server(ps_id, ps_num)
-        chosen = [shard for shard in self.shards if all_shards or server.may_own(shard.file)]
+        missing = [i for i in self.version.missing if all_shards or server.may_own(i, self.version.ps_num or 1)]
+        if missing:
+            gaps = [range(i, i + 1) for i in missing]
+            raise IncompleteError(missing_shards(gaps, self.version.ps_num), path=self.version.path)
+        chosen = [shard for shard in self.shards if all_shards or server.may_own(shard.file.ps_id, shard.file.ps_num)]
         try:
             return Gathering(self, server, chosen, workers, reporter).part(out)
         except MisplacedError as fault:

@@ -61,7 +61,7 @@ def _from_own_shards(
     version: Version, server: Server, out: PartLike | None, workers: int | None, reporter: Reporter
 ) -> Part | None:
     """Return the part from the shards that can have it; None when that is all of them, or when they do not suffice."""
-    own = tuple(file for file in version.shards if server.may_own(file))
+    own = tuple(file for file in version.shards if server.may_own(file.ps_id, file.ps_num))
     if version.state is not State.COMPLETE or len(own) == len(version.shards):
         return None
     try:

@@ -34,7 +34,7 @@ from edl_ckpt.core.format.wire import head, varint
 from edl_ckpt.core.storage.local import LocalReader
 from elasticdl_restore import Parameters, restore_params
 from golden_cases import ALL, LEGACY, section_of
-from oracle import Model, combined, expected_model, without_slots
+from oracle import Model, combined, expected_model, variable_owner, without_slots
 from oracle import Table as OracleTable
 from places import GOLDEN
 from reporters import Recorder
@@ -232,6 +232,20 @@ def test_misplaced_row_alone(tmp_path: Path) -> None:
     assert part.tables["t"].ids.tolist() == [0, 2, 4]
 
 
+def test_misplaced_variable_alone(tmp_path: Path) -> None:
+    """A variable in a wrong shard makes a server read all shards, also where no table shows it."""
+    names = [f"layer_{k}/kernel:0" for k in range(12)]
+    save_checkpoint(tmp_path, 7, 2, variables={name: np.ones(3) for name in names}, tables={}, layout="elasticdl")
+    one, two = sorted((tmp_path / "version-7").iterdir())
+    data = one.read_bytes()
+    one.write_bytes(two.read_bytes())
+    two.write_bytes(data)
+    reporter = Recorder()
+    part = restore(f"{tmp_path}@7", 0, 2, reporter=reporter)
+    assert sorted(part.variables) == sorted(name for name in names if variable_owner(name, 2) == 0)
+    assert f"{one} has variable 'layer_" in reporter.warnings[0]
+
+
 @pytest.mark.parametrize("at_once", [3, 1 << 20])
 def test_repeated_ids(tmp_path: Path, either_kernel: str, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several rows with one id the last one counts, as in ElasticDL, wherever they lie; a warning tells of it."""
@@ -409,3 +423,19 @@ def test_numbers_that_no_server_has(tmp_path: Path, ps_id: int, ps_num: int) -> 
         restore(f"{tmp_path}@7", ps_id, ps_num)
     with pytest.raises(UsageError, match="workers"):
         restore(f"{tmp_path}@7", 0, 1, workers=0)
+    for wrong in ("1", 1.0, None):
+        with pytest.raises(UsageError, match="expected whole numbers"):
+            restore(f"{tmp_path}@7", wrong, 2)  # type: ignore[arg-type]
+
+
+def test_part_of_a_checkpoint_that_lacks_shards(tmp_path: Path) -> None:
+    """Of an incomplete version that was opened in spite of it, a server has its part if its shards are there."""
+    directory = save_varied(tmp_path, 4)
+    (directory / "variables-2-of-4.ckpt").unlink()
+    with open_checkpoint(at(tmp_path, 7), partial=True) as checkpoint:
+        assert len(checkpoint.restore(1, 4).tables["user"].ids)
+        for ps_id, ps_num in ((2, 4), (0, 2), (0, 1), (6, 8)):
+            with pytest.raises(IncompleteError, match="shard 2 of 4"):
+                checkpoint.restore(ps_id, ps_num)
+        with pytest.raises(IncompleteError, match="shard 2 of 4"):
+            checkpoint.restore(1, 4, all_shards=True)

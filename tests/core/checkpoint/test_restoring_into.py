@@ -100,6 +100,8 @@ def test_arrays_that_do_not_fit(tmp_path: Path) -> None:
     ):
         assert fault in message
     assert message.count(";") == 6
+    with pytest.raises(UsageError, match="out is dict, expected an object with mappings"):
+        restore(f"{tmp_path}@7", 0, 2, out=fresh)  # type: ignore[arg-type]
     assert all((value == 99).all() for value in fresh.values())
     assert not out.tables["small"].any()
 
