@@ -7,7 +7,8 @@ import shlex
 import shutil
 import signal
 import subprocess
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.errors import UsageError
@@ -72,14 +73,32 @@ class Hook:
         return why if code else ""
 
     def _wait(self, environment: dict[str, str]) -> int:
-        with subprocess.Popen(
-            self._words, stdin=subprocess.DEVNULL, stdout=2, env=environment, process_group=0
-        ) as process:
-            try:
-                return process.wait()
-            except BaseException:
+        process: subprocess.Popen[bytes] | None = None
+        try:
+            with _deferred_signals():  # or there would be a process that nobody knows
+                process = subprocess.Popen(
+                    self._words, stdin=subprocess.DEVNULL, stdout=2, env=environment, process_group=0
+                )
+            return process.wait()
+        except BaseException:
+            if process is not None:
                 _end(process)
-                raise
+            raise
+
+
+@contextmanager
+def _deferred_signals() -> Iterator[None]:
+    """Handle SIGINT and SIGTERM after the block and not within it."""
+    received: list[int] = []
+    handled = [n for n in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda n, _: received.append(n)) for number in handled}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if received:
+            signal.raise_signal(received[0])
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

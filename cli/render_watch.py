@@ -28,8 +28,8 @@ _EVENT_STYLES: Final = {
     EventKind.CORRUPT: "red",
     EventKind.DELETED: "dim",
 }
-_BAR: Final = 12
-_WIDE, _MIDDLE, _NARROW = 84, 66, 48
+_BAR: Final = 10
+_WIDE, _MIDDLE, _NARROW = 79, 67, 56
 """The columns that a terminal needs for bars, for ages, and for rates."""
 
 
@@ -130,7 +130,7 @@ def _row(seen: Seen, moment: Moment, rates: Mapping[str, float], limits: Limits,
     from rich.text import Text
 
     version = seen.version
-    line = Text(str(version.version).rjust(9))
+    line = Text(str(version.version).rjust(7))
     line.append(_shards(len(version.shards), version.ps_num).rjust(8))
     if width >= _WIDE:
         line.append("  " + text.bar(len(version.shards), version.ps_num or 0, _BAR), "blue")
@@ -139,7 +139,7 @@ def _row(seen: Seen, moment: Moment, rates: Mapping[str, float], limits: Limits,
     if width >= _NARROW:
         line.append((f"{words.size(int(rate))}/s" if rate >= 1 else "").rjust(13))
     if width >= _MIDDLE:
-        line.append((text.age(moment.at - version.modified) if version.modified else "").rjust(12), "dim")
+        line.append((text.age(moment.at - version.modified) if version.modified else "").rjust(11), "dim")
     state = standing(seen, moment.tick, limits)
     line.append(f"  {state}", _STYLES[state])
     if version.fingerprint:

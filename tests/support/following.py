@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,3 +83,23 @@ class Job:
         for number in numbers:
             for ps_id in range(self.ps_num):
                 self.shard(number, ps_id)
+
+
+_SAVER = """
+import random, sys, threading
+from pathlib import Path
+sys.path[:0] = sys.argv[1].split(":")
+from following import Job
+job, chance, pause = Job(Path(sys.argv[2])), random.Random(int(sys.argv[3])), threading.Event()
+for number in map(int, sys.argv[4:]):
+    for ps_id in range(job.ps_num):
+        for part in sorted(chance.random() for _ in range(2)) + [1.0]:
+            job.shard(number, ps_id, part=part)
+            pause.wait(chance.random() / 20)
+"""
+
+
+def saving(run: Path, *numbers: int, seed: int = 0) -> subprocess.Popen[bytes]:
+    """Start a process that saves versions in place, piece by piece, at a pace of its own."""
+    paths = ":".join(path for path in sys.path if path)
+    return subprocess.Popen([sys.executable, "-c", _SAVER, paths, str(run), str(seed), *map(str, numbers)])
