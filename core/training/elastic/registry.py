@@ -70,13 +70,20 @@ class Registry:
         self._fd, self.number = -1, 0
 
     def alive(self) -> list[int]:
-        """Return the numbers of all living members, in order; NotFoundError when this one's own file was removed."""
+        """Return the numbers of all living members, in order, and remove the files of the others.
+
+        Raises NotFoundError when this member's own file was removed.
+        """
         with storage_errors(self.directory):
             names = {name.removeprefix(_PREFIX) for name in os.listdir(self.directory) if name.startswith(_PREFIX)}
         numbers = sorted(int(name) for name in names if name.isascii() and name.isdigit())
         if self.number and self.number not in numbers:
             raise NotFoundError("somebody removed files of the members", path=self.directory)
-        return [number for number in numbers if self._is_alive(number)]
+        living = [number for number in numbers if self._is_alive(number)]
+        for number in set(numbers) - set(living):  # none of them comes back, because numbers are not used again
+            with suppress(OSError):
+                os.unlink(self._member(number))
+        return living
 
     def leader(self) -> Leader | None:
         """Return what the last leader wrote, None when there was none."""

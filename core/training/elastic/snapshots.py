@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Final
 
@@ -25,6 +26,9 @@ _MAX_HEADER_BYTES: Final = 1 << 28
 _PIECE_BYTES: Final = 8 << 20
 _KINDS: Final = "biufc"
 """Booleans, integers, unsigned integers, floats and complex numbers; bfloat16 comes beside them."""
+
+_TAG: Final = re.compile(rf"[<|][{_KINDS}][0-9]{{1,2}}|bfloat16")
+"""The dtypes that are written; numpy would evaluate other texts."""
 
 
 def write_snapshot(stream: BinaryIO, snapshot: Any) -> None:
@@ -122,10 +126,9 @@ def _tag(array: npt.NDArray[Any]) -> str:
 def _described(tag: Any, shape: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """Return the dtype and the shape of an array; CorruptError for others than are written."""
     sizes = isinstance(shape, list) and all(type(n) is int and 0 <= n < 1 << 62 for n in shape)
-    dtype = BFLOAT16 if tag == "bfloat16" else np.dtype(tag) if isinstance(tag, str) else None
-    if not sizes or dtype is None or (dtype.kind not in _KINDS and dtype != BFLOAT16):
+    if not sizes or not isinstance(tag, str) or not _TAG.fullmatch(tag):
         raise CorruptError(f"the header of the snapshot describes no array: {str([tag, shape])[:200]}")
-    return dtype, tuple(shape)
+    return BFLOAT16 if tag == "bfloat16" else np.dtype(tag), tuple(shape)
 
 
 def _read_array(stream: BinaryIO, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:

@@ -219,6 +219,7 @@ def test_a_child_of_a_member_is_no_member(tmp_path: Path, members: Members) -> N
         assert registry.alive() == [1]
         members.kill(pid)
         assert registry.alive() == []
+        assert not list((tmp_path / "job").glob("member-*"))
     finally:
         os.kill(child, signal.SIGKILL)
 

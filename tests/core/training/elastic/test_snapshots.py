@@ -135,6 +135,7 @@ def with_header(header: Any, data: bytes = b"") -> bytes:
         with_header({"arrays": [["<f4", [2]]], "value": None}, b"\0" * 7),
         with_header({"arrays": [["<f4", [1 << 50]]], "value": None}),
         with_header({"arrays": [["no dtype", [1]]], "value": None}),
+        with_header({"arrays": [["<u01,", [1]]], "value": None}),
         MAGIC + (200_000).to_bytes(8, "little") + b"[" * 200_000,
     ],
 )

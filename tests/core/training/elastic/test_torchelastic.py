@@ -138,7 +138,7 @@ class Job:
         def work(number: int, note: Callable[[str], None]) -> None:
             with coordinator(place, min_members=min(2, count), max_members=4) as mine:
                 mine._registry.join()
-                wait_until(lambda: len(os.listdir(place)) > count, seconds=60)  # with the counter
+                wait_until((place / f"member-{count}").exists, seconds=60)
                 state = kind(number)(mine)
                 state.hook = (hooks or {}).get(number, lambda state: None)(state)
                 try:
