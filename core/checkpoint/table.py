@@ -98,16 +98,19 @@ class TableView:
             for block in id_blocks(self._checkpoint.reader(shard), entry):
                 for start in range(0, len(block.ids), self._batch_rows):
                     ids = block.ids[start : start + self._batch_rows]
-                    rows = self._read(shard, entry, at, len(ids))
+                    rows = self._read(shard, entry, at, at + len(ids))
                     at += len(ids)
                     yield Rows(ids, as_dtype(rows.reshape(-1), entry.dtype).reshape(len(ids), entry.dim))
             check_row_count(self._checkpoint.reader(shard), entry, at)
 
-    def _read(self, shard: ShardIndex, entry: TableEntry, first: int, count: int) -> npt.NDArray[np.uint8]:
+    def _read(
+        self, shard: ShardIndex, entry: TableEntry, first: int, end: int, out: npt.NDArray[np.uint8] | None = None
+    ) -> npt.NDArray[np.uint8]:
+        """Return rows [first, end) of a shard as uint8 [n, row_bytes], in `out` if it is given."""
         reader = self._checkpoint.reader(shard)  # each time: a closed checkpoint says so
-        if first + count > entry.rows:  # before memory is allocated for rows that do not exist
-            check_row_count(reader, entry, first + count, at_least=True)
-        rows = np.empty((count, entry.row_bytes), np.uint8)
+        if end > entry.rows:  # before memory is allocated for rows that do not exist
+            check_row_count(reader, entry, end, at_least=True)
+        rows = np.empty((end - first, entry.row_bytes), np.uint8) if out is None else out
         return read_rows(reader, entry, first, rows)
 
     def to_numpy(self, ids: Ids | None = None) -> Rows:
@@ -181,9 +184,11 @@ class TableView:
             if entry.rows and entry.dim != dim:
                 raise CorruptError(f"table {self.name!r} has rows of {entry.dim} and of {dim}", path=shard.file.path)
             for at in range(0, entry.rows, step):
-                data = self._read(shard, entry, at, min(step, entry.rows - at))
-                values = as_dtype(data.reshape(-1), entry.dtype, bits=bits)
-                vectors[first + at : first + at + len(data)] = values.reshape(len(data), dim)
+                some = vectors[first + at : first + min(at + step, entry.rows)]
+                out = some.view(np.uint8) if some.itemsize * dim == entry.row_bytes else None  # bfloat16 grows
+                data = self._read(shard, entry, at, at + len(some), out)
+                if data is not out:
+                    some[:] = as_dtype(data.reshape(-1), entry.dtype, bits=bits).reshape(some.shape)
             first += entry.rows
         return Rows(ids, vectors)
 
