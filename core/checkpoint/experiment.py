@@ -19,6 +19,7 @@ from edl_ckpt.core.format.names import parse_single_file, parse_version_dir
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.state.metadata import mode_of, rank
 from edl_ckpt.core.storage import Location, LocationLike, open_store
+from edl_ckpt.core.words import counted, describe, escaped
 
 _REMOTE_TRIALS: Final = 8
 """So many trials are listed at a time where each listing takes requests."""
@@ -69,6 +70,14 @@ class Experiment:
     def unread(self) -> bool:
         """Return True when something that is there cannot be read now."""
         return any(trial.fault is not None or trial.listing.unread for trial in self.trials)
+
+    def __repr__(self) -> str:
+        return describe(
+            "Experiment",
+            escaped(self.location.url),
+            counted(len(self.trials), "trial"),
+            f"by {escaped(str(self.metric))}",
+        )
 
 
 def list_experiment(

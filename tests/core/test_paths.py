@@ -70,6 +70,7 @@ CALLS: dict[str, Call | tuple[Call, ...]] = {
     "import_checkpoint": lambda p: edl.import_checkpoint(p("run@1"), p("new"), 1, 2),
     "import_metrics": lambda p: edl.import_metrics(edl.read_series(p("metrics.csv")), p("run")),
     "latest": lambda p: edl.latest(p("run")),
+    "list_experiment": lambda p: edl.list_experiment(p(".")),
     "list_variables": lambda p: edl.list_variables(p("run@1")),
     "list_versions": lambda p: edl.list_versions(p("run")),
     "load_variable": lambda p: (
@@ -105,6 +106,7 @@ CALLS: dict[str, Call | tuple[Call, ...]] = {
     "set_modes": lambda p: edl.set_modes(p("run"), {"auc": "max"}),
     "set_note": lambda p: edl.set_note(p("run@1"), "a note"),
     "store_policy": lambda p: edl.store_policy(p("run"), KEEP),
+    "trial_locations": lambda p: edl.trial_locations(p(".")),
     "undo": (
         lambda p: edl.remove_tag(p("run@1"), "first"),
         lambda p: edl.prune([p("run")], KEEP, trash=True),
