@@ -170,9 +170,11 @@ class Names:
             return None
         return there if there in self.inside or not there else None
 
-    def below(self, path: Path) -> Iterator[Path]:
-        """Yield the paths of all values that lie below a path, or at it."""
-        return (each for each in self.paths if each[: len(path)] == path)
+    def taken_by(self, pair: Pair) -> set[Path]:
+        """Return the paths of the values that a pair takes: one, or for the state of an object all below its path."""
+        if not is_stateful(pair.child.value):
+            return {pair.path}
+        return {each for each in self.paths if each[: len(pair.path)] == pair.path}
 
 
 def leaves_of(root: object) -> Iterator[tuple[Path, Any]]:

@@ -20,7 +20,7 @@ from edl_ckpt.core.errors import MismatchError
 from edl_ckpt.core.training.objects.graph import Match, Pair
 from edl_ckpt.core.training.objects.paths import Path, path_name
 from edl_ckpt.core.training.objects.tracking import Child, Trackable, TrackedDict, TrackedList, is_leaf
-from edl_ckpt.core.training.objects.values import Values, shape_of
+from edl_ckpt.core.training.objects.values import Values, shape_of, why_not
 from edl_ckpt.core.words import abridged, counted
 
 LOG: Final = logging.getLogger("edl_ckpt")
@@ -102,7 +102,7 @@ class Restoration:
     def restore_now(self, match: Match) -> None:
         """Restore what an earlier match has not, and wait for additions to its nodes."""
         self._restore([pair for pair in match.pairs if pair.edge not in self._done])
-        if not self.unused:
+        if len(self._progress.used) == len(self.values.names.paths):
             self.release()
             return
         for node, path in match.nodes:
@@ -131,7 +131,7 @@ class Restoration:
             if not self.has_restored(pair.child.value):  # by another of its names
                 self._remember(self.values.read_into(pair.path, pair.child))
             self._done.add(pair.edge)
-            self._progress.used.update(self.values.names.below(pair.path))
+            self._progress.used |= self.values.names.taken_by(pair)
         if good:
             self.values.checkpoint.check_unchanged()
 
@@ -141,8 +141,11 @@ class Restoration:
         found: dict[Path, str] = {}
         for pair in pairs:
             here, there = shape_of(pair.child.value, path_name(pair.edge)), self.values.shapes.get(pair.path)
-            if here == there:
+            fault = why_not(pair.child)
+            if here == there and not fault:
                 good.append(pair)
+            elif fault:
+                found[pair.edge] = f"{path_name(pair.edge)}: {type(pair.child.value).__name__} {here}: {fault}"
             else:
                 found[pair.edge] = f"{path_name(pair.edge)}: {here} in the program, {there} in the checkpoint"
         if found and not self._skip_mismatch:

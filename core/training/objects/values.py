@@ -13,13 +13,12 @@ from edl_ckpt.core.adapters.nest import flatten, unflatten
 from edl_ckpt.core.adapters.tensorflow import to_tensor
 from edl_ckpt.core.arrays import as_array, dtype_name
 from edl_ckpt.core.checkpoint.reader import Checkpoint
-from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.libraries import library, torch_tensor
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.training.objects.graph import ALIASES, Names, parse_aliases
 from edl_ckpt.core.training.objects.paths import Path, parse_name, path_name
 from edl_ckpt.core.training.objects.tracking import Child, is_of, is_stateful, is_table
-from edl_ckpt.core.training.objects.variables import EmbeddingTable
+from edl_ckpt.core.training.objects.variables import EmbeddingTable, Variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +91,19 @@ class Values:
     def read_into(self, path: Path, child: Child) -> Any:
         """Read a value into the object of a program, or in its place; return the object that has the value now.
 
-        Shapes and dtypes are equal. Raises UsageError for an object that can be neither changed nor replaced.
+        Shapes and dtypes are equal, and `why_not` has no objection. Large arrays are read right into their memory.
         """
         if is_stateful(child.value):
             leaf = torch_tensor if is_of(child.value, "torch") else np.asarray
             child.value.load_state_dict(unflatten(self.checkpoint, f"{path_name(path)}/", leaf))
             return child.value
         if is_table(child.value):
-            return _put_table(child, self._read_table(path, child.value), path_name(path))
+            return _put_table(child, self._read_table(path, child.value))
+        memory = _memory_of(child.value)
+        if memory is not None:
+            shard, entry = self.checkpoint.find_variable(self._dense[path])
+            self.checkpoint.reader(shard).read_into(entry.values.start, memory.reshape(-1).view(np.uint8).data)
+            return child.value
         return _put_array(child, self.checkpoint.variable(self._dense[path], bits=True), path_name(path))
 
     def _read_table(self, path: Path, like: Any) -> Table:
@@ -116,10 +120,29 @@ def _is_foreign(name: str) -> bool:
     return path_name(parse_name(name)) != name
 
 
-def _put_table(child: Child, table: Table, name: str) -> Any:
-    if isinstance(child.value, EmbeddingTable):
-        return child.value.assign(table)
-    return _replaced(child, table, name)
+def _memory_of(value: object) -> npt.NDArray[Any] | None:
+    """Return the memory of an array if bytes of a checkpoint can be read right into it."""
+    if type(value) not in {np.ndarray, np.memmap, Variable}:
+        return None
+    array = np.asarray(value)
+    good = array.flags.writeable and array.flags.c_contiguous and array.dtype == array.dtype.newbyteorder("<")
+    return array if good and array.size else None
+
+
+def why_not(child: Child) -> str:
+    """Return why the value of an edge can be neither changed nor replaced, '' when it can."""
+    value = child.value
+    if is_stateful(value) or isinstance(value, EmbeddingTable) or callable(getattr(value, "assign", None)):
+        return ""
+    if is_of(value, "torch") or (isinstance(value, np.ndarray) and value.flags.writeable):
+        return ""
+    if isinstance(value, Table | np.generic | np.ndarray) or is_of(value, "jax", "jaxlib"):
+        return "in a tuple it can be neither changed nor replaced" if child.put is None else ""
+    return "it cannot be changed in place: it has no assign(value)"
+
+
+def _put_table(child: Child, table: Table) -> Any:
+    return child.value.assign(table) if isinstance(child.value, EmbeddingTable) else _replaced(child, table)
 
 
 def _put_array(child: Child, data: npt.NDArray[Any], name: str) -> Any:
@@ -132,23 +155,19 @@ def _put_array(child: Child, data: npt.NDArray[Any], name: str) -> Any:
     if is_of(value, "tensorflow", "keras"):
         value.assign(to_tensor(data))
         return value
-    array = as_array(value, name)
-    data = data.view(array.dtype.newbyteorder("<"))  # bfloat16 has two forms
+    if is_of(value, "jax", "jaxlib"):
+        return _replaced(child, library("jax", "jax").numpy.asarray(data))
+    data = data.view(as_array(value, name).dtype.newbyteorder("<"))  # bfloat16 has two forms
     if callable(getattr(value, "assign", None)):
         value.assign(data)
     elif isinstance(value, np.ndarray) and value.flags.writeable:
         value[...] = data
-    elif isinstance(value, np.generic | np.ndarray):
-        return _replaced(child, data[()] if isinstance(value, np.generic) else data, name)
-    elif is_of(value, "jax", "jaxlib"):
-        return _replaced(child, library("jax", "jax").numpy.asarray(data), name)
     else:
-        raise UsageError(f"{name}: {type(value).__name__} cannot be restored in place", hint="it needs assign(value)")
+        return _replaced(child, data[()] if isinstance(value, np.generic) else data)
     return value
 
 
-def _replaced(child: Child, value: Any, name: str) -> Any:
-    if child.put is None:
-        raise UsageError(f"{name}: {type(child.value).__name__} in a tuple can be neither changed nor replaced")
-    child.put(value)
+def _replaced(child: Child, value: Any) -> Any:
+    if child.put is not None:
+        child.put(value)
     return value
