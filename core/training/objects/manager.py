@@ -8,7 +8,6 @@ Source: `tensorflow/python/checkpoint/checkpoint_management.py`.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -161,16 +160,16 @@ class CheckpointManager:
         counter = self._checkpoint.save_counter
         number = int(counter) + 1 if checkpoint_number is None else whole_number(checkpoint_number)
         self._make_room(number)
-        self._record(number, saved=False)  # first: a version that is there and not recorded would never be deleted
+        self._note(lambda managed: _with(managed, number))  # first, or a job that dies now would never delete it
         reporter = self._reporter or SILENT
         try:
             ref = self._checkpoint.save(self._location, number, wait_seconds=self._wait_seconds, reporter=reporter)
         except BaseException:
             with suppress(EdlCkptError):
-                self._forget({number})
+                self._note(lambda managed: _without(managed, {number}))
             raise
         self._last_step = step
-        self._delete_old(self._record(number, saved=True))
+        self._delete_old(number)
         return ref
 
     def restore_or_initialize(self) -> VersionRef | None:
@@ -248,39 +247,32 @@ class CheckpointManager:
             self._prune([number])
             self._warn(f"{old[0].ref}: was there already, and is replaced")
 
-    def _record(self, number: int, *, saved: bool) -> Managed:
-        """Record a version, as the last one that was saved when it is; return what managers remember then."""
+    def _note(self, change: Callable[[Managed], Managed]) -> None:
+        """Change what managers remember, under the lock."""
         with self._locked():
-            managed = self._remembered()
-            others = {n: moment for n, moment in managed.saved.items() if n != number}
-            latest = number if saved else managed.latest
-            managed = Managed(others | {number: time.time()}, latest, managed.last_preserved)
-            write_managed(self._location, managed)
-            return managed
+            write_managed(self._location, change(self._remembered()))
 
-    def _delete_old(self, managed: Managed) -> None:
-        """Delete the versions that are too old, as far as guards allow it, and record what remains."""
+    def _delete_old(self, number: int) -> None:
+        """Delete the versions that are too old after a save, as far as guards allow it, and record what remains."""
+        moment = time.time()
         versions = list_versions(self._location).versions
         there = {version.version for version in versions}
-        present = {n: moment for n, moment in managed.saved.items() if n in there}
+        managed = _with(self._remembered(), number, moment)
+        present = replace(managed, saved={n: at for n, at in managed.saved.items() if n in there})
         every = None if self._every_hours is None else self._every_hours * 3600.0
-        swept = sweep_saved(replace(managed, saved=present), self._max_to_keep, every)
+        swept = sweep_saved(present, self._max_to_keep, every)
         guarded = self._guarded(versions) if swept.doomed else set()
         deleted = self._deleted([n for n in swept.doomed if n not in guarded])
-        preserved = present.keys() - swept.managed.saved.keys() - set(swept.doomed)
+        preserved = present.saved.keys() - swept.managed.saved.keys() - set(swept.doomed)
         # Another manager may still be writing a version that is recorded and not there.
-        lost = {n for n, moment in managed.saved.items() if n not in there and moment < time.time() - GRACE_SECONDS}
-        gone = preserved | lost | set(deleted)
-        if gone:
-            self._forget(gone, swept.managed.last_preserved)
+        lost = {n for n, at in managed.saved.items() if n not in there and at < moment - GRACE_SECONDS}
+        gone, last = preserved | lost | set(deleted), swept.managed.last_preserved
 
-    def _forget(self, numbers: set[int], last_preserved: float = -math.inf) -> None:
-        """Record that managers no longer delete these versions, and when the last one was preserved."""
-        with self._locked():
-            managed = self._remembered()
-            saved = {n: moment for n, moment in managed.saved.items() if n not in numbers}
-            last = max(managed.last_preserved, last_preserved)
-            write_managed(self._location, Managed(saved, managed.latest, last))
+        def change(now: Managed) -> Managed:
+            kept = _without(_with(now, number, moment), gone)
+            return Managed(kept.saved, number, max(kept.last_preserved, last))
+
+        self._note(change)
 
     def _deleted(self, numbers: Sequence[int]) -> Sequence[int]:
         """Delete versions; return their numbers, none when a guard says no: the next save tries again."""
@@ -318,6 +310,17 @@ class CheckpointManager:
             LOG.warning(text)
         else:
             self._reporter.warn(text)
+
+
+def _with(managed: Managed, number: int, moment: float | None = None) -> Managed:
+    """Return what managers remember with one more version, the newest, saved at a moment, now when None."""
+    others = _without(managed, {number}).saved
+    return replace(managed, saved={**others, number: time.time() if moment is None else moment})
+
+
+def _without(managed: Managed, numbers: set[int]) -> Managed:
+    """Return what managers remember without some versions."""
+    return replace(managed, saved={n: moment for n, moment in managed.saved.items() if n not in numbers})
 
 
 def in_order(versions: Sequence[Version], managed: Managed) -> list[Version]:
