@@ -115,10 +115,9 @@ class Restoration:
         below = self.values.names.look(child, path, match)
         if below is not None and not is_leaf(child.value):
             match = self.values.names.match(child.value, below)
-        new = [pair for pair in match.pairs if id(pair.child.value) not in taken]
-        match.pairs[:] = [pair for pair in new if not self.has_restored(pair.child.value)]
+        match.pairs[:] = [pair for pair in match.pairs if id(pair.child.value) not in taken]
         self.restore_now(match)
-        taken.update(id(pair.child.value) for pair in new)
+        taken.update(id(pair.child.value) for pair in match.pairs)
 
     def has_restored(self, value: object) -> bool:
         """Say whether an object got its value from this restore."""

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from checkpoints import at, numbers, save_small
-from edl_ckpt.core import Location, add_tag, location_lock, verify_version
+from edl_ckpt.core import Location, add_tag, location_lock, open_checkpoint, verify_version
 from edl_ckpt.core.errors import IncompleteError, LockedError, MismatchError, RefusedError, UsageError
 from edl_ckpt.core.state.paths import MANAGER_FILE, META_DIR
-from edl_ckpt.core.training.objects import CheckpointManager, ObjectCheckpoint, Variable
+from edl_ckpt.core.training.objects import CheckpointManager, EmbeddingTable, ObjectCheckpoint, Variable
 from reporters import Recorder
 from s3_fixtures import Bucket
 
@@ -80,7 +80,9 @@ def test_versions_of_others_stay(tmp_path: Path) -> None:
     assert numbers(tmp_path) == [5, 30, 41, 42]
     save_small(tmp_path, 50)
     assert manager.latest_checkpoint == f"{tmp_path}@50"  # another job went on here
-    assert [ref.number for ref in manager.checkpoints] == [41, 42]
+    save(manager, 45)
+    assert manager.latest_checkpoint == f"{tmp_path}@45"  # and then this one
+    assert [ref.number for ref in manager.checkpoints] == [42, 45]
 
 
 def test_after_a_rollback(tmp_path: Path) -> None:
@@ -119,6 +121,21 @@ def test_a_torn_version_is_passed_over(tmp_path: Path) -> None:
     with pytest.raises(IncompleteError, match=r"no version can be read: .*@4: .*@1: "):
         last.restore_or_initialize()
     assert called == []
+
+
+def test_damage_that_is_found_while_values_are_read(tmp_path: Path) -> None:
+    """A version whose headers are whole and whose ids are not is passed over too."""
+    table = EmbeddingTable(np.arange(3), np.ones((3, 2)))
+    manager = CheckpointManager(ObjectCheckpoint(t=table), tmp_path, None, reporter=Recorder())
+    manager.save()
+    manager.save()
+    with open_checkpoint(at(tmp_path, 2)) as checkpoint:
+        ((shard, entry),) = checkpoint.entries("t")
+    data = bytearray(Path(shard.file.path).read_bytes())
+    data[entry.ids[0].end - 1] |= 0x80  # the last id goes on after its end
+    Path(shard.file.path).write_bytes(data)
+    assert manager.restore_or_initialize() == f"{tmp_path}@1"
+    assert f"{tmp_path}@2 is passed over for version 1: " in warnings_of(manager)[0]
 
 
 def test_without_a_reporter_warnings_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
