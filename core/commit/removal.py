@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from edl_ckpt.core.commit.journal import Journal
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import SINGLE_FILE
 from edl_ckpt.core.ids import new_id
+from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.state.holder import LostLockError, prove_lock
 from edl_ckpt.core.state.owner import describe
-from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, seal_file, version_file
+from edl_ckpt.core.state.paths import JOURNAL, META_DIR, STAGE_DIR, seal_file, version_file
 from edl_ckpt.core.state.seal import base_name
 from edl_ckpt.core.storage.interface import ObjectStore
 
+_TOGETHER: Final = 256
+"""Versions that are deleted together; if the process is stopped, the next one finishes the deletion of all of them."""
 Before: TypeAlias = Callable[[Version], None]
 """Called right before a version is deleted; an error that it raises ends the deletion."""
 
@@ -41,63 +44,108 @@ def safe_order(version: Version) -> tuple[list[str], list[str]]:
     return first, rest + [f"{version.path}/{name}" for name in version.extra]
 
 
-def remove_in_order(store: ObjectStore, versions: Sequence[Version], before: Before) -> Removal:
-    """Delete files one by one; a shard of each ps_num goes first.
+@dataclass(slots=True)
+class _Doomed:
+    """A version on its way out: its files in their order, the place of its journal or '', and what went wrong."""
 
-    A journal names the version that is being deleted. If this process is stopped on the way, the next one that takes
+    version: Version
+    first: list[str]
+    rest: list[str]
+    stage: str
+    error: EdlCkptError | None = None
+
+
+def remove_in_order(store: ObjectStore, versions: Sequence[Version], before: Before) -> Removal:
+    """Delete files; a shard of each ps_num goes first. Many versions go together, since each request takes long.
+
+    A journal names each version that is being deleted. If this process is stopped on the way, the next one that takes
     the lock finishes the deletion: a version that may lose its files at any moment is never kept, tagged or listed.
     """
-    deleted: list[Version] = []
-    failed: list[tuple[Version, EdlCkptError]] = []
+    done: list[_Doomed] = []
+    for start in range(0, len(versions), _TOGETHER):
+        batch = [_doom(store, version) for version in versions[start : start + _TOGETHER]]
+        for doomed in batch:
+            before(doomed.version)
+        _remove_batch(store, batch)
+        done += batch
+    deleted = tuple(doomed.version for doomed in done if doomed.error is None)
+    failed = tuple((doomed.version, doomed.error) for doomed in done if doomed.error is not None)
+    return Removal(deleted, failed, (), sum(v.size_bytes for v in deleted))
 
-    def store_path(path: str) -> str:
-        return path.removeprefix(store.path(""))
 
-    stage = f"{STAGE_DIR}/{new_id()}"
-    for version in versions:
-        first, rest = (list(map(store_path, paths)) for paths in safe_order(version))
-        before(version)
-        has_begun = False
-        try:
-            if version.layout is not SINGLE_FILE:
-                _write_intent(store, stage, version, [*first, *rest])
-            prove_lock(store.location)
-            has_begun = True
-            for path in first:
-                store.remove(path)
-            prove_lock(store.location)
-            store.remove_many(rest)
-            prove_lock(store.location)
-            store.remove_many([version_file(version.version), seal_file(version.version)])
-            store.remove_directory(store_path(version.path))
-        except LostLockError:
-            if not has_begun:  # else whoever has the lock now finishes the deletion
-                store.remove(f"{stage}/{JOURNAL}")
-            raise
-        except EdlCkptError as error:
-            failed.append((version, error))
-        else:
-            deleted.append(version)
-    if deleted or failed:
+def _doom(store: ObjectStore, version: Version) -> _Doomed:
+    first, rest = ([path.removeprefix(store.path("")) for path in paths] for paths in safe_order(version))
+    return _Doomed(version, first, rest, "" if version.layout is SINGLE_FILE else f"{STAGE_DIR}/{new_id()}")
+
+
+def _remove_batch(store: ObjectStore, batch: Sequence[_Doomed]) -> None:
+    """Delete versions; each gets the error that stopped its deletion. LostLockError without the lock."""
+    has_begun = False
+    try:
         prove_lock(store.location)
-        store.remove(f"{stage}/{JOURNAL}")
-    return Removal(tuple(deleted), tuple(failed), (), sum(v.size_bytes for v in deleted))
+        _write_intents(store, batch)
+        prove_lock(store.location)
+        has_begun = True
+        _remove_step(store, {path: doomed for doomed in batch for path in doomed.first})
+        prove_lock(store.location)
+        _remove_step(store, {path: doomed for doomed in batch for path in doomed.rest})
+        prove_lock(store.location)
+        named = {doomed.version.version: doomed for doomed in batch}
+        _remove_step(store, {file(number): d for number, d in named.items() for file in (version_file, seal_file)})
+        for doomed in batch:
+            store.remove_directory(doomed.version.path.removeprefix(store.path("")))
+        prove_lock(store.location)
+    except LostLockError:
+        if not has_begun:  # else whoever has the lock now finishes the deletion
+            _remove_journals(store, batch)
+        raise
+    _remove_journals(store, batch)
 
 
-def _write_intent(store: ObjectStore, stage: str, version: Version, files: Sequence[str]) -> None:
-    """Write the journal of a deletion."""
-    journal = Journal(
-        version.version,
-        base_name(version.path),
-        owner=describe("prune"),
-        deletes=tuple(map(base_name, files)),
-        metadata=_metadata_digest(store, version.version),
-    )
-    store.write_small(f"{stage}/{JOURNAL}", journal.to_bytes())
+def _remove_step(store: ObjectStore, files: Mapping[str, _Doomed]) -> None:
+    """Remove the files of the versions that nothing has gone wrong with."""
+    wanted = [path for path, doomed in files.items() if doomed.error is None]
+    for path, error in store.remove_each(wanted).items():
+        files[path].error = files[path].error or error
+
+
+def _remove_journals(store: ObjectStore, batch: Sequence[_Doomed]) -> None:
+    store.remove_many([f"{doomed.stage}/{JOURNAL}" for doomed in batch if doomed.stage])
+
+
+def _write_intents(store: ObjectStore, batch: Sequence[_Doomed]) -> None:
+    """Write the journal of each deletion; a version whose journal cannot be written stays."""
+    has_metadata = set(store.names(META_DIR))
+    workers = REMOTE_WORKERS if store.properties.round_trips else 1
+
+    def write(doomed: _Doomed) -> None:
+        if not doomed.stage:
+            return
+        version = doomed.version
+        is_there = base_name(version_file(version.version)) in has_metadata
+        journal = Journal(
+            version.version,
+            base_name(version.path),
+            owner=owner,
+            deletes=tuple(map(base_name, [*doomed.first, *doomed.rest])),
+            metadata=_metadata_digest(store, version.version) if is_there else _digest(b""),
+        )
+        try:
+            store.write_small(f"{doomed.stage}/{JOURNAL}", journal.to_bytes())
+        except EdlCkptError as error:
+            doomed.error = error
+
+    owner = describe("prune")
+    for _ in run_parallel(write, batch, workers):
+        pass
 
 
 def _metadata_digest(store: ObjectStore, version: int) -> str:
-    return hashlib.blake2b(store.read_small(version_file(version)) or b"", digest_size=16).hexdigest()
+    return _digest(store.read_small(version_file(version)) or b"")
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def settle_deletion(store: ObjectStore, stage: str, journal: Journal) -> str:

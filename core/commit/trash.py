@@ -88,7 +88,7 @@ def delete_versions(
         prove_lock(location)
 
     if not isinstance(store, LocalStore):
-        return remove_in_order(store, versions, before)
+        return remove_in_order(store, versions, look)  # which proves the lock itself, once for many versions
     entry = new_id()
     with Directory.open(store.root) as root:
         with root.enter(f"{TRASH_DIR}/{entry}", make=True) as trash:

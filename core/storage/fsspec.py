@@ -268,6 +268,16 @@ class FsspecStore:
         for relative in relatives:
             self.remove(relative)
 
+    def remove_each(self, relatives: Sequence[str]) -> dict[str, EdlCkptError]:
+        """Remove as many of these files as can be removed; return the error of each other one."""
+        failed: dict[str, EdlCkptError] = {}
+        for relative in relatives:
+            try:
+                self.remove(relative)
+            except EdlCkptError as error:
+                failed[relative] = error
+        return failed
+
     def abort_upload(self, relative: str, upload_id: str) -> None:
         """Do nothing: an unfinished file exists only on the local disk."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
+from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.location import Location
 
@@ -199,6 +200,10 @@ class ObjectStore(Store, Protocol):
 
     def remove_many(self, relatives: Sequence[str]) -> None:
         """Remove files; missing ones are no error."""
+        ...
+
+    def remove_each(self, relatives: Sequence[str]) -> dict[str, EdlCkptError]:
+        """Remove as many of these files as can be removed; return the error of each other one."""
         ...
 
     def abort_upload(self, relative: str, upload_id: str) -> None:

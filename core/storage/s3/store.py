@@ -17,6 +17,7 @@ from edl_ckpt.core.errors import (
     UnsupportedError,
     UsageError,
 )
+from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.storage.interface import (
     SMALL_BYTES,
     Entry,
@@ -286,14 +287,31 @@ class S3Store:
 
     def remove_many(self, relatives: Sequence[str]) -> None:
         """Remove objects, a thousand per request; EdlCkptError names the first one that S3 did not remove."""
-        for start in range(0, len(relatives), _DELETE_AT_ONCE):
-            keys = [{"Key": self._key(r)} for r in relatives[start : start + _DELETE_AT_ONCE]]
-            body = {"Objects": keys, "Quiet": True}
+        for error in self.remove_each(relatives).values():
+            raise error
+
+    def remove_each(self, relatives: Sequence[str]) -> dict[str, EdlCkptError]:
+        """Remove as many of these objects as can be removed, a thousand per request; return the others' errors."""
+        some = [relatives[start : start + _DELETE_AT_ONCE] for start in range(0, len(relatives), _DELETE_AT_ONCE)]
+        failed: dict[str, EdlCkptError] = {}
+        for errors in run_parallel(self._delete, some, min(len(some), REMOTE_WORKERS)):
+            failed |= errors
+        return failed
+
+    def _delete(self, relatives: Sequence[str]) -> dict[str, EdlCkptError]:
+        """Remove up to a thousand objects; return the errors of those that S3 did not remove."""
+        body = {"Objects": [{"Key": self._key(relative)} for relative in relatives], "Quiet": True}
+        try:
             answer = self._connection.request("delete_objects", self._url, Bucket=self._bucket, Delete=body)
-            for failed in answer.get("Errors", ()):
-                shown = self.path(failed["Key"].removeprefix(self._prefix))
-                kind = AuthError if failed.get("Code") == "AccessDenied" else EdlCkptError
-                raise kind(f"cannot be removed: S3 answers {failed.get('Code')}", path=shown)
+        except EdlCkptError as error:
+            return dict.fromkeys(relatives, error)
+        failed: dict[str, EdlCkptError] = {}
+        for item in answer.get("Errors", ()):
+            relative = item["Key"].removeprefix(self._prefix)
+            kind = AuthError if item.get("Code") == "AccessDenied" else EdlCkptError
+            message = f"cannot be removed: S3 answers {item.get('Code')}"
+            failed[relative] = kind(message, path=self.path(relative))
+        return failed
 
     def remove_directory(self, relative: str) -> None:
         """Do nothing: S3 has no directories."""

@@ -25,7 +25,7 @@ from waiting import paused, wait_until
     ("command", "operation", "key"),
     [
         (["reshard", "{url}@3", "--ps", "5"], "complete", "1-of-5"),
-        (["prune", "{url}", "--keep", "1", "--yes"], "delete", "version-1/"),
+        (["prune", "{url}", "--keep", "2", "--yes"], "delete_many", ""),
         (["tag", "add", "{url}@2", "mine"], "get", "meta-0/2.json"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

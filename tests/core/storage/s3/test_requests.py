@@ -24,6 +24,8 @@ from edl_ckpt.core import (
 )
 from edl_ckpt.core.commit.remote import open_memory
 from edl_ckpt.core.errors import EdlCkptError, LockedError
+from edl_ckpt.core.operations.prune.execute import prune
+from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.storage import open_store
 from s3_fixtures import Bucket
 from s3_proxy import Fault, hook
@@ -121,6 +123,23 @@ def test_checksums_and_values_are_read_in_one_pass(s3: Bucket, large: Path) -> N
     checked = verify_version(version, level="deep")
     assert (checked.sealed, checked.findings) == (True, ())
     assert version.size_bytes <= s3.proxy.response_bytes("get", key="variables-") < most
+
+
+def test_versions_are_deleted_together(s3: Bucket) -> None:
+    """A prune of 30 versions takes a few requests to delete, in the safe order."""
+    for version, shard in itertools.product(range(1, 33), range(3)):
+        s3.put(f"run/version-{version}/variables-{shard}-of-3.ckpt", bytes([8, version]))
+    order: list[set[str]] = []
+    s3.proxy.fail(Fault(hook(lambda _request: order.append(set(s3.objects()))), operation="delete_many", times=None))
+    result = prune([s3.url], Policy((Latest(2),)), now=1e10)
+    assert (len(result.deleted), result.failed) == (30, ())
+    assert {key.split("/")[1] for key in s3.objects()} == {"version-31", "version-32"}
+    assert s3.proxy.count("delete_many") <= 5
+    assert s3.proxy.count("delete", key="version-") == 0
+    firsts = {f"run/version-{version}/variables-0-of-3.ckpt" for version in range(1, 31)}
+    assert firsts <= order[0]
+    assert not firsts & order[1]
+    assert {key.replace("0-of", "1-of") for key in firsts} <= order[1]
 
 
 def test_memory_is_the_open_parts(s3: Bucket, large: Path) -> None:
