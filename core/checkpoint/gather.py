@@ -8,6 +8,7 @@ the result, and what a few threads have under way.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -60,8 +61,11 @@ class Server:
     ps_num: int
 
     def __post_init__(self) -> None:
-        if not all(hasattr(number, "__index__") for number in (self.ps_id, self.ps_num)):
-            raise UsageError(f"ps_id {self.ps_id!r} of {self.ps_num!r}: expected whole numbers")
+        try:
+            object.__setattr__(self, "ps_id", operator.index(self.ps_id))
+            object.__setattr__(self, "ps_num", operator.index(self.ps_num))
+        except TypeError:
+            raise UsageError(f"ps_id {self.ps_id!r} of {self.ps_num!r}: expected whole numbers") from None
         if not 0 <= self.ps_id < self.ps_num <= placement.MAX_PS_NUM:
             raise UsageError(f"ps_id {self.ps_id} of {self.ps_num}: expected 0 <= ps_id < ps_num")
 

@@ -37,8 +37,8 @@ def restore(
 
     A row that lies in a wrong shard, which `verify` reports, may be missed; `all_shards` reads everything, as ElasticDL
     does. When a shard that is read has a row or a variable of another one, all shards are read, with a warning. So
-    are all shards of generations v0 to v2. Of rows with the same id the last one counts, with a warning. Shards of two
-    runs of a job are another one.
+    are all shards of generations v0 to v2. Of rows with the same id the last one counts, with a warning. A version
+    that does not match its seal, or has shards of two runs of a job, is restored with a warning.
 
     Raises UsageError when arrays of `out` do not fit, with all mismatches and before any is filled; IncompleteError
     when shards are missing, CorruptError when one is damaged, NotFoundError, and LockedError when one changes while it
@@ -46,9 +46,9 @@ def restore(
     """
     server = Server(ps_id, ps_num)
     version = as_version(version)
-    mixture = mixed_runs(version)
-    if mixture:
-        reporter.warn(f"{version.ref}: {mixture}")
+    for doubt in (mixed_runs(version), version.seal_fault and f"it does not match its seal: {version.seal_fault}"):
+        if doubt:
+            reporter.warn(f"{version.ref}: {doubt}")
     if not all_shards:
         part = _from_own_shards(version, server, out, workers, reporter)
         if part is not None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import edl_ckpt.core.checkpoint.gather as gather_module
 from builders import models, table_shard, write_checkpoint, write_unchecked
-from checkpoints import at, only, save_mixed, save_varied
+from checkpoints import at, drop_seal, only, save_mixed, save_small, save_varied
 from edl_ckpt.core import (
     CheckpointSaver,
     CorruptError,
@@ -191,6 +191,7 @@ def test_damaged(case: str) -> None:
 def test_misplaced(tmp_path: Path, opened: list[LocalReader]) -> None:
     """A row or a variable in a wrong shard that is read: all shards are read, with a warning that names it."""
     directory = save_varied(tmp_path, 4)
+    drop_seal(tmp_path, 7)
     names = [directory / f"variables-{i}-of-4.ckpt" for i in (1, 2)]
     one, two = (name.read_bytes() for name in names)
     names[0].write_bytes(two)
@@ -236,6 +237,7 @@ def test_misplaced_variable_alone(tmp_path: Path) -> None:
     """A variable in a wrong shard makes a server read all shards, also where no table shows it."""
     names = [f"layer_{k}/kernel:0" for k in range(12)]
     save_checkpoint(tmp_path, 7, 2, variables={name: np.ones(3) for name in names}, tables={}, layout="elasticdl")
+    drop_seal(tmp_path, 7)
     one, two = sorted((tmp_path / "version-7").iterdir())
     data = one.read_bytes()
     one.write_bytes(two.read_bytes())
@@ -397,6 +399,17 @@ def test_two_runs(tmp_path: Path) -> None:
     assert "run" in warning
 
 
+def test_not_as_sealed(tmp_path: Path) -> None:
+    """A version whose files another program has changed since it was sealed is restored with a warning."""
+    save_small(tmp_path, 3)
+    own = tmp_path / "version-3" / "variables-1-of-2.ckpt"
+    own.write_bytes(own.read_bytes() + b"\xc2\x3e\x00")  # field 1000, which readers ignore
+    reporter = Recorder()
+    assert len(restore(f"{tmp_path}@3", 1, 2, reporter=reporter).tables["t"].ids) == 30
+    (warning,) = reporter.warnings
+    assert warning.startswith(f"{tmp_path}@3: it does not match its seal: ")
+
+
 def test_one_shard_asks_for_the_others(tmp_path: Path, opened: list[LocalReader]) -> None:
     """A shard that lacks a table's info, or has another number than its directory, is not relied on alone."""
     directory = save_varied(tmp_path, 2)
@@ -423,6 +436,7 @@ def test_numbers_that_no_server_has(tmp_path: Path, ps_id: int, ps_num: int) -> 
         restore(f"{tmp_path}@7", ps_id, ps_num)
     with pytest.raises(UsageError, match="workers"):
         restore(f"{tmp_path}@7", 0, 1, workers=0)
+    assert restore(f"{tmp_path}@7", np.int64(1), np.int32(2)).variables  # type: ignore[arg-type]
     for wrong in ("1", 1.0, None):
         with pytest.raises(UsageError, match="expected whole numbers"):
             restore(f"{tmp_path}@7", wrong, 2)  # type: ignore[arg-type]
