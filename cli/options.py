@@ -37,12 +37,13 @@ class CommandLineOnly:
     """Marks an option that neither the environment nor a file may set: it is destructive, or stands for LOCATION."""
 
 
+_DEFAULT_PLACE = "$EDL_CKPT_DIR, the default storage or the current directory"
 _REF_HELP = (
-    "LOCATION, @VERSION or both; a version is a number, latest, a tag or best:METRIC. Or a single checkpoint FILE. "
-    "Default: the newest complete version in $EDL_CKPT_DIR or the current directory."
+    "LOCATION, @VERSION or both; a version is a number, latest, a tag, best:METRIC or a UUID. Or a single checkpoint "
+    f"FILE. Default: the newest complete version in {_DEFAULT_PLACE}."
 )
-_LOCATION_HELP = "A checkpoint_dir, on disk or at a URL. Default: $EDL_CKPT_DIR or the current directory."
-_LOCATIONS_HELP = "Any number of checkpoint_dirs. Default: $EDL_CKPT_DIR or the current directory."
+_LOCATION_HELP = f"A checkpoint_dir, on disk or at a URL, or a storage's name. Default: {_DEFAULT_PLACE}."
+_LOCATIONS_HELP = f"Any number of checkpoint_dirs. Default: {_DEFAULT_PLACE}."
 _MODE_HELP = "Whether higher (max) or lower (min) is better."
 _GRACE_HELP = "An incomplete version changed within this time counts as still being written."
 

@@ -21,6 +21,7 @@ from edl_ckpt.core.format.names import (
     MODEL_V,
     WRITABLE,
     Layout,
+    is_uuid,
     layouts_among,
     parse_single_file,
     parse_version_dir,
@@ -84,6 +85,8 @@ def free_target(location: LocationLike, version: int, *, layout: str | None = No
     taken = version in {parsed[1] for parsed in map(parse_version_dir, names) if parsed}
     if taken or version in set(map(parse_single_file, names)) or (path is not None and is_there(directory)):
         raise RefusedError(f"version {version} exists there already", path=location.url, hint="nothing was changed")
+    if chosen.prefix == ELASTICDL.prefix and any(map(is_uuid, names)):
+        warnings = (*warnings, f"{location}: has directories named by UUIDs: beside them, ElasticDL's scan crashes")
     return Target(location, chosen, version, directory, beside=beside, warnings=warnings)
 
 

@@ -15,10 +15,12 @@ from determined_storage import BARE, DIGITS, ONE, TWO, fill, put
 from edl_ckpt.core import (
     Guards,
     Latest,
+    Location,
     Policy,
     State,
     add_tag,
     execute_copy,
+    free_target,
     import_checkpoint,
     list_versions,
     open_checkpoint,
@@ -185,6 +187,8 @@ def test_scan(storage: Path) -> None:
     assert listing.mistaken == [(DIGITS, 446655440000)]
     found = {f.subject for f in verify_version(at(storage, 7)).findings if f.code == "scan-crash"}
     assert found == {ONE, TWO, BARE}
+    warned = [free_target(Location(str(storage)), 8, layout=name).warnings for name in ("design", "elasticdl")]
+    assert ["named by UUIDs" in " ".join(warnings) for warnings in warned] == [False, True]
 
 
 def test_read_everywhere(storage: Path) -> None:
