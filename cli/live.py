@@ -154,6 +154,7 @@ class LiveView(SilentReporter):
                 height=height or rows,
             )
             lines = list(drawn)
-        for line in lines:
-            line.no_wrap, line.overflow = True, "ellipsis"
+        if height is None:
+            for line in lines:
+                line.truncate(width, overflow="ellipsis")
         return lines
