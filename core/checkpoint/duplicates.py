@@ -23,8 +23,8 @@ from edl_ckpt.core.parallel import run_parallel
 SORTED_AT_ONCE: Final = 8 << 20
 """Ids that one sort takes to find duplicates: 64 MiB."""
 _LEAST_AT_ONCE: Final = 1 << 16
-_LEAST_SORTED: Final = 2 << 20
-"""Ids in memory that one sort takes, for a process that must leave the memory to its job."""
+_SORTED_IN_JOB: Final = 9 << 19
+"""Ids that one sort takes in a process that must leave the memory to its job: 36 MiB."""
 _MARKS: Final = 48 << 20
 _BYTES_PER_ID: Final = 16
 """Memory for each id that is sorted: as it was read, and in the array that is sorted."""
@@ -167,13 +167,25 @@ def repeated_among(
         if int(np.count_nonzero(marked)) == rows:
             return 0, []
         del marked
-    bits = (max(-(-rows // _LEAST_SORTED), 1) - 1).bit_length()
+    bits = (max(-(-rows // _SORTED_IN_JOB), 1) - 1).bit_length()
     total, some = 0, list[int]()
     for turn in range(1 << bits):
-        count, named = count_repeated([_of_turn(ids, bits, turn) for ids in parts()])
-        total += count
-        some += named
+        again = repeated_ids(_gathered((_of_turn(ids, bits, turn) for ids in parts()), rows >> bits))
+        total += len(again)
+        some += np.unique(again)[:5].tolist()
     return total, sorted(some)[:5]
+
+
+def _gathered(parts: Iterable[bulk.I64], expected: int) -> bulk.I64:
+    """Return the ids of some parts in one array, which has room for a few more than expected from the start."""
+    gathered: bulk.I64 = np.empty(expected + expected // 16 + 64, np.int64)
+    count = 0
+    for ids in parts:
+        if count + len(ids) > len(gathered):
+            gathered = np.concatenate([gathered[:count], np.empty(count // 4 + len(ids), np.int64)])
+        gathered[count : count + len(ids)] = ids
+        count += len(ids)
+    return gathered[:count]
 
 
 def _of_turn(ids: bulk.I64, bits: int, turn: int) -> bulk.I64:

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final
@@ -132,17 +132,23 @@ def empty_fingerprint() -> str:
 def fingerprint_of(checkpoint: Checkpoint, sketch: ContentSketch) -> Fingerprint:
     """Return the fingerprint of a checkpoint from the sketch of all its values."""
     variables = {v.name: v for s in checkpoint.shards for v in s.variables}
-    dense = {name: _dense_record(variables[name], sketch.variables[name]) for name in variables}
-    tables = {
-        name: _table_record(name, checkpoint.infos.get(name), checkpoint.entries(name), sketch.tables.get(name))
-        for name in checkpoint.table_names
-    }
     digest = hashlib.blake2b(_DOMAIN, digest_size=32)
-    for records in (dense, tables):
-        for name in sorted(records, key=str.encode):
-            digest.update(records[name])
-    parts = [{n: hashlib.blake2b(r, digest_size=32).digest() for n, r in x.items()} for x in (dense, tables)]
-    return Fingerprint(PREFIX + digest.hexdigest(), *parts)
+
+    def part(record: bytes) -> bytes:
+        digest.update(record)
+        return hashlib.blake2b(record, digest_size=32).digest()
+
+    # One record at a time: that of a variable may have 64 KiB, and there may be thousands.
+    dense = {name: part(_dense_record(variables[name], sketch.variables[name])) for name in _in_order(variables)}
+    tables = {
+        name: part(_table_record(name, checkpoint.infos.get(name), checkpoint.entries(name), sketch.tables.get(name)))
+        for name in _in_order(checkpoint.table_names)
+    }
+    return Fingerprint(PREFIX + digest.hexdigest(), dense, tables)
+
+
+def _in_order(names: Iterable[str]) -> list[str]:
+    return sorted(names, key=str.encode)
 
 
 def _lp(data: bytes) -> bytes:

@@ -91,7 +91,7 @@ def _add(sketch: ContentSketch, note: ShardNote, version: Version, ps_id: int) -
             columns, rest = divmod(len(data), 4 * bulk.LIMBS)
             if rest or (name in sums and sums[name].shape[1] != columns):
                 raise CorruptError(f"the sums of {name!r} in shard {ps_id} do not fit the others", path=version.path)
-            values: bulk.U32 = np.frombuffer(data, "<u4").astype(np.uint32).reshape(bulk.LIMBS, columns)
+            values: bulk.U32 = np.frombuffer(data, "<u4").astype(np.uint32, copy=False).reshape(bulk.LIMBS, columns)
             sums[name] = sums[name] + values if name in sums else values
 
 

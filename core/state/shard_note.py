@@ -10,7 +10,6 @@ replaced, fits nothing.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
@@ -57,8 +56,8 @@ class ShardNote:
 
     run: str
     chunks: tuple[Chunk, ...] = ()
-    variables: Mapping[str, bytes] = field(default_factory=dict)
-    tables: Mapping[str, bytes] = field(default_factory=dict)
+    variables: Mapping[str, memoryview] = field(default_factory=dict)
+    tables: Mapping[str, memoryview] = field(default_factory=dict)
     has_sums: bool = True
 
 
@@ -98,18 +97,20 @@ def note_names(store: Store, version: int) -> list[NoteName]:
 
 
 def note_bytes(note: ShardNote) -> bytes:
-    """Return a note as its file contains it; `read_note` is the inverse. One with too large sums loses them."""
+    """Return a note as its file contains it: a line of JSON, then the sums one after the other, as they are.
+
+    `read_note` is the inverse. A note with too large sums loses them.
+    """
     document: dict[str, Any] = {"schema": NOTE_SCHEMA, "run": note.run}
+    sums = [*note.variables.values(), *note.tables.values()] if note.has_sums else []
     if note.has_sums:
-        sketches = sum(map(len, (*note.variables.values(), *note.tables.values())))
-        if sketches < MAX_NOTE_BYTES // 2:
-            document["chunks"] = [[c.kind, c.name, c.start, c.end, c.sum] for c in note.chunks]
-            document["variables"] = {name: base64.b64encode(data).decode() for name, data in note.variables.items()}
-            document["tables"] = {name: base64.b64encode(data).decode() for name, data in note.tables.items()}
-    data = json.dumps(document).encode("ascii")
-    if len(data) > MAX_NOTE_BYTES:
+        document["chunks"] = [[c.kind, c.name, c.start, c.end, c.sum] for c in note.chunks]
+        document["variables"] = {name: len(data) for name, data in note.variables.items()}
+        document["tables"] = {name: len(data) for name, data in note.tables.items()}
+    head = json.dumps(document).encode("ascii") + b"\n"
+    if note.has_sums and len(head) + sum(map(len, sums)) > MAX_NOTE_BYTES:
         return note_bytes(ShardNote(note.run, has_sums=False))
-    return data
+    return b"".join([head, *sums])
 
 
 def read_note(store: Store, version: int, name: NoteName) -> ShardNote | None:
@@ -119,27 +120,30 @@ def read_note(store: Store, version: int, name: NoteName) -> ShardNote | None:
     if data is None:
         return None
     path = f"{store.location}/{relative}"
+    end = data.find(b"\n") + 1
     try:
-        return _parsed(parse_document(data, path, limit=MAX_SUMS_BYTES), name)
+        return _parsed(parse_document(data[:end], path, limit=MAX_SUMS_BYTES), memoryview(data)[end:], name)
     except EdlCkptError as error:
         raise CorruptError(f"damaged note: {error.message}", path=path) from None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CorruptError(f"damaged note: {error}", path=path) from None
 
 
-def _parsed(document: Mapping[str, Any], name: NoteName) -> ShardNote:
+def _parsed(document: Mapping[str, Any], sums: memoryview, name: NoteName) -> ShardNote:
     run = str(document["run"])
     if document.get("schema") != NOTE_SCHEMA or run_digest(run) != name.run:
         raise ValueError(f"not {NOTE_SCHEMA}, or of another run than its name says")
     if "chunks" not in document:
         return ShardNote(run, has_sums=False)
-    variables, tables = document["variables"], document["tables"]
-    return ShardNote(
-        run,
-        tuple(number_chunks(document["chunks"])),
-        {str(key): base64.b64decode(text) for key, text in variables.items()},
-        {str(key): base64.b64decode(text) for key, text in tables.items()},
-    )
+    at, found = 0, list[dict[str, memoryview]]()
+    for sizes in (document["variables"], document["tables"]):
+        found.append({})
+        for key, size in sizes.items():
+            found[-1][str(key)] = sums[at : at + int(size)]
+            at += int(size)
+    if at != len(sums):
+        raise ValueError(f"it has {len(sums)} bytes of sums, and names {at}")
+    return ShardNote(run, tuple(number_chunks(document["chunks"])), found[0], found[1])
 
 
 def named_shards(shards: Sequence[int], ps_num: int) -> str:

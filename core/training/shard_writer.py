@@ -103,8 +103,9 @@ def write_shard(
     )
 
 
-def _le(sums: bulk.U32) -> bytes:
-    return sums.astype("<u4").tobytes()
+def _le(sums: bulk.U32) -> memoryview:
+    """Return the bytes of sums, little-endian, without a copy: a variable may have 64 KiB of them."""
+    return np.ascontiguousarray(sums, "<u4").reshape(-1).view(np.uint8).data
 
 
 def _cut(layout: ShardLayout, file: ShardFile, version: int) -> list[Chunk]:
