@@ -84,7 +84,10 @@ def test_an_empty_table_keeps_dim_dtype_and_initializer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ps_num", [1, 4])
 def test_elasticdl_finds_each_moment_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ps_num: int) -> None:
-    """Whenever ElasticDL's scan looks, before and after each step of a save, it finds the newest complete version."""
+    """Whenever ElasticDL's scan looks, before and after each step of a save, it finds the newest complete version.
+
+    No version's directory is ever empty.
+    """
     save_all(tmp_path, 1, ps_num)
     seen: set[str | None] = set()
     rename, fsync, mkdir = os.rename, os.fsync, os.mkdir
@@ -94,6 +97,7 @@ def test_elasticdl_finds_each_moment_valid(tmp_path: Path, monkeypatch: pytest.M
             seen.add(elasticdl_rules.latest_valid(tmp_path))
             done = real(*args, **more)
             seen.add(elasticdl_rules.latest_valid(tmp_path))
+            assert all(list(path.iterdir()) for path in tmp_path.glob("version-*"))
             return done
 
         return call

@@ -124,6 +124,15 @@ def test_one_server_that_is_restarted_alone(place: str) -> None:
     assert verify_version(only(place), level="deep").findings == ()
 
 
+def test_a_shard_that_was_lost(place: str) -> None:
+    """A shard that takes an empty place in a sealed version is of another run too: the seal goes before it comes."""
+    save_all(place, 7, 2, run="one")
+    open_store(place).remove("version-7/variables-0-of-2.ckpt")
+    assert not save_part(place, 7, 0, 2, run="two", value=2.0).sealed
+    assert not has_seal(place, 7)
+    assert "may be of an earlier run" in mixed_runs(only(place))
+
+
 def test_other_writers_have_no_runs(tmp_path: Path) -> None:
     """Versions of other programs, and copies of the files of a location, are never taken for mixtures."""
     save_checkpoint(tmp_path / "saved", 7, 2, variables={}, tables={}, layout="elasticdl")
