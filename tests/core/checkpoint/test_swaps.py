@@ -14,7 +14,15 @@ from pathlib import Path
 import pytest
 
 from checkpoints import save_small
-from edl_ckpt.core import list_versions, open_checkpoint, parse_ref, reshard_version, resolve, verify_version
+from edl_ckpt.core import (
+    list_versions,
+    open_checkpoint,
+    parse_ref,
+    reshard_version,
+    resolve,
+    verify_version,
+    watch_location,
+)
 from edl_ckpt.core.checkpoint import catalog, swaps
 from edl_ckpt.core.checkpoint.reader import check_not_replaced
 from edl_ckpt.core.checkpoint.trust import check_trust
@@ -27,6 +35,7 @@ from edl_ckpt.core.operations.verify.seals import find_seal
 from edl_ckpt.core.state.seal import Seal, read_seal
 from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.storage.interface import Store
+from following import START, script
 from fork_server import server
 from program import edl
 from s3_fixtures import Bucket
@@ -134,6 +143,19 @@ def test_readers_beside_reshards(tmp_path: Path, waits: list[str]) -> None:
         assert process.poll() is None
     assert again < 10
     assert "version-7" in waits
+
+
+def test_followers_beside_a_reshard(tmp_path: Path) -> None:
+    """One that follows the location sees a replacement when it is done, and between its two renames nothing at all."""
+    run = tmp_path / "run"
+    save_small(run, 7)
+    with resharding(run, "ask", 1) as process:
+        steps = script(lambda: until_between(process), lambda: go_on(process))
+        events = list(watch_location(run, interval_seconds=1.0, timeout_seconds=5, clock=steps.clock))
+    assert [(str(e.kind), e.replaced, e.at - START) for e in events] == [
+        *[("shard-arrived", True, 2.0)] * 3,
+        ("complete", True, 2.0),
+    ]
 
 
 def test_commands_beside_reshards(tmp_path: Path) -> None:

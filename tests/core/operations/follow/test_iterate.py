@@ -47,9 +47,10 @@ def test_each_once_in_order(job: Job) -> None:
 def test_what_came_while_the_caller_was_busy(job: Job) -> None:
     """A slow evaluator sees every version that is still there, in order, and none that is gone by its turn."""
     job.save(1, 2, 3)
-    seen = []
-    for version in iterate(job, script()):
+    seen, steps = [], script()
+    for version in iterate(job, steps):
         seen.append(version.version)
+        assert steps.waits == []
         if version.version == 1:
             shutil.rmtree(job.run / "version-2")
             job.save(4, 5)

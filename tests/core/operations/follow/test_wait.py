@@ -18,6 +18,7 @@ from edl_ckpt.core import (
     set_modes,
     wait_for_version,
 )
+from edl_ckpt.core.operations.follow import observe
 from edl_ckpt.core.operations.follow.wait import Outcome
 from following import Job, Script, script
 from reporters import Recorder
@@ -148,3 +149,10 @@ def test_a_version_of_two_runs_does_not_count(tmp_path: Path) -> None:
     save(1, "second")
     found = wait(run, script(*[lambda: None] * 40, lambda: save(0, "second")))
     assert (found.outcome, found.waited_seconds) == (Outcome.FOUND, 41)
+
+
+def test_a_fault_that_goes_by_itself(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong beside the shards, such as a note that is still to come, is looked at again for a while."""
+    faults = iter(["a note is missing", "a note is missing", None])
+    monkeypatch.setattr(observe, "read_fault", lambda _: next(faults))
+    assert wait(job.run, script(), version_ge=20).waited_seconds == 2
