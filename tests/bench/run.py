@@ -19,10 +19,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 import library
 import numpy as np
+from s3_server import Server
 
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.model import DTYPES, TableInfo
@@ -297,6 +299,60 @@ def large_shard_figures(runs: int, scale: float, work: Path) -> Iterator[Figure]
         shutil.rmtree(work / name)
 
 
+def s3_figures(runs: int, scale: float, work: Path) -> Iterator[Figure]:
+    """Copy, verify and inspect on an S3 server beside obstore's put and get there; nothing without a server."""
+    server = Server.named()
+    if server is None:
+        return
+    big = make(work / "big", Shape(8, ((int(16_000_000 * scale), 16),), 40, 50))
+    small = make(work / "small", Shape(200, ((int(500_000 * scale) + 400, 16),), 40, 50))
+    down = work / "down"
+    down.mkdir()
+    for source, name, shards in ((big, "big", 8), (small, "small", 200)):
+        run([*EDL, "verify", str(source), "--seal", "--quiet"], work)
+        size = sum(path.stat().st_size for path in source.rglob("variables-*"))
+        what = f"{shards} shards, {size / 1e6:.0f} MB, S3"
+        away, raw, here = server.url(name), f"raw-{name}", work / "here"
+        put, get = server.obstore("put", raw, source), server.obstore("get", raw, down)
+        steps = [
+            (f"copy of {what}, up, against obstore's put", "1.5", ["copy", str(source), away], put),
+            (f"inspect of {what}, against obstore's get", "", ["inspect", away], get),
+            (f"verify --deep of {what}, against obstore's get", "1.5", ["verify", away, "--deep"], get),
+            (f"copy of {what}, down, against obstore's get", "1.5", ["copy", away, str(here)], get),
+        ]
+        for number, (title, target, words, reference) in enumerate(steps):
+            clean = remove(here) if number else partial(server.forget, name)
+            yield _counted(server, Figure(title, target), runs, work, [*EDL, *words, "--quiet"], reference, clean)
+        server.forget(name)
+        server.forget(raw)
+        remove(here)()
+    remove(big, small, down)()
+
+
+def _counted(
+    server: Server,
+    figure: Figure,
+    runs: int,
+    work: Path,
+    ours: list[str],
+    reference: list[str],
+    clean: Callable[[], None],
+) -> Figure:
+    """Run both commands in turn, and note what the server counted in the last run of ours."""
+    for turn in range(runs + 1):
+        clean()
+        server.reset()
+        first = run(ours, work)
+        figure.note = server.counters()
+        second = run(reference, work)
+        if turn:
+            figure.ours.append(first)
+            figure.reference.append(second)
+    cpu = statistics.median(r.cpu for r in figure.reference)
+    print(f"{figure.line()}\n  ours: {figure.note}; CPU of the reference {cpu:.2f} s", flush=True)
+    return figure
+
+
 def start_figures(runs: int, scale: float, work: Path) -> Iterator[Figure]:
     """Start-up against importing typer; a listing of many versions against one of none."""
     typer = [sys.executable, "-c", "import typer"]
@@ -371,7 +427,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="of the sizes; 1 is that of docs/benchmarks.md")
     parser.add_argument("--page", type=Path, help="a page to write the table into, such as docs/benchmarks.md")
     parser.add_argument(
-        "--only", choices=["reshard", "verify", "copy", "export", "inspect", "start", "library"], help="one group"
+        "--only", choices=["reshard", "verify", "copy", "export", "inspect", "start", "library", "s3"], help="one group"
     )
     parser.add_argument("--json", type=Path, default=Path("bench.json"), help="where raw results go")
     chosen = parser.parse_args()
@@ -387,6 +443,7 @@ def main() -> None:
         "inspect": lambda: large_shard_figures(chosen.runs, chosen.scale, chosen.work),
         "start": lambda: start_figures(chosen.runs, chosen.scale, chosen.work),
         "library": lambda: library_figures(chosen.runs, chosen.scale, chosen.work),
+        "s3": lambda: s3_figures(chosen.runs, chosen.scale, chosen.work),
     }
     kernel = "compiled kernel" if bulk.kernel else "numpy"
     print(f"{os.cpu_count()} cores, {kernel}, medians of {chosen.runs} pairs\n")
