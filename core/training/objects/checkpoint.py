@@ -80,9 +80,10 @@ class ObjectCheckpoint(Trackable):
             if hasattr(type(self), name) or name in taken:
                 raise UsageError(f"{name!r} is taken", hint="track the object under another name")
             if not is_leaf(value) and not is_node(value):
+                is_number = isinstance(value, int | float)
                 raise UsageError(
-                    f"{name}: {type(value).__name__} cannot be tracked: it cannot be changed in place",
-                    hint=f"try: {name}=Variable({value!r})" if isinstance(value, int | float) else None,
+                    f"{name}: {type(value).__name__} cannot be tracked: it is no array, and leads to none",
+                    hint=f"a number changes in place as a variable: {name}=Variable({value!r})" if is_number else None,
                 )
             setattr(self, name, value)
 
@@ -189,11 +190,11 @@ def _sorted_out(leaves: Any) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Tab
     return variables, tables
 
 
-def whole_number(value: object) -> int:
+def whole_number(value: object, what: str = "the number") -> int:
     """Return an integer of any library, a variable's too; UsageError for anything else."""
-    array = as_array(value, "the number")
+    array = as_array(value, what)
     if array.shape or array.dtype.kind not in "iu":
-        raise UsageError(f"expected a whole number, got {value!r}")
+        raise UsageError(f"{what}: expected a whole number, got {value!r}")
     return int(array)
 
 

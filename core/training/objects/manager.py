@@ -26,6 +26,7 @@ from edl_ckpt.core.errors import (
     RefusedError,
     UsageError,
 )
+from edl_ckpt.core.format.checks import check_version
 from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.guards import NO_EXCEPTIONS, Guards, find_unreadable, guard_reasons
@@ -96,7 +97,7 @@ class CheckpointManager:
         wait_seconds: float = LOCK_WAIT_SECONDS,
         reporter: Reporter | None = None,
     ) -> None:
-        if max_to_keep is not None and max_to_keep <= 0:
+        if max_to_keep is not None and whole_number(max_to_keep, "max_to_keep") <= 0:
             raise UsageError(f"max_to_keep must be a positive number or None, got {max_to_keep}")
         if checkpoint_interval is not None and step_counter is None:
             raise UsageError("checkpoint_interval needs a step_counter")
@@ -159,6 +160,7 @@ class CheckpointManager:
             return None
         counter = self._checkpoint.save_counter
         number = int(counter) + 1 if checkpoint_number is None else whole_number(checkpoint_number)
+        check_version(number)  # before it is noted
         self._make_room(number)
         self._note(lambda managed: _with(managed, number))  # first, or a job that dies now would never delete it
         reporter = self._reporter or SILENT
@@ -244,7 +246,14 @@ class CheckpointManager:
                 hint="nothing was changed; restore it to go on with it, or give another checkpoint_number",
             )
         if old:
-            self._prune([number])
+            try:
+                self._prune([number])
+            except RefusedError as error:
+                raise RefusedError(
+                    f"version {number} is there already, and {error.message}",
+                    path=self.directory,
+                    hint="go on from it with restore_or_initialize(), or give another checkpoint_number",
+                ) from None
             self._warn(f"{old[0].ref}: was there already, and is replaced")
 
     def _note(self, change: Callable[[Managed], Managed]) -> None:

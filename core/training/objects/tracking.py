@@ -156,7 +156,10 @@ class _Noticing:
 
     def _adopted(self, name: Any, value: Any) -> Any:
         """Return a value as it is to be stored: containers that notice, and what waits for it restored into it."""
-        value = wrapped(value)
+        try:
+            value = wrapped(value)
+        except RecursionError:
+            raise UsageError(f"{name}: the {type(value).__name__} is nested too deeply, or contains itself") from None
         if self._bindings and isinstance(name, str) and (is_leaf(value) or is_node(value)):
             self._bindings[:] = [binding for binding in self._bindings if not binding.is_over]
             taken: set[int] = set()

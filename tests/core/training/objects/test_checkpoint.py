@@ -268,6 +268,14 @@ def test_a_change_past_the_attribute_is_noticed(tmp_path: Path) -> None:
     assert [name for name, _ in list_variables(mine.save(tmp_path / "run"))] == ["l/0", "ok", "save_counter"]
 
 
+def test_what_contains_itself() -> None:
+    """A list that contains itself cannot be tracked; an object that does can."""
+    endless: list[object] = []
+    endless.append(endless)
+    with pytest.raises(UsageError, match="l: the list is nested too deeply, or contains itself"):
+        ObjectCheckpoint(l=endless)
+
+
 @pytest.mark.parametrize(
     ("objects", "fault"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -226,7 +227,18 @@ def test_on_s3(s3: Bucket) -> None:
     assert [ref.number for ref in manager.checkpoints] == numbers(s3.url) == [2, 3]
 
 
-def test_the_limit_is_a_number(tmp_path: Path) -> None:
-    """A limit that is no positive number is a ValueError."""
-    with pytest.raises(UsageError, match="max_to_keep must be"):
-        managed(tmp_path, keep=0)
+@pytest.mark.parametrize("limit", [0, -1, 1.5, "3"])
+def test_the_limit_is_a_number(tmp_path: Path, limit: Any) -> None:
+    """A limit that is no positive whole number is a ValueError."""
+    with pytest.raises(UsageError, match="max_to_keep"):
+        managed(tmp_path, keep=limit)
+
+
+@pytest.mark.parametrize("number", [-1, 2**31, 1.5])
+def test_a_number_that_no_version_has(tmp_path: Path, number: Any) -> None:
+    """It is refused before anything is noted: the versions of before are still known."""
+    manager = managed(tmp_path, saves=2)
+    with pytest.raises(UsageError):
+        manager.save(number)
+    assert [ref.number for ref in manager.checkpoints] == numbers(tmp_path) == [1, 2]
+    assert warnings_of(manager) == []
