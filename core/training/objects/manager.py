@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from edl_ckpt.core.checkpoint.catalog import GRACE_SECONDS, list_versions
 from edl_ckpt.core.checkpoint.readable import newest_readable
@@ -24,6 +24,7 @@ from edl_ckpt.core.errors import (
     LockedError,
     NotFoundError,
     RefusedError,
+    ReplacedError,
     UsageError,
 )
 from edl_ckpt.core.format.checks import check_version
@@ -39,8 +40,11 @@ from edl_ckpt.core.training.objects.checkpoint import ObjectCheckpoint, VersionR
 from edl_ckpt.core.training.objects.restoration import LOG
 from edl_ckpt.core.words import abridged
 
-_PASSED_OVER = (CorruptError, IncompleteError, NotFoundError, LockedError)
+_PASSED_OVER: Final = (CorruptError, IncompleteError, NotFoundError)
 """Why a version is passed over for an older one: what it contains cannot be read."""
+_LOOKS: Final = 3
+"""How often a location is looked at whose versions are replaced meanwhile."""
+_REASONS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +184,21 @@ class CheckpointManager:
         A version that cannot be read is passed over for the one before it, with a warning. Raises IncompleteError when
         there are versions and none can be read: to begin anew over them would hide the damage.
         """
-        versions, managed = self._look()
-        ordered = in_order(versions, managed)
+        for _ in range(_LOOKS - 1):
+            with suppress(ReplacedError):
+                return self._restore_last()
+        return self._restore_last()
+
+    def _restore_last(self) -> VersionRef | None:
+        """Do the work of `restore_or_initialize`; ReplacedError when versions change while it looks at them."""
+        ordered = in_order(*self._look())
         faults: dict[str, str] = {}
         while ordered:
-            version, found = newest_readable(ordered)
+            errors: list[EdlCkptError] = []
+            version, found = newest_readable(ordered, errors)
+            replaced = next((error for error in errors if isinstance(error, ReplacedError)), None)
+            if replaced is not None:
+                raise replaced
             faults |= {each.ref: found[each.path] for each in reversed(ordered) if each.path in found}
             if version is None:
                 break
@@ -200,7 +214,7 @@ class CheckpointManager:
                 self._last_step = whole_number(self._step_counter)
             return VersionRef.of(self._location, version.version)
         if faults:
-            reasons = abridged((f"{ref}: {fault}" for ref, fault in faults.items()), 20)
+            reasons = abridged((f"{ref}: {fault}" for ref, fault in faults.items()), _REASONS)
             raise IncompleteError(f"no version can be read: {reasons}", path=self.directory)
         if self._init_fn is not None:
             self._init_fn()

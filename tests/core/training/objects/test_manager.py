@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,17 @@ import pytest
 
 from checkpoints import at, numbers, save_small
 from edl_ckpt.core import Location, add_tag, location_lock, open_checkpoint, verify_version
-from edl_ckpt.core.errors import IncompleteError, LockedError, MismatchError, RefusedError, UsageError
+from edl_ckpt.core.checkpoint.readable import newest_readable
+from edl_ckpt.core.errors import (
+    EdlCkptError,
+    IncompleteError,
+    LockedError,
+    MismatchError,
+    RefusedError,
+    ReplacedError,
+    UsageError,
+)
+from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.state.paths import MANAGER_FILE, META_DIR
 from edl_ckpt.core.training.objects import CheckpointManager, EmbeddingTable, ObjectCheckpoint, Variable
 from reporters import Recorder
@@ -137,6 +148,23 @@ def test_damage_that_is_found_while_values_are_read(tmp_path: Path) -> None:
     Path(shard.file.path).write_bytes(data)
     assert manager.restore_or_initialize() == f"{tmp_path}@1"
     assert f"{tmp_path}@2 is passed over for version 1: " in warnings_of(manager)[0]
+
+
+def test_a_version_that_is_replaced_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When another command replaces the newest version right then, it is looked at again, and not passed over."""
+    manager = managed(tmp_path, saves=2)
+    looks: list[int] = []
+
+    def look(versions: Sequence[Version], errors: list[EdlCkptError]) -> tuple[Version | None, dict[str, str]]:
+        looks.append(len(versions))
+        if len(looks) < 3:
+            errors.append(ReplacedError("another command has replaced the version"))
+            return versions[0], {versions[1].path: "replaced"}
+        return newest_readable(versions, errors)
+
+    monkeypatch.setattr("edl_ckpt.core.training.objects.manager.newest_readable", look)
+    assert manager.restore_or_initialize() == f"{tmp_path}@2"
+    assert (looks, warnings_of(manager)) == ([2, 2, 2], [])
 
 
 def test_without_a_reporter_warnings_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
