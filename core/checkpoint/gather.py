@@ -31,7 +31,7 @@ from edl_ckpt.core.format.model import (
     Version,
 )
 from edl_ckpt.core.memory import check_memory
-from edl_ckpt.core.parallel import default_workers, run_parallel
+from edl_ckpt.core.parallel import REMOTE_WORKERS, default_workers, run_parallel
 from edl_ckpt.core.progress import Reporter
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader
@@ -39,7 +39,12 @@ from edl_ckpt.core.words import counted
 
 _ID_BYTES: Final = 256 << 10
 """Bytes of ids in one task: at most so many ids, which are decoded to eight times as many bytes."""
-_REMOTE_ID_BYTES: Final = 1 << 20
+_REMOTE_ID_BYTES: Final = 512 << 10
+_THREADS: Final = 4
+"""More threads would read a disk no faster, and each has its batches in memory."""
+_FEW_ID_BYTES: Final = 2 << 20
+_FEW_VALUE_BYTES: Final = 24 << 20
+"""So many bytes of ids, or of values, one thread has read of a disk before others are of use."""
 _VALUE_BYTES: Final = 4 << 20
 """Bytes of values in one task."""
 _BATCH_BYTES: Final = 1 << 20
@@ -178,7 +183,9 @@ class Gathering:
         self._remote = store.properties.round_trips
         if workers is not None and workers < 1:
             raise UsageError(f"workers must be at least 1, got {workers}")
-        self._workers = workers or default_workers(remote=self._remote)
+        self._workers = workers or min(
+            default_workers(remote=self._remote), REMOTE_WORKERS if self._remote else _THREADS
+        )
         self._source = source
         self._server = server
         self._shards = {shard.file.ps_id: shard for shard in shards}
@@ -229,7 +236,8 @@ class Gathering:
         tables = {name: self._new_table(name) for name in self._source.table_names}
         rows: dict[tuple[str, int], int] = {}
         pieces = list(self._pieces())
-        workers = self._workers if len(pieces) > 1 else 1
+        few = not self._remote and sum(piece.end - piece.start for piece in pieces) < _FEW_ID_BYTES
+        workers = 1 if few else self._workers
         for piece, (count, ids, keep) in zip(pieces, run_parallel(self._look, pieces, workers), strict=True):
             key = (piece.entry.name, piece.shard.file.ps_id)
             first = rows.get(key, 0)
@@ -397,8 +405,9 @@ class Gathering:
                 each.read()
             return sum(each.size_bytes for each in task)
 
+        few = not self._remote and total < _FEW_VALUE_BYTES
         self._reporter.start("restore", total)
-        for done in run_parallel(run, tasks, self._workers if total > _BATCH_BYTES else 1):
+        for done in run_parallel(run, tasks, 1 if few else self._workers):
             self._reporter.advance(done)
 
 

@@ -51,6 +51,11 @@ def restore_params(directory: Path, shard_index: int, shard_num: int) -> Paramet
     return restored
 
 
+def int_to_id(number: int, bucket_num: int) -> int:
+    """Return the server of an id: a function, as there, which is called for each row."""
+    return number % bucket_num
+
+
 def _of_server(
     model: Any, shard_index: int, shard_num: int
 ) -> tuple[dict[str, Array], dict[str, tuple[list[int], list[Array]]]]:
@@ -63,7 +68,7 @@ def _of_server(
         tables.setdefault(name, ([], []))
         vectors, ids = _array(slices.concat_tensors), np.array([int(i) for i in slices.ids])
         for i, vector in zip(ids, vectors, strict=False):
-            if i % shard_num == shard_index:
+            if int_to_id(i, shard_num) == shard_index:
                 tables[name][0].append(i)
                 tables[name][1].append(vector)
     return dense, tables
