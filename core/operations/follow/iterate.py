@@ -81,7 +81,7 @@ def _versions(
                     return
                 since = clock.tick()
                 left = timeout_seconds
-            observer.pace.pause(left)
+            observer.pause(left)
 
 
 def _pending(

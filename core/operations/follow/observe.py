@@ -56,6 +56,7 @@ class Observer:
         self._reporter = reporter
         self._metadata = metadata
         self._last: Listing | None = None
+        self._cost = 0.0
         self._is_silent = self._is_missing = False
         self._checked: dict[str, _Checked] = {}
 
@@ -64,7 +65,7 @@ class Observer:
 
         `settled` are paths of versions in which nothing happens any more. Raises every other error of listing.
         """
-        now = self._clock.now()
+        now, begin = self._clock.now(), self._clock.tick()
         try:
             listing = self._snapshots.take(now, settled=settled if self.pace.is_network else ())
             if listing is not None and self._metadata:
@@ -77,7 +78,12 @@ class Observer:
         if listing is None and not self._is_missing:
             self._reporter.warn(f"{self.location}: does not exist; waiting for it")
         self._is_silent, self._is_missing, self._last = False, listing is None, listing
+        self._cost = self._clock.tick() - begin
         return listing
+
+    def pause(self, most: float | None = None) -> None:
+        """Wait until something may have changed, or so many seconds."""
+        self.pace.pause(most, cost=self._cost)
 
     def check(self, version: Version) -> Check:
         """Return what the headers of a version say; remembered while its files stay the same.

@@ -18,6 +18,7 @@ REMOTE_SECONDS: Final = 10.0
 """The interval between two looks at S3, or at a file system of a network."""
 _REPORTED_SECONDS: Final = 5.0
 """The longest interval where the kernel reports changes: a link may lead out of the location."""
+_REST: Final = 9.0
 _STEP_MS: Final = 100
 _DEBOUNCE_MS: Final = 500
 """While a shard is being written, changes are reported all the time. Looks are not more frequent than this."""
@@ -48,20 +49,27 @@ class Pace:
         is_disk = self._path is not None and reports_changes(self._path)
         self.is_network = self._path is not None and not is_disk
         self.seconds = interval_seconds or (DISK_SECONDS if is_disk else REMOTE_SECONDS)
+        self._is_given = interval_seconds is not None
         self._clock = clock
         self._may_notify = is_disk and interval_seconds is None and clock is CLOCK
         self._notifier: Notifier | None = None
 
-    def pause(self, most: float | None = None) -> None:
-        """Return when something may have changed, and after `most` seconds at the latest."""
+    def pause(self, most: float | None = None, *, cost: float = 0.0) -> None:
+        """Return when something may have changed, and after `most` seconds at the latest.
+
+        `cost` is how long the last look took: unless an interval was asked for, looks take a tenth of the time at most.
+        """
         self._notify()
-        seconds = self.seconds if self._notifier is None else _REPORTED_SECONDS
-        seconds = max(0.0, seconds if most is None else min(seconds, most))
-        if self._notifier is None:
-            self._clock.sleep(seconds)
-        elif not self._notifier.wait(seconds):
-            self._notifier = None
-            self._may_notify = False
+        rest = 0.0 if self._is_given else _REST * cost
+        seconds = max(self.seconds, rest) if self._notifier is None else rest
+        seconds = seconds if most is None else min(seconds, most)
+        if seconds > 0 or self._notifier is None:
+            self._clock.sleep(max(0.0, seconds))
+        if self._notifier is not None:
+            left = _REPORTED_SECONDS if most is None else min(_REPORTED_SECONDS, most - seconds)
+            if not self._notifier.wait(max(0.0, left)):
+                self._notifier = None
+                self._may_notify = False
 
     def _notify(self) -> None:
         """Ask the kernel for changes as soon as the location is there."""

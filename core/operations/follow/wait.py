@@ -128,7 +128,7 @@ def wait_for_version(
                 version = observer.described(found) if found else None
                 exists = listing is not None
                 return WaitResult(observer.location, outcome, version, tick - begin, unfinished, exists)
-            observer.pace.pause(min(ends.values()) - tick if ends else None)
+            observer.pause(min(ends.values()) - tick if ends else None)
 
 
 def _shape(listing: Listing | None) -> object:

@@ -87,7 +87,7 @@ def looks_at(
             if end is not None and tick >= end:
                 return
             times = [time - tick for time in (end, next_due(moment, limits)) if time is not None]
-            observer.pace.pause(min(times, default=None))
+            observer.pause(min(times, default=None))
 
 
 def _known(first: Moment, after: int | None) -> Moment:
