@@ -168,6 +168,8 @@ def test_reads(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_s3(storage: Path, s3: Bucket) -> None:
     """On S3 a listing is one request for the names and one for each metadata.json; a copy brings a checkpoint home."""
     s3.upload(storage)
+    for key in (f"run/{ONE}/", f"run/{ONE}/code/"):  # as Determined and the console of S3 write directories
+        s3.put(key, b"")
     s3.proxy.reset()
     assert known(s3.url) == [(None, BARE, "complete"), (100, ONE, "complete"), (200, TWO, "complete")]
     assert (s3.proxy.count("list"), s3.proxy.count("get"), s3.proxy.count()) == (1, 3, 4)
