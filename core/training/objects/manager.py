@@ -82,7 +82,8 @@ class CheckpointManager:
 
     When a version falls out of these, it is kept for ever if it was saved at least `keep_checkpoint_every_n_hours`
     after the last one that was. With `checkpoint_interval`, `save` does nothing until `step_counter` has gone that far.
-    `init_fn` is called when there is nothing to restore. `reporter` gets warnings; without one they are logged.
+    `init_fn` is called when there is nothing to restore. `ps_num`, `layout` and `wait_seconds` are those of
+    `save_checkpoint`. `reporter` gets warnings; without one, those of the manager itself are logged.
 
     Versions that no manager saved are never deleted; nor are tagged ones, nor the newest complete version. Several
     managers may work at one location. Raises UsageError, which is a ValueError, for numbers that make no sense.
@@ -98,6 +99,8 @@ class CheckpointManager:
         step_counter: Any = None,
         checkpoint_interval: int | None = None,
         init_fn: Callable[[], object] | None = None,
+        ps_num: int = 1,
+        layout: str | None = None,
         wait_seconds: float = LOCK_WAIT_SECONDS,
         reporter: Reporter | None = None,
     ) -> None:
@@ -112,7 +115,7 @@ class CheckpointManager:
         self._step_counter = step_counter
         self._interval = checkpoint_interval
         self._init_fn = init_fn
-        self._wait_seconds = wait_seconds
+        self._settings: dict[str, Any] = {"ps_num": ps_num, "layout": layout, "wait_seconds": wait_seconds}
         self._reporter = reporter
         self._born = time.time() - 1.0  # as in TensorFlow: before the first save of a manager made right after
         self._last_step: int | None = None
@@ -169,7 +172,7 @@ class CheckpointManager:
         self._note(lambda managed: _with(managed, number))  # first, or a job that dies now would never delete it
         reporter = self._reporter or SILENT
         try:
-            ref = self._checkpoint.save(self._location, number, wait_seconds=self._wait_seconds, reporter=reporter)
+            ref = self._checkpoint.save(self._location, number, reporter=reporter, **self._settings)
         except BaseException:
             with suppress(EdlCkptError):
                 self._note(lambda managed: _without(managed, {number}))
@@ -318,7 +321,7 @@ class CheckpointManager:
             [self._location],
             Policy((Latest(0),)),
             guards=Guards(delete=tuple(numbers)),
-            wait_seconds=self._wait_seconds,
+            wait_seconds=self._settings["wait_seconds"],
             reporter=self._reporter or SILENT,
         )
         for error in result.errors:
@@ -326,7 +329,9 @@ class CheckpointManager:
 
     def _locked(self) -> Any:
         reporter = self._reporter or SILENT
-        return location_lock(self._location, "save", create=True, wait_seconds=self._wait_seconds, reporter=reporter)
+        return location_lock(
+            self._location, "save", create=True, wait_seconds=self._settings["wait_seconds"], reporter=reporter
+        )
 
     def _warn(self, text: str) -> None:
         if self._reporter is None:
