@@ -58,6 +58,7 @@ def test_exit_codes_are_told() -> None:
     assert len(classes) > 8
     for error in classes:
         assert f"| {error.exit_code} | {error.id} |" in README
+        assert error.__name__ in edl_ckpt.core.__all__
 
 
 def test_public_names() -> None:
