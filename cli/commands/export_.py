@@ -84,7 +84,7 @@ def export_command(
         limit=limit,
         max_shard_bytes=parse_size(max_shard_size) if max_shard_size else None,
         force=force,
-        ignore_seal=ignore_seal,
+        use_seal=not ignore_seal,
         reporter=out.reporter(),
     )
     out.show(lambda: render_export.document(result), lambda: render_export.human(result))

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edl_ckpt.core.arrays import Ids, as_ids
 from edl_ckpt.core.format import bulk
 
 MAX_PS_NUM = 65_535
@@ -31,14 +32,16 @@ def variable_owner(name: str, ps_num: int) -> int:
     return int(digest, base=32) % ps_num
 
 
-def row_owners(ids: npt.NDArray[np.int64], ps_num: int) -> npt.NDArray[Any]:
+def row_owners(ids: Ids, ps_num: int) -> npt.NDArray[Any]:
     """Return the `ps_id` of each id, `id % ps_num` with Python's sign: never negative.
 
-    `ids` is int64 [n]; the result is uint16 [n], or int64 for a number of servers that only a file's name claims.
+    `ids` is int64 [n], or any array or list of whole numbers. The result is uint16 [n], or int64 for a number of
+    servers that only a file's name claims.
 
     >>> row_owners(np.array([5, -1, -9223372036854775808]), 3).tolist()
     [2, 2, 1]
     """
+    ids = as_ids(ids)
     return bulk.owners(ids, ps_num) if ps_num <= bulk.MAX_OWNERS else np.mod(ids, ps_num)
 
 

@@ -38,7 +38,7 @@ class ExportResult:
     overflowed: int
     proved: bool
     forced: str | None = None
-    """Why the version did not match its seal, where `ignore_seal` went on; None in every other case."""
+    """Why the version did not match its seal, where `use_seal=False` went on; None in every other case."""
 
     def __repr__(self) -> str:
         return describe(
@@ -60,13 +60,13 @@ def export_version(
     limit: int | None = None,
     max_shard_bytes: int | None = None,
     force: bool = False,
-    ignore_seal: bool = False,
+    use_seal: bool = True,
     part_bytes: int = PART_BYTES,
     reporter: Reporter = SILENT,
 ) -> ExportResult:
     """Write a version in another format to a path or URL, where nothing may be unless `force` is given.
 
-    A version that does not match its seal is CorruptError; `ignore_seal` goes on, and the result says why it mattered.
+    A version that does not match its seal is CorruptError; `use_seal=False` goes on, and the result says why.
 
     Memory is a few times `part_bytes`; an output at a URL is written to the local disk first. Raises RefusedError for a
     target that exists, or that lies among checkpoints, where ElasticDL's scan would meet it; NoSpaceError before
@@ -77,7 +77,7 @@ def export_version(
     goal = Location.of(output)
     name = format_name or guess_format(goal.url)
     chosen = selection or Selection()
-    request = ExportRequest(version, chosen, limit, max_shard_bytes, part_bytes, reporter, ignore_seal)
+    request = ExportRequest(version, chosen, limit, max_shard_bytes, part_bytes, reporter, use_seal)
     outcome = new_format(name, request).export(goal, force=force)
     return ExportResult(
         ref=version.ref,

@@ -48,7 +48,7 @@ class ContentFormat(ABC):
 
     def export(self, goal: Location, *, force: bool) -> ExportOutcome:
         """Write the selected content to a path or URL; nothing becomes visible unless all of it is written."""
-        trust = check_trust(self.request.version, force=self.request.ignore_seal, reporter=self.request.reporter)
+        trust = check_trust(self.request.version, force=not self.request.use_seal, reporter=self.request.reporter)
         self._check_dtypes()
         with open_target(goal, is_directory=self.is_directory, force=force) as target:
             return self._export(goal, target, trust)

@@ -101,7 +101,7 @@ class ExportRequest:
     max_shard_bytes: int | None = None
     part_bytes: int = PART_BYTES
     reporter: Reporter = SILENT
-    ignore_seal: bool = False
+    use_seal: bool = True
     """True to go on when the version does not match its seal."""
 
 

@@ -56,7 +56,7 @@ class MergedCheckpoint:
     def _merge(self, location: Location) -> ExportOutcome:
         """Write the version for one server to a checkpoint_dir; the reshard proves it."""
         reporter = self.request.reporter
-        force = self.request.ignore_seal
+        force = not self.request.use_seal
         plan, settings = prepare_reshard(
             self.request.version, 1, output=location, empty=ELASTICDL, force=force, reporter=reporter
         )

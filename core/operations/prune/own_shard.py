@@ -27,30 +27,30 @@ def remove_own_shard(
     location: LocationLike,
     ps_id: int,
     ps_num: int,
-    keep: int,
+    keep_checkpoint_max: int,
     *,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
 ) -> tuple[str, ...]:
     """Apply keep_checkpoint_max as one parameter server does after saving; return the paths that were removed.
 
-    Source: the checkpoint design of ElasticDL. While more than `keep` versions have this server's shard, the server
+    Source: the checkpoint design of ElasticDL. While more than so many versions have this server's shard, the server
     removes its own shard of the smallest, then the directory if it is empty. Made safe: the newest complete version
-    that can be read keeps its shard, and so does a tagged one; `keep` 0 removes nothing. The seal of a version goes
+    that can be read keeps its shard, and so does a tagged one; 0 removes nothing. The seal of a version goes
     before its first shard, and empty directories that a killed server left go too. Takes the lock of the location only
     when there is something to remove. Raises LockedError when it is not free in time; the next call catches up.
     """
-    if keep <= 0:
+    if keep_checkpoint_max <= 0:
         return ()
     if not 0 <= ps_id < ps_num:
         raise UsageError(f"ps_id must be 0 to {ps_num - 1}, got {ps_id}")
     where = Location.of(location)
-    if not any(_doomed(list_versions(where).versions, ps_id, ps_num, keep)):
+    if not any(_doomed(list_versions(where).versions, ps_id, ps_num, keep_checkpoint_max)):
         return ()
     with location_lock(where, "keep_checkpoint_max", wait_seconds=wait_seconds, reporter=reporter):
         versions = list_versions(where).versions  # once more: now no other command of ours changes them
         removed: list[str] = []
-        for version, path in list(_doomed(versions, ps_id, ps_num, keep)):
+        for version, path in list(_doomed(versions, ps_id, ps_num, keep_checkpoint_max)):
             removed += _remove(version, path)
         if removed:
             present = {version.version for version in prunable(list_versions(where).versions)}
