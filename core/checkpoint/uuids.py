@@ -16,7 +16,7 @@ from edl_ckpt.core.errors import EdlCkptError, RefusedError, UnavailableError, U
 from edl_ckpt.core.format.model import Listing, Version
 from edl_ckpt.core.format.names import UUID_METADATA
 from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
-from edl_ckpt.core.state.document import parse_document
+from edl_ckpt.core.state.document import MAX_VALUE_DEPTH, is_deep, parse_document
 from edl_ckpt.core.state.metadata import MAX_USER_BYTES, unread_fault
 from edl_ckpt.core.storage import Location
 from edl_ckpt.core.storage.interface import Entry, Store
@@ -68,7 +68,8 @@ def _described(store: Store, version: Version, file: Entry) -> tuple[str, Versio
     steps = document.get(_STEPS)
     if isinstance(steps, int) and not isinstance(steps, bool) and 0 <= steps < _MAX_NUMBER:
         version = replace(version, version=steps)
-    return "", replace(version, metadata=document if file.size_bytes <= MAX_USER_BYTES else {})
+    fits = file.size_bytes <= MAX_USER_BYTES and not is_deep(document, MAX_VALUE_DEPTH)  # or no copy could have it
+    return "", replace(version, metadata=document if fits else {})
 
 
 def _read(store: Store, file: Entry) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def parse_document(data: bytes, path: str, *, limit: int = MAX_BYTES, foreign: b
     if not isinstance(document, dict):
         raise UsageError("damaged: not a JSON object", path=path)
     # The text has at least as many brackets as levels, so most documents are not walked.
-    if data.count(b"{") + data.count(b"[") > MAX_DEPTH and _is_deep(document):
+    if data.count(b"{") + data.count(b"[") > MAX_DEPTH and is_deep(document, MAX_DEPTH):
         raise UsageError(f"damaged: nested more than {MAX_DEPTH} levels deep", path=path)
     return document
 
@@ -61,7 +61,7 @@ def check_value(value: Any, what: str) -> Any:
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"{what}: not a JSON value: {error}") from None
     made = _DECODER.decode(text)
-    if _is_deep([made], MAX_VALUE_DEPTH):
+    if is_deep([made], MAX_VALUE_DEPTH):
         raise UsageError(f"{what}: nested more than {MAX_VALUE_DEPTH} levels deep")
     return made
 
@@ -78,7 +78,8 @@ def parse_value(text: str) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def _is_deep(document: Any, depth: int = MAX_DEPTH) -> bool:
+def is_deep(document: Any, depth: int) -> bool:
+    """Say whether a JSON object or list has more than so many levels; nothing recurses."""
     level: list[Any] = [document]
     for _ in range(depth):
         below = list(chain.from_iterable(each.values() if type(each) is dict else each for each in level))

@@ -220,6 +220,18 @@ def test_copy(storage: Path, tmp_path: Path) -> None:
         execute_copy(plan_copy([at(storage, TWO)], tmp_path / "home"))
 
 
+@pytest.mark.parametrize("content", ['{"steps_completed": 100, "a": ' + "[" * 31 + "]" * 31 + "}", "long"])
+def test_copy_of_much_metadata(storage: Path, tmp_path: Path, content: str) -> None:
+    """Metadata that is too deep or too long for a document of ours stays behind; the copy can be read."""
+    if content == "long":
+        content = json.dumps({"steps_completed": 100, "a": "x" * 100_000})
+    (storage / ONE / "metadata.json").write_text(content)
+    assert (at(storage, ONE).number, at(storage, ONE).metadata) == (100, {})
+    set_metrics(at(storage, ONE), {"auc": 0.5})
+    execute_copy(plan_copy([at(storage, ONE)], tmp_path / "home"))
+    assert (at(tmp_path / "home").metadata_fault, at(tmp_path / "home").metrics) == ("", {"auc": 0.5})
+
+
 def test_copy_needs_a_number(storage: Path, tmp_path: Path) -> None:
     """A checkpoint without a number, or with another one in its shards, is not copied: the hint's import writes it."""
     put(storage, DIGITS, 7, {"steps_completed": 500})
