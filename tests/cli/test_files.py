@@ -33,6 +33,8 @@ REFUSED = [
 ]
 NO_LOCATION = [
     ("list", "FILE"),
+    ("wait", "FILE"),
+    ("watch", "FILE"),
     ("prune", "FILE", "--keep", "1"),
     ("undo", "FILE"),
     ("recover", "FILE"),

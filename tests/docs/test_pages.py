@@ -79,6 +79,8 @@ JSON_COMMANDS = (
     "list --experiment .",
     "inspect edl-ckpt-demo --stats",
     "verify edl-ckpt-demo",
+    "wait edl-ckpt-demo",
+    "watch edl-ckpt-demo --after 300 --on new-version --timeout 0",
     "reshard edl-ckpt-demo@200 --ps 2 --dry-run",
     "reshard edl-ckpt-demo@200 --ps 2",
     "copy edl-ckpt-demo backup",
