@@ -6,7 +6,8 @@ are read, and rows that lie less than a page apart at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -22,11 +23,15 @@ from edl_ckpt.core.format.bulk import I64
 from edl_ckpt.core.format.model import ShardIndex, TableEntry
 from edl_ckpt.core.libraries import library, torch_tensor
 from edl_ckpt.core.memory import check_memory
+from edl_ckpt.core.parallel import default_workers, run_parallel
+from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.words import abridged, counted, describe, escaped
 
 if TYPE_CHECKING:
     from edl_ckpt.core.checkpoint.reader import Checkpoint
 
+_PIECE_BYTES: Final = 8 << 20
+"""Bytes of values in one task of reading a whole table: on S3 one request."""
 _NEAR_BYTES: Final = 4096
 _MISSING_SHOWN: Final = 5
 
@@ -176,21 +181,31 @@ class TableView:
         kind = as_dtype(np.empty(0, np.uint8), self._checkpoint.written_dtype(self.name), bits=bits).dtype
         rows, dim = self.rows, self.dim
         check_memory(rows * (8 + dim * kind.itemsize), f"table {self.name!r}", self._checkpoint.version.ref)
-        ids, vectors = np.empty(rows, np.int64), np.empty((rows, dim), kind)
+        whole = Rows(np.empty(rows, np.int64), np.empty((rows, dim), kind))
+        tasks: list[Callable[[], None]] = []
         first = 0
         for shard, entry in self._checkpoint.entries(self.name):
-            self._read_ids(shard, entry, ids[first : first + entry.rows])
-            step = max(VALUE_BATCH_BYTES // max(entry.row_bytes, 1), 1)
             if entry.rows and entry.dim != dim:
                 raise CorruptError(f"table {self.name!r} has rows of {entry.dim} and of {dim}", path=shard.file.path)
+            tasks.append(partial(self._read_ids, shard, entry, whole.ids[first : first + entry.rows]))
+            step = max(_PIECE_BYTES // max(entry.row_bytes, 1), 1)
             for at in range(0, entry.rows, step):
-                some = vectors[first + at : first + min(at + step, entry.rows)]
-                out = some.view(np.uint8) if some.itemsize * dim == entry.row_bytes else None  # bfloat16 grows
-                data = self._read(shard, entry, at, at + len(some), out)
-                if data is not out:
-                    some[:] = as_dtype(data.reshape(-1), entry.dtype, bits=bits).reshape(some.shape)
+                some = whole.vectors[first + at : first + min(at + step, entry.rows)]
+                tasks.append(partial(self._read_piece, shard, entry, at, some, bits=bits))
             first += entry.rows
-        return Rows(ids, vectors)
+        remote = open_store(self._checkpoint.version.location).properties.round_trips
+        for _ in run_parallel(lambda task: task(), tasks, default_workers(remote=remote)):
+            pass
+        return whole
+
+    def _read_piece(
+        self, shard: ShardIndex, entry: TableEntry, first: int, vectors: npt.NDArray[Any], *, bits: bool
+    ) -> None:
+        """Fill vectors [n, dim] with the rows of a shard from `first` on; without a copy where the bytes are equal."""
+        out = vectors.view(np.uint8) if vectors.itemsize * vectors.shape[1] == entry.row_bytes else None
+        data = self._read(shard, entry, first, first + len(vectors), out)
+        if data is not out:  # bfloat16 grows to float32; mapped files give views
+            vectors[:] = as_dtype(data.reshape(-1), entry.dtype, bits=bits).reshape(vectors.shape)
 
     def _read_ids(self, shard: ShardIndex, entry: TableEntry, ids: I64) -> None:
         """Fill int64 [entry.rows] with the ids of a shard; CorruptError when there are more or fewer."""
