@@ -286,3 +286,61 @@ def test_statuses(api: Api, tmp_path: Path) -> None:
     assert failing({"a": 0.0, "b": 0.0, "c": 0.0}, ref) == both
     assert failing({"c": 0.0}, ref) == both
     assert failing({"a": 0.0}, None) == both
+
+
+def test_lists_and_dictionaries(api: Api, tmp_path: Path) -> None:
+    """The guide's example, and names: an alias has none, and keys with '/' and '.' are escaped."""
+    save = api.Checkpoint()
+    save.listed = [api.Variable(1.0)]
+    save.listed.append(api.Variable(2.0))
+    save.mapped = {"one": save.listed[0]}
+    save.mapped["two"] = save.listed[1]
+    save.mapped["a/b.c"] = api.Variable(3.0)
+    save.mapped[""] = (api.Variable(4.0), [api.Variable(5.0), {"x": api.Variable(6.0)}])
+    save_path = save.save(tmp_path / "run")
+    names = ["listed/0", "listed/1", "mapped//0", "mapped//1/0", "mapped//1/1/x", "mapped/a.Sb..c", "save_counter"]
+    assert [name for name, _ in api.list_variables(save_path)] == names
+
+    restore = api.Checkpoint()
+    v2 = api.Variable(0.0)
+    restore.mapped = {"two": v2}
+    status = restore.restore(save_path).expect_partial()
+    assert v2.numpy() == 2.0
+    restore.listed = []
+    v1 = api.Variable(0.0)
+    restore.listed.append(v1)
+    assert v1.numpy() == 1.0
+    restore.mapped[""] = (api.Variable(0.0), [])
+    restore.mapped[""][1].append(api.Variable(0.0))
+    restore.mapped[""][1].append({"x": api.Variable(0.0)})
+    values = (restore.mapped[""][0], restore.mapped[""][1][0], restore.mapped[""][1][1]["x"])
+    assert [float(value.numpy()) for value in values] == [4, 5, 6]
+    restore.mapped["a/b.c"] = api.Variable(0.0)
+    status.assert_consumed()
+    restore.mapped["a/b.c"] = api.Variable(0.0)  # another one: nothing waits for it any more
+    assert restore.mapped["a/b.c"].numpy() == 0.0
+    with pytest.raises(AssertionError):
+        status.assert_existing_objects_matched()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c, _, v: c.l.pop(),
+        lambda c, _, v: c.l.insert(0, v),
+        lambda c, _, v: c.l.__delitem__(0),
+        lambda c, originals, v: originals[0].append(v),
+        lambda c, originals, v: originals[1].update(x=v),
+        lambda c, _, v: c.d.update({3: v}),
+    ],
+    ids=["pop", "insert", "delete", "append to the original", "update the original", "a key that is no text"],
+)
+def test_containers_that_are_not_saved(api: Api, tmp_path: Path, change: Callable[..., object]) -> None:
+    """Lists whose elements moved, originals that changed unseen and keys that are no texts are ValueErrors."""
+    listed, mapped = [api.Variable(1.0), api.Variable(2.0)], {"a": api.Variable(3.0)}
+    checkpoint = api.Checkpoint()
+    checkpoint.l, checkpoint.d = listed, mapped
+    checkpoint.save(tmp_path / "run")
+    change(checkpoint, (listed, mapped), api.Variable(4.0))
+    with pytest.raises(ValueError, match=r"Unable to save|changed afterwards|removed or moved|only texts"):
+        checkpoint.save(tmp_path / "run")
