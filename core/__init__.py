@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.checkpoint.catalog import VersionLike, list_versions, parse_ref, resolve
     from edl_ckpt.core.checkpoint.experiment import Experiment, Trial, list_experiment, trial_locations
     from edl_ckpt.core.checkpoint.fingerprint import Fingerprint, fingerprint_checkpoint
-    from edl_ckpt.core.checkpoint.parts import Part, Rows
+    from edl_ckpt.core.checkpoint.parts import Part, PartLike, Rows
     from edl_ckpt.core.checkpoint.readable import latest
     from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
     from edl_ckpt.core.checkpoint.restoring import restore
@@ -112,7 +112,7 @@ _HOMES: Final = {
     "checkpoint.catalog": ("VersionLike", "list_versions", "parse_ref", "resolve"),
     "checkpoint.experiment": ("Experiment", "Trial", "list_experiment", "trial_locations"),
     "checkpoint.fingerprint": ("Fingerprint", "fingerprint_checkpoint"),
-    "checkpoint.parts": ("Part", "Rows"),
+    "checkpoint.parts": ("Part", "PartLike", "Rows"),
     "checkpoint.readable": ("latest",),
     "checkpoint.reader": ("Checkpoint", "open_checkpoint"),
     "checkpoint.table": ("TableView", "TensorRows"),
@@ -240,6 +240,7 @@ __all__ = [
     "NotFoundError",
     "ObjectCheckpoint",
     "Part",
+    "PartLike",
     "PendingSave",
     "Policy",
     "Progress",
