@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.export import ExportResult, Selection, export_version
     from edl_ckpt.core.operations.follow.changes import EventKind, WatchEvent
     from edl_ckpt.core.operations.follow.iterate import checkpoints_iterator
+    from edl_ckpt.core.operations.follow.pace import Clock
     from edl_ckpt.core.operations.follow.wait import WaitResult, wait_for_version
     from edl_ckpt.core.operations.follow.watch import watch_location
     from edl_ckpt.core.operations.importing import ImportResult, NameMap, import_arrays, import_checkpoint, read_map
@@ -155,6 +156,7 @@ _HOMES: Final = {
     "operations.export": ("ExportResult", "Selection", "export_version"),
     "operations.follow.changes": ("EventKind", "WatchEvent"),
     "operations.follow.iterate": ("checkpoints_iterator",),
+    "operations.follow.pace": ("Clock",),
     "operations.follow.wait": ("WaitResult", "wait_for_version"),
     "operations.follow.watch": ("watch_location",),
     "operations.importing": ("ImportResult", "NameMap", "import_arrays", "import_checkpoint", "read_map"),
@@ -211,6 +213,7 @@ __all__ = [
     "CheckpointSaver",
     "CheckpointStorage",
     "CheckpointSummary",
+    "Clock",
     "CopyPlan",
     "CopyResult",
     "CorruptError",

@@ -41,11 +41,15 @@ def watch_location(
     after: int | None = None,
     interval_seconds: float | None = None,
     timeout_seconds: float | None = None,
-    limits: Limits = DEFAULT_LIMITS,
+    stall_seconds: float | None = DEFAULT_LIMITS.stall_seconds,
+    corrupt_seconds: float = DEFAULT_LIMITS.corrupt_seconds,
     clock: Clock = CLOCK,
     reporter: Reporter = SILENT,
 ) -> Iterator[WatchEvent]:
     """Yield what happens to the versions of a location from now on; a location that does not exist is waited for.
+
+    A version counts as stalled when it is unfinished and has not changed for `stall_seconds` (None: never), and as
+    corrupt when it has all its shards and has stayed unreadable for `corrupt_seconds` without a change.
 
     With `after`, the versions above this number that are there already are reported first. The iterator ends after
     `timeout_seconds` (0 looks once); None is never. It does not look while the caller is busy: what happens meanwhile
@@ -57,7 +61,7 @@ def watch_location(
         after=after,
         interval_seconds=interval_seconds,
         timeout_seconds=timeout_seconds,
-        limits=limits,
+        limits=Limits(stall_seconds, corrupt_seconds),
         clock=clock,
         reporter=reporter,
     ):
