@@ -45,6 +45,8 @@ class WaitResult:
     unfinished: tuple[Unfinished, ...] = ()
     exists: bool = True
     """False when there is no such location."""
+    newest: int | None = None
+    """The highest number at the location, whatever the state of that version; None when there is no version."""
 
     @property
     def why(self) -> str:
@@ -52,9 +54,11 @@ class WaitResult:
         if self.outcome is Outcome.FOUND:
             return ""
         ended = "timed out" if self.outcome is Outcome.TIMED_OUT else "stalled: nothing has changed"
-        place = "" if self.exists else ": the location does not exist"
+        if not self.exists:
+            return f"{ended}: the location does not exist"
         if not self.unfinished:
-            return f"{ended}{place}"
+            highest = "there is no version" if self.newest is None else f"the newest version is {self.newest}"
+            return f"{ended}: {highest}"
         first, more = self.unfinished[-1], len(self.unfinished) - 1
         rest = f" ({counted(more, 'other version')} unfinished)" if more else ""
         return f"{ended}: version {first.version.version}: {first.why}{rest}"
@@ -126,8 +130,10 @@ def wait_for_version(
             if outcome is not None:
                 unfinished = () if found else tuple(_unfinished(observer, wanted, listing))
                 version = observer.described(found) if found else None
-                exists = listing is not None
-                return WaitResult(observer.location, outcome, version, tick - begin, unfinished, exists)
+                newest = max((v.version for v in listing.versions), default=None) if listing else None
+                return WaitResult(
+                    observer.location, outcome, version, tick - begin, unfinished, listing is not None, newest
+                )
             observer.pause(min(ends.values()) - tick if ends else None)
 
 
