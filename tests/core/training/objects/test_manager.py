@@ -244,7 +244,7 @@ def test_on_s3(s3: Bucket) -> None:
     """The same on S3, where credentials travel with the references and appear in none of them."""
     where = Location(s3.url, {"read_timeout": "30"})
     manager = CheckpointManager(
-        ObjectCheckpoint(v=Variable(0)), where, 2, ps_num=3, layout="elasticdl", reporter=Recorder()
+        ObjectCheckpoint(v=Variable(0)), where, 2, ps_num=2, layout="elasticdl", reporter=Recorder()
     )
     for _ in range(3):
         save(manager)
@@ -255,7 +255,7 @@ def test_on_s3(s3: Bucket) -> None:
     fresh.restore(latest).assert_consumed()
     assert int(fresh.v) == 3
     assert [ref.number for ref in manager.checkpoints] == numbers(s3.url) == [2, 3]
-    assert (at(s3.url).layout.name, at(s3.url).ps_num) == ("elasticdl", 3)
+    assert (at(s3.url).layout.name, at(s3.url).ps_num) == ("elasticdl", 2)
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, "3"])
