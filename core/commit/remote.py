@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from edl_ckpt.core.commit.interface import (
     FinishedSink,
@@ -47,8 +47,8 @@ OPEN_PARTS: Final = 5
 """Parts of an object that are open beside those being filled: its ids, and the edges between values and ids."""
 OUTPUT_MEMORY_BYTES: Final = 512 << 20
 """What open parts may take together by default; with more, a version is spooled to the local disk."""
-UPLOAD_BYTES: Final = 8 << 20
-"""How many bytes of a local file are read and uploaded at a time."""
+UPLOAD_BYTES: Final = 5 << 20
+"""How many bytes of a local file are read and uploaded at a time: the smallest part, so that none stays open."""
 NOTED_BYTES: Final = 5 << 20
 """A shard of a copy that has so many bytes is noted in the journal as soon as it is uploaded."""
 _COMPLETIONS: Final = 16
@@ -224,8 +224,9 @@ class RemoteOutput:
     def publish(self, prove: Prove) -> None:
         """Complete all objects, prove them, and only then remove the shards that they replace."""
         assert self._journal is not None  # noqa: S101 - made by `create`
+        send_files([(spooled.file, spooled.item) for spooled in self._spooled.values()])
         for spooled in self._spooled.values():
-            spooled.drain()
+            spooled.close()
         for item in self._objects.values():
             item.finish()
         if self._resumes and any(item.size_bytes < NOTED_BYTES for item in self._objects.values()):
@@ -425,6 +426,26 @@ def _all_visible(store: ObjectStore, journal: Journal) -> bool:
     return bool(journal.sizes)
 
 
+class Readable(Protocol):
+    """Something local that is read by ranges, from several threads."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return `size` bytes at `offset`."""
+        ...
+
+
+def send_files(files: Sequence[tuple[Readable, ObjectWriter]]) -> None:
+    """Write local files to objects, part by part, several parts at a time; each worker has one in memory twice."""
+
+    def send(task: tuple[Readable, ObjectWriter, int]) -> None:
+        source, item, start = task
+        item.write(start, source.read(start, min(UPLOAD_BYTES, item.size_bytes - start)))
+
+    parts = ((source, item, at) for source, item in files for at in range(0, item.size_bytes, UPLOAD_BYTES))
+    for _ in run_parallel(send, parts, _COMPLETIONS):
+        pass
+
+
 class _SpooledObject:
     """A shard that is written to the local disk first, and uploaded from its first byte to its last."""
 
@@ -432,25 +453,18 @@ class _SpooledObject:
         from edl_ckpt.core.storage.spool import SpoolFile
 
         self.path = item.path
-        self._item = item
-        self._file = SpoolFile(item.size_bytes)
+        self.item = item
+        self.file = SpoolFile(item.size_bytes)
 
     @property
     def bytes_written(self) -> int:
         """Return how many bytes were written to the local disk."""
-        return self._file.bytes_written
+        return self.file.bytes_written
 
     def write(self, offset: int, data: memoryview | bytes) -> None:
         """Write all of `data` at `offset`."""
-        self._file.write(offset, data)
-
-    def drain(self) -> None:
-        """Upload the file, and drop it."""
-        for offset in range(0, self._item.size_bytes, UPLOAD_BYTES):
-            size = min(UPLOAD_BYTES, self._item.size_bytes - offset)
-            self._item.write(offset, self._file.read(offset, size))
-        self.close()
+        self.file.write(offset, data)
 
     def close(self) -> None:
         """Drop the file."""
-        self._file.close()
+        self.file.close()

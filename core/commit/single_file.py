@@ -9,7 +9,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
-from edl_ckpt.core.commit.remote import UPLOAD_BYTES
+from edl_ckpt.core.commit.remote import send_files
 from edl_ckpt.core.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.state.owner import is_presumed_dead, owner_in
@@ -133,8 +133,7 @@ def put_files(store: ObjectStore, files: Mapping[str, str], *, replace: bool) ->
                 item = store.new_object(relative, reader.size_bytes)
                 objects.append(item)
                 item.begin()
-                for start in range(0, reader.size_bytes, UPLOAD_BYTES):
-                    item.write(start, reader.read(start, min(UPLOAD_BYTES, reader.size_bytes - start)))
+                send_files([(reader, item)])
                 item.finish()
         for item in objects:
             item.complete(replace=replace)

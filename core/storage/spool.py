@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from typing import IO
 
 from edl_ckpt.core.storage.faults import storage_errors
@@ -17,6 +18,7 @@ class SpoolFile:
         self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by `close`
         self.path = f"/proc/self/fd/{self._file.fileno()}"
         self.bytes_written = 0
+        self._lock = threading.Lock()
         with storage_errors(tempfile.gettempdir()):
             if size_bytes:
                 os.posix_fallocate(self._file.fileno(), 0, size_bytes)
@@ -28,7 +30,8 @@ class SpoolFile:
         with storage_errors(tempfile.gettempdir()):
             while done < len(view):
                 done += os.pwrite(self._file.fileno(), view[done:], offset + done)
-        self.bytes_written += done
+        with self._lock:
+            self.bytes_written += done
 
     def read(self, offset: int, size: int) -> bytes:
         """Return `size` bytes at `offset`."""

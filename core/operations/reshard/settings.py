@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _BYTES_PER_ID_BYTE: Final = 24
 """Memory for each byte of a piece of ids: the bytes, what they decode to, owners, lengths, and copies by owner."""
 _LEAST_PIECE_BYTES: Final = 4096
+_LEAST_WORKERS: Final = 4
 REMOTE_BATCH_BYTES: Final = 4 << 20
 """Bytes of values of one request to remote storage, which spread the cost of a round trip."""
 _MAPPED_BATCH_BYTES: Final = 16 << 20
@@ -126,9 +127,13 @@ def _within(limit: int, piece: int, batch: int, workers: int, row_bytes: int) ->
 
 
 def _fit_open_parts(target: Store, shard_bytes: Sequence[int], workers: int, limit: int | None) -> tuple[int, int]:
-    """Return (workers whose open parts keep within the limit, 0), or (workers, memory of the parts) to be spooled."""
+    """Return (workers whose open parts keep within the limit, 0), or (workers, memory of the parts) to be spooled.
+
+    A few workers at least: with one, every request waits for the one before, and the local disk is faster than that.
+    """
     if target.properties.positional_write:
         return workers, 0
     budget = OUTPUT_MEMORY_BYTES if limit is None else limit // 2
-    fewest = next((n for n in range(workers, 0, -1) if open_memory(target, shard_bytes, n) <= budget), 0)
-    return (fewest, 0) if fewest else (workers, open_memory(target, shard_bytes, 1))
+    least = min(workers, _LEAST_WORKERS)
+    fitting = next((n for n in range(workers, least - 1, -1) if open_memory(target, shard_bytes, n) <= budget), 0)
+    return (fitting, 0) if fitting else (workers, open_memory(target, shard_bytes, least))

@@ -72,13 +72,15 @@ def test_workers_are_given_up_first() -> None:
 
 
 def test_open_parts() -> None:
-    """Uploads whose open parts do not fit get fewer workers; where one worker is too many, shards are spooled."""
+    """Uploads whose open parts do not fit get fewer workers; where fewer than four fit, shards are spooled."""
     shards = [100 * MIB] * 4
     plain = choose_settings(0, 64, LOCAL, store(REMOTE), shard_bytes=shards, workers=8)
     assert (plain.workers, plain.spool) == (8, False)
-    fewer = choose_settings(0, 64, LOCAL, store(REMOTE), shard_bytes=shards, workers=8, max_memory_bytes=512 * MIB)
+    fewer = choose_settings(0, 64, LOCAL, store(REMOTE), shard_bytes=shards, workers=8, max_memory_bytes=640 * MIB)
     assert (fewer.workers < 8, fewer.spool) == (True, False)
     small = choose_settings(0, 64, LOCAL, store(REMOTE), shard_bytes=shards, workers=8, max_memory_bytes=64 * MIB)
-    assert small.spooled_bytes == 4 * 6 * 8 * MIB
+    assert (small.workers, small.spooled_bytes) == (8, 4 * 9 * 8 * MIB)
+    alone = choose_settings(0, 64, LOCAL, store(REMOTE), shard_bytes=shards, workers=1, max_memory_bytes=512 * MIB)
+    assert (alone.workers, alone.spool) == (1, False)
     (warning,) = small.warnings
-    assert warning.startswith("the open parts of all uploads would take 192.0 MiB of memory: shards are spooled")
+    assert warning.startswith("the open parts of all uploads would take 288.0 MiB of memory: shards are spooled")
