@@ -10,6 +10,7 @@ shard is replaced. Who seals a version holds the same lock, so no seal ever stan
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -133,12 +134,16 @@ class _Notes:
                 self._store.remove(self._path(str(other)))
         return Published(name, replaced)
 
-    def drop(self) -> None:
-        """Remove the note, because its shard does not become visible."""
+    def drop(self, visible: Callable[[], str]) -> None:
+        """Remove the note, unless the visible shard, of which `visible` gives the mark, is the one that it is about.
+
+        A rename or a request that failed may have taken effect all the same.
+        """
         name, self._name = self._name, None
         if name is not None:
             with suppress(EdlCkptError):
-                self._store.remove(self._path(str(name)))
+                if visible() != name.mark:
+                    self._store.remove(self._path(str(name)))
 
     def retire_seal(self) -> None:
         """Take the seal of the version away; it stays among the notes, because it names the run of the other shards."""
@@ -182,7 +187,7 @@ class LocalShard:
     def __enter__(self) -> Self:
         self._stack.enter_context(made_directory(self._store.root))
         self._stack.enter_context(self._staging)
-        self._stack.callback(self._notes.drop)
+        self._stack.callback(self._notes.drop, self._visible_mark)
         return self
 
     def __exit__(
@@ -228,13 +233,16 @@ class LocalShard:
 
     def _is_taken(self) -> bool:
         """Say whether the shard's name is taken, or the version has a seal that its present files may have."""
-        if self._notes.has_seal():
-            return True
+        return self._notes.has_seal() or self._visible_mark() != ""
+
+    def _visible_mark(self) -> str:
+        """Return the mark of the file that has the shard's name now, '' when there is none."""
         directory = self._staging.root.find(self._place.directory)
         if directory is None:
-            return False
+            return ""
         with directory:
-            return directory.stat(self._place.name) is not None
+            found = directory.stat(self._place.name)
+        return "" if found is None else file_mark(found)
 
     def _publish_new(self, note: ShardNote, mark: str) -> bool:
         """Rename the shard to a name that must be free; False when another process took it a moment ago."""
@@ -255,7 +263,7 @@ class LocalShard:
                 continue
             except RefusedError:
                 break
-        self._notes.drop()
+        self._notes.drop(self._visible_mark)
         return False
 
     def _replace(self) -> None:
@@ -306,7 +314,7 @@ class RemoteShard:
         if self._object is not None and not self._object.completed:
             with suppress(EdlCkptError):
                 self._object.abort()
-        self._notes.drop()
+        self._notes.drop(self._visible_mark)
 
     def create(self, size_bytes: int) -> Sink:
         """Begin the upload."""
@@ -327,7 +335,7 @@ class RemoteShard:
             try:
                 self._object.complete()
             except RefusedError:  # another process took the name a moment ago
-                self._notes.drop()
+                self._notes.drop(self._visible_mark)
             else:
                 return self._notes.keep(replaced=False)
         location = self._place.location
@@ -339,4 +347,9 @@ class RemoteShard:
             return self._notes.keep(replaced=True)
 
     def _is_taken(self) -> bool:
-        return self._notes.has_seal() or self._store.stat(f"{self._place.directory}/{self._place.name}") is not None
+        return self._notes.has_seal() or self._visible_mark() != ""
+
+    def _visible_mark(self) -> str:
+        """Return the mark of the object that has the shard's name now, '' when there is none."""
+        found = self._store.stat(f"{self._place.directory}/{self._place.name}")
+        return "" if found is None else object_mark(found.write_id, found.size_bytes)

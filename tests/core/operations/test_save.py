@@ -11,8 +11,10 @@ import pytest
 from checkpoints import only, save_small
 from edl_ckpt.core import Rows, open_checkpoint, save_checkpoint
 from edl_ckpt.core.arrays import BFLOAT16, Array
-from edl_ckpt.core.errors import RefusedError, UsageError
+from edl_ckpt.core.errors import EdlCkptError, RefusedError, UsageError
 from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.storage.files import PreallocatedFile
+from reporters import Recorder
 from s3_fixtures import Bucket
 
 
@@ -101,3 +103,47 @@ def test_what_is_no_table(table: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="table 't'"):
         save_checkpoint(tmp_path / "run", 1, 2, variables={}, tables={"t": table})
     assert not (tmp_path / "run").exists()
+
+
+class Phases(Recorder):
+    """Keeps the phases in their order, each with the bytes that are to be done and that are done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.phases: list[list[Any]] = []
+
+    def start(self, what: str, total_bytes: int) -> None:
+        """Begin a phase."""
+        self.phases.append([what, total_bytes, 0])
+
+    def advance(self, size_bytes: int) -> None:
+        """Add to the phase."""
+        self.phases[-1][2] += size_bytes
+
+
+def test_progress(tmp_path: Path) -> None:
+    """A save reports each pass over the values, from the first byte to the last, to whatever reporter it is given."""
+    phases = Phases()
+    table = Table(np.arange(900), np.ones((900, 5), np.float32))
+    save_checkpoint(tmp_path, 1, 2, variables={"w": np.ones(7)}, tables={"t": table}, reporter=phases)
+    assert phases.phases[0][1:] == [900 * (8 + 5 * 4) + 56] * 2
+    assert len(phases.phases) > 1
+    assert all(total <= done for _, total, done in phases.phases)
+
+
+@pytest.mark.parametrize("size", [56, 450 * 20, 3], ids=["a variable", "rows", "ids"])
+def test_the_proof_is_against_the_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """What is read back is compared with the arrays that were given: one wrong bit, and nothing is saved."""
+    write = PreallocatedFile.write
+
+    def flip(self: PreallocatedFile, offset: int, data: memoryview | bytes) -> None:
+        changed = bytearray(data)
+        if len(changed) == size:
+            changed[0] ^= 2
+        write(self, offset, bytes(changed))
+
+    monkeypatch.setattr(PreallocatedFile, "write", flip)
+    tables = {"t": Table(np.arange(900), np.ones((900, 5), np.float32)), "u": Table(np.arange(6), np.ones((6, 0)))}
+    with pytest.raises(EdlCkptError):
+        save_checkpoint(tmp_path / "run", 1, 2, variables={"w": np.ones(7)}, tables=tables)
+    assert list(tmp_path.iterdir()) == []
