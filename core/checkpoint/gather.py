@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from edl_ckpt.core.checkpoint.blocks import as_dtype, bad_id, check_row_count, read_id_block
 from edl_ckpt.core.checkpoint.parts import Part, PartLike, Rows, check_fits
+from edl_ckpt.core.checkpoint.repeated import last_of_each
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.format import bulk, placement
 from edl_ckpt.core.format.model import (
@@ -40,6 +41,8 @@ from edl_ckpt.core.words import counted
 _ID_BYTES: Final = 256 << 10
 """Bytes of ids in one task: at most so many ids, which are decoded to eight times as many bytes."""
 _REMOTE_ID_BYTES: Final = 512 << 10
+_NEAR_BYTES: Final = 64 << 10
+"""Bytes between two variables that are read along sooner than with a request for each of them."""
 _THREADS: Final = 4
 """More threads would read a disk no faster, and each has its batches in memory."""
 _FEW_ID_BYTES: Final = 2 << 20
@@ -49,9 +52,6 @@ _VALUE_BYTES: Final = 4 << 20
 """Bytes of values in one task."""
 _BATCH_BYTES: Final = 1 << 20
 """Bytes of values that are read at a time where only some of the rows are wanted."""
-_UNIQUE_AT_ONCE: Final = 1 << 20
-"""Ids that are sorted at a time to find those that occur twice: 8 MiB, and as much again to collect them."""
-_BLOCK_IDS: Final = 1 << 16
 
 
 class MisplacedError(Exception):
@@ -163,6 +163,10 @@ class _Table:
     def finish(self) -> None:
         """Give back the memory behind the last id."""
         self.ids.resize(self.rows, refcheck=False)
+
+
+_Dense = tuple[DenseEntry, npt.NDArray[Any]]
+"""A variable, and the array for its values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,8 +323,14 @@ class Gathering:
         self, part: Part, variables: Mapping[str, tuple[ShardIndex, DenseEntry]], tables: Mapping[str, _Table]
     ) -> Iterator[_Read]:
         """Yield everything that is to be read into the arrays of a part."""
-        for name, (shard, dense) in variables.items():
-            yield from self._dense_reads(self._source.reader(shard), dense, part.variables[name])
+        for shard in self._shards.values():
+            own = [(d, part.variables[n]) for n, (of, d) in variables.items() if of is shard and d.size_bytes]
+            reader = self._source.reader(shard)
+            for near in _neighbours(own) if self._remote else ([each] for each in own):
+                if len(near) > 1:
+                    yield _Read(sum(dense.size_bytes for dense, _ in near), partial(_read_at_once, reader, near))
+                else:
+                    yield from self._dense_reads(reader, *near[0])
         for name, table in tables.items():
             for span in table.spans:
                 vectors = part.tables[name].vectors[span.at : span.at + span.kept]
@@ -411,6 +421,30 @@ class Gathering:
             self._reporter.advance(done)
 
 
+def _neighbours(found: Sequence[_Dense]) -> Iterator[list[_Dense]]:
+    """Yield small variables that lie near each other in a shard together: one request to remote storage for them."""
+    near: list[_Dense] = []
+    for dense, array in sorted(found, key=lambda each: each[0].values.start):
+        if near and (
+            dense.values.end - near[0][0].values.start > _VALUE_BYTES
+            or dense.values.start - near[-1][0].values.end > _NEAR_BYTES
+        ):
+            yield near
+            near = []
+        near.append((dense, array))
+    if near:
+        yield near
+
+
+def _read_at_once(reader: RangeReader, near: Sequence[_Dense]) -> None:
+    """Read variables with what lies between them, and put each into its array."""
+    start = near[0][0].values.start
+    data = np.frombuffer(reader.read(start, near[-1][0].values.end - start), np.uint8)
+    for dense, array in near:
+        own = data[dense.values.start - start : dense.values.end - start]
+        array.reshape(-1)[:] = as_dtype(own, dense.dtype)
+
+
 def _grouped(reads: Iterable[_Read]) -> Iterator[list[_Read]]:
     """Yield reads together until they have the bytes of a batch."""
     group: list[_Read] = []
@@ -460,41 +494,3 @@ def _next_id(data: bulk.U8, at: int) -> int:
     """Return where the next id begins after the byte at a place; an id that is too long is left to the decoder."""
     ends = np.flatnonzero(data[at : at + bulk.MAX_VARINT_BYTES] < 0x80)
     return at + int(ends[0]) + 1 if len(ends) else len(data)
-
-
-def last_of_each(ids: bulk.I64) -> npt.NDArray[np.bool_] | None:
-    """Return which rows are the last ones of their ids, bool [n]; None when no id of int64 [n] occurs twice.
-
-    >>> last_of_each(np.array([7, 8, 7])).tolist(), last_of_each(np.array([7, 8]))
-    ([False, True, True], None)
-    """
-    if not _has_repeated(ids):
-        return None
-    _, place = np.unique(ids[::-1], return_index=True)
-    last = np.zeros(len(ids), np.bool_)
-    last[len(ids) - 1 - place] = True
-    return last
-
-
-def _has_repeated(ids: bulk.I64) -> bool:
-    """Say whether an id occurs twice; a few million ids are sorted at a time."""
-    if bool((ids[1:] > ids[:-1]).all()):
-        return False
-    bits = (max(-(-len(ids) // _UNIQUE_AT_ONCE), 1) - 1).bit_length()
-    for turn in range(1 << bits):
-        some = _of_turn(ids, turn, bits) if bits else ids.copy()
-        some.sort()
-        if bool((some[1:] == some[:-1]).any()):
-            return True
-    return False
-
-
-def _of_turn(ids: bulk.I64, turn: int, bits: int) -> bulk.I64:
-    """Return the ids with one value of the first bits of their hash, looked at in blocks."""
-    found = []
-    for start in range(0, len(ids), _BLOCK_IDS):
-        some = ids[start : start + _BLOCK_IDS]
-        mixed: bulk.U64 = some.view(np.uint64) * np.uint64(bulk.CHUNK_STEP)
-        mixed >>= np.uint64(64 - bits)
-        found.append(some[np.flatnonzero(mixed == turn)])
-    return np.concatenate(found)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,8 +33,9 @@ from edl_ckpt.core import (
     restore,
     save_checkpoint,
 )
+from edl_ckpt.core.checkpoint import repeated
 from edl_ckpt.core.format.wire import head, varint
-from edl_ckpt.core.storage.local import LocalReader
+from edl_ckpt.core.storage.local import LocalReader, LocalStore
 from elasticdl_restore import Parameters, restore_params
 from golden_cases import ALL, LEGACY, section_of
 from oracle import Model, combined, expected_model, variable_owner, without_slots
@@ -251,7 +255,7 @@ def test_misplaced_variable_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("at_once", [3, 1 << 20])
 def test_repeated_ids(tmp_path: Path, either_kernel: str, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several rows with one id the last one counts, as in ElasticDL, wherever they lie; a warning tells of it."""
-    monkeypatch.setattr(gather_module, "_UNIQUE_AT_ONCE", at_once)
+    monkeypatch.setattr(repeated, "_UNIQUE_AT_ONCE", at_once)
     monkeypatch.setattr(gather_module, "_ID_BYTES", 2)
     ids = np.array([4, 0, 4, 12, 8, 4, 3, 0, 7, 11])
     vectors = np.arange(20, dtype=np.float32).reshape(10, 2)
@@ -338,6 +342,35 @@ def test_s3(s3: Bucket, tmp_path: Path) -> None:
         assert {int(r.key.split("variables-")[1].split("-")[0]) for r in asked} == own
         sizes = sum((directory / f"variables-{i}-of-4.ckpt").stat().st_size for i in own)
         assert sum(r.response_bytes for r in asked if r.operation == "get") < 1.2 * sizes + 4096 * len(own)
+
+
+def noting(asked: list[int], real: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of a reader that notes the offsets that it is asked for."""
+
+    def noted(reader: LocalReader, offset: int, what: Any) -> Any:
+        asked.append(offset)
+        return real(reader, offset, what)
+
+    return noted
+
+
+@pytest.mark.parametrize(("rows", "reads"), [(40, 1), (9000, 2)])
+def test_few_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, reads: int) -> None:
+    """Of remote storage, variables that lie near each other are read with one request for some megabytes."""
+    dense = {f"v{k}:0": np.full((rows, 16), k, [np.float32, np.int8][k % 2]) for k in range(12)} | {
+        "none:0": np.ones(0)
+    }
+    version = save_checkpoint(tmp_path, 7, 1, variables=dense, tables={})
+    remote = SimpleNamespace(properties=replace(LocalStore.properties, round_trips=True))
+    monkeypatch.setattr(gather_module, "open_store", lambda _: remote)
+    asked: list[int] = []
+    with open_checkpoint(version) as checkpoint:
+        for name in ("read", "read_into"):
+            monkeypatch.setattr(LocalReader, name, noting(asked, getattr(LocalReader, name)))
+        part = checkpoint.restore(0, 1)
+    assert len(set(asked)) == reads
+    assert part.variables.keys() == dense.keys()
+    assert all(np.array_equal(part.variables[name], value) for name, value in dense.items())
 
 
 def test_bfloat16(tmp_path: Path) -> None:
