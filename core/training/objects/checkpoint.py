@@ -94,6 +94,12 @@ class ObjectCheckpoint(Trackable):
             self._own.save_counter = Variable(0, np.int64)
         return self._own.save_counter
 
+    @property
+    def status(self) -> LoadStatus:
+        """Return the status of the last restore, also of one that a manager made."""
+        restoration = self._own.restoration
+        return NothingRestored() if restoration is None else RestoreStatus(restoration, self)
+
     def tracked(self) -> Iterator[Child]:
         """Yield the counter, once it is in use, and the objects."""
         if self._own.save_counter is not None:
@@ -119,8 +125,11 @@ class ObjectCheckpoint(Trackable):
         """Save all values as a version, and return its reference; its number is the save counter unless it is given.
 
         The counter goes up by one, and stays as it was when the save fails. See `save_checkpoint` for how a version is
-        written, and for errors. Raises UsageError for values that have no name.
+        written, and for errors. Raises UsageError for values that have no name. Warns (UnrestoredWarning) of values
+        that were created after a restore and did not get what it has for them.
         """
+        if self._own.restoration is not None:
+            self._own.restoration.warn_of_missed(self)
         self.save_counter.assign_add(1)
         try:
             number = int(self.save_counter) if version is None else whole_number(version)
@@ -170,7 +179,7 @@ class ObjectCheckpoint(Trackable):
         if self._own.restoration is not None:
             self._own.restoration.release()
         self._own.restoration = restoration
-        return RestoreStatus(restoration, self)
+        return self.status
 
 
 def _sorted_out(leaves: Any) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Table]]:

@@ -28,7 +28,7 @@ _NAMED: Final = 20
 
 
 class UnrestoredWarning(UserWarning):
-    """Values of a checkpoint were not used when the objects that it was restored into were deleted."""
+    """Values of a checkpoint were not restored: they never found an object, or one that came too late."""
 
 
 class _Progress:
@@ -118,6 +118,19 @@ class Restoration:
         match.pairs[:] = [pair for pair in match.pairs if id(pair.child.value) not in taken]
         self.restore_now(match)
         taken.update(id(pair.child.value) for pair in match.pairs)
+
+    def warn_of_missed(self, root: object) -> None:
+        """Warn of values that came into plain objects since, and that did not get what waits for them."""
+        if self.is_over or self._progress.expect_partial:
+            return
+        late = [p for p in self.values.names.match(root, ()).pairs if p.edge not in self._done | self.mismatches.keys()]
+        missed = [path_name(pair.edge) for pair in late if not self.has_restored(pair.child.value)]
+        if missed:
+            text = (
+                f"{counted(len(missed), 'value')} created after the restore of {self.ref} did not get what it has:"
+                f" {abridged(missed, _NAMED)}; call initialize_or_restore() of its status once all objects are there"
+            )
+            warnings.warn(text, UnrestoredWarning, stacklevel=3)
 
     def has_restored(self, value: object) -> bool:
         """Say whether an object got its value from this restore."""

@@ -125,12 +125,17 @@ def test_plain_objects_are_looked_at_when_asked(tmp_path: Path) -> None:
     """What came into a plain object since is named by the assertions, and restored by `initialize_or_restore`."""
     ref = ObjectCheckpoint(net=SimpleNamespace(a=np.ones(2), b=np.ones(2))).save(tmp_path / "run")
     net = SimpleNamespace(a=np.zeros(2))
-    status = ObjectCheckpoint(net=net).restore(ref)
+    root = ObjectCheckpoint(net=net)
+    status = root.restore(ref)
     net.b, net.a[0] = np.zeros(2), 50
     with pytest.raises(AssertionError, match=r"net/b: float64 \[2\] in the program, created after the restore"):
         status.assert_existing_objects_matched()
-    status.initialize_or_restore()
+    with pytest.warns(UnrestoredWarning, match=r"1 value created after the restore of .*run@1 did not get .*: net/b"):
+        root.save(tmp_path / "other")
+    root.status.initialize_or_restore()
     status.assert_consumed()
+    net.a = net.a + 0  # another array under a name that was restored: no warning
+    root.save(tmp_path / "other")
     assert (net.a.tolist(), net.b.tolist()) == ([50, 1], [1, 1])
 
 
