@@ -275,6 +275,7 @@ class Gathering:
         expected = min(expected, sum(run.end - run.start for _, entry in entries for run in entry.ids))
         if any(shard.file.ps_num % self._server.ps_num for shard, _ in entries):
             expected += expected // 32
+        check_memory(8 * expected, f"the ids of table {name!r}", self._source.version.ref)
         return _Table(name, dtype, dim, np.empty(expected, np.int64))
 
     def _pieces(self) -> Iterator[_IdPiece]:

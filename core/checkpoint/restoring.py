@@ -34,6 +34,7 @@ def restore(
     this server whose number agrees with `ps_id` modulo gcd(N, ps_num); no other one is opened. With as many servers as
     shards that is one. Rows of a table come in the order of shards, then of rows. Memory is the part and at most
     64 MiB. `out` has arrays to fill in place, by name; an error while values are read leaves them partly filled.
+    `workers` threads read: as many as cores, but at most 4 of a disk, and 8 of remote storage.
 
     A row that lies in a wrong shard, which `verify` reports, may be missed; `all_shards` reads everything, as ElasticDL
     does. When a shard that is read has a row or a variable of another one, all shards are read, with a warning. So
