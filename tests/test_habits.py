@@ -16,6 +16,7 @@ FILES = sorted(TESTS.rglob("*.py"))
 SLEEPERS = {
     "core/checkpoint/test_swaps.py",  # a writer that takes its time between two renames
     "support/crowd.py",  # a load of many processes, each at a pace of its own
+    "support/training_job.py",  # servers and a pruner at a pace of their own
     "support/waiting.py",  # `wait_until` looks again
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -23,6 +23,17 @@ def remove_notes(store: LocalStore | ObjectStore, version: int) -> None:
     for name in store.names(notes_dir(version)):
         prove_lock(store.location)
         store.remove(f"{notes_dir(version)}/{name}")
+
+
+def forget_notes(store: LocalStore | ObjectStore, gone: Iterable[int]) -> list[EdlCkptError]:
+    """Remove the notes on versions that the caller has just deleted; return the errors."""
+    problems: list[EdlCkptError] = []
+    try:
+        for number in {*gone} & {*noted_versions(store)}:
+            remove_notes(store, number)
+    except EdlCkptError as error:
+        problems.append(error)
+    return problems
 
 
 def sweep_notes(store: LocalStore | ObjectStore) -> list[str]:

@@ -57,6 +57,7 @@ def test_no_command_escapes() -> None:
         "cli/test_completions.py",  # a shell runs it
         "cli/test_copy_command.py",  # under strace, which kills it
         "cli/test_edges.py",  # a shell runs it, or a terminal
+        "cli/test_follow.py",  # runs until it is stopped; on a terminal, or with a command for each event
         "cli/test_hostile_state.py",  # with state that no scan meets, and a check of everything beside it
         "cli/test_last_catch.py",  # commands that fail before they have a location, or are killed
         "cli/test_numbers_in_names.py",  # with little memory, where the scan itself would fail

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from edl_ckpt.core.checkpoint.catalog import list_versions
+from edl_ckpt.core.commit.notes import forget_notes
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.commit.trash import Purge, delete_versions, empty_trash, forget_gone, sweep
 from edl_ckpt.core.errors import EdlCkptError, RefusedError
@@ -148,6 +149,7 @@ def _execute(plan: PrunePlan, now: float, *, trash: bool, reporter: Reporter) ->
         problems += sweep(open_store(location))
         removal = delete_versions(location, doomed, keep=trash, look=look)
         problems += forget_gone(location, {v.version for v in versions} - {v.version for v in removal.deleted})
+        problems += forget_notes(open_store(location), {v.version for v in removal.deleted})
         deleted += removal.deleted
         failed += ((version.ref, error) for version, error in removal.failed)
         problems += removal.problems

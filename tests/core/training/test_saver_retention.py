@@ -8,8 +8,20 @@ from pathlib import Path
 import pytest
 
 from checkpoints import at, numbers
-from edl_ckpt.core import Latest, Policy, add_tag, list_versions, location_lock, remove_own_shard, store_policy
+from edl_ckpt.core import (
+    Latest,
+    Location,
+    Policy,
+    add_tag,
+    list_versions,
+    location_lock,
+    prune,
+    remove_own_shard,
+    store_policy,
+)
+from edl_ckpt.core.commit.notes import noted_versions
 from edl_ckpt.core.format.model import State
+from edl_ckpt.core.storage import open_store
 from elasticdl_rules import leftovers
 from forked import run_forked
 from reporters import Recorder
@@ -94,3 +106,15 @@ def test_empty_directories_that_killed_servers_left(tmp_path: Path) -> None:
     assert remove_own_shard(tmp_path, 0, 1, 1) == (str(tmp_path / "version-1"),)
     assert numbers(tmp_path) == [2, 5]
     assert leftovers(tmp_path) == []
+
+
+def test_a_prune_removes_the_notes(place: str) -> None:
+    """A version that a restarted server left with notes and without a seal leaves nothing when it is pruned."""
+    save_all(place, 1, 2)
+    save_part(place, 1, 0, 2)
+    assert not list_versions(place).versions[0].fingerprint
+    save_all(place, 2, 2)
+    save_all(place, 3, 2)
+    assert prune([place], Policy((Latest(1),))).deleted == (f"{place}@1", f"{place}@2")
+    assert noted_versions(open_store(Location(place))) == []
+    assert place.startswith("s3:") or leftovers(Path(place)) == []
