@@ -77,3 +77,12 @@ def test_a_changed_byte_shows(file: Path) -> None:
         sums.add(reader, 0, b"?" + DATA[1:])
         assert sums.finish(reader.path)[0].sum == checksum(b"?" + DATA[1:5000])
         assert reader.bytes_read == 0
+
+
+def test_bytes_that_come_twice_count_once(file: Path) -> None:
+    """Half of a chunk twice is not the whole chunk: the other half is read."""
+    with LocalReader(str(file)) as reader:
+        sums = ChunkSums([(reader, chunks_at(10_000))])
+        sums.add(reader, 0, DATA[:5000])
+        sums.add(reader, 0, DATA[:5000])
+        assert sums.finish(reader.path)[0].sum == checksum(DATA[:10_000])
