@@ -245,6 +245,7 @@ def check_content(
     Raises UsageError for arrays that are no table, for names that cannot be, and for what belongs to another server;
     CorruptError for an id that a table has twice; UnsupportedError for a dtype that no checkpoint can contain.
     """
+    check_names(dense, tables)
     known = {name: known_table(name, table) for name, table in tables.items()}
     check_texts(dense, [TableInfo(name, 0, table.initializer) for name, table in known.items()])
     variables = [_dense(name, value) for name, value in dense.items()]
@@ -279,6 +280,13 @@ def _dense(name: str, value: Array) -> DenseContent:
     array = as_array(value, what=f"variable {name!r}")
     data = as_bytes(array)
     return DenseContent(PlacedVariable(name, dtype_named(name, dtype_name(array)), array.shape, data.size), data)
+
+
+def check_names(dense: object, tables: object) -> None:
+    """Raise UsageError unless both are mappings of names."""
+    for what, given in (("dense", dense), ("tables", tables)):
+        if not isinstance(given, Mapping):
+            raise UsageError(f"{what} must be a mapping of names, got {type(given).__name__}")
 
 
 def whole_number(what: str, number: object) -> int:

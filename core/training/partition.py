@@ -14,7 +14,15 @@ from edl_ckpt.core.format import bulk, placement
 from edl_ckpt.core.format.checks import check_ps_num, check_texts
 from edl_ckpt.core.format.model import TableInfo
 from edl_ckpt.core.operations.save import Table
-from edl_ckpt.core.training.content import AnyTable, Batch, TableBatches, check_ids, known_table, whole_number
+from edl_ckpt.core.training.content import (
+    AnyTable,
+    Batch,
+    TableBatches,
+    check_ids,
+    check_names,
+    known_table,
+    whole_number,
+)
 from edl_ckpt.core.words import counted, describe
 
 
@@ -38,6 +46,7 @@ def partition(dense: Mapping[str, Array], tables: Mapping[str, AnyTable], ps_num
     """
     count = whole_number("ps_num", ps_num)
     check_ps_num(count)
+    check_names(dense, tables)
     check_texts(dense, [TableInfo(name, 0, "") for name in tables])
     parts = tuple(ServerPart() for _ in range(count))
     for name, value in dense.items():

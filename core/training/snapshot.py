@@ -13,7 +13,7 @@ from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.parallel import default_workers, run_parallel
-from edl_ckpt.core.training.content import AnyTable, TableBatches, known_table
+from edl_ckpt.core.training.content import AnyTable, TableBatches, check_names, known_table
 
 _GROWTH: Final = 8
 """A buffer is an eighth larger than its array: tables grow from save to save."""
@@ -34,6 +34,7 @@ class Snapshots:
         self, dense: Mapping[str, Array], tables: Mapping[str, AnyTable]
     ) -> tuple[dict[str, Array], dict[str, AnyTable]]:
         """Return copies of all arrays; UsageError for tables in batches, and for what is no array."""
+        check_names(dense, tables)
         self._used, self._tasks = {}, []
         copied: dict[str, Array] = {
             name: self._copy(("variable", name), as_array(value, what=f"variable {name!r}"))
