@@ -1,6 +1,7 @@
 """What a server hands over for its shard, checked: dense variables, and rows of tables in memory or in batches.
 
-Everything is checked before the first byte is staged, so bad values change nothing. The sizes of a shard must be known
+Everything is checked before the shard is visible, so bad values change nothing; whether an id occurs twice is found
+while the disk is busy with the staged bytes. The sizes of a shard must be known
 before it is written. For a table in memory its ids are read once. Batches are taken twice from a function that makes
 them: once to count the rows, with the ids in a nameless temporary file, and once more for the values. Batches that come
 only once go into such a file whole. The files are in $TMPDIR.
@@ -73,6 +74,7 @@ class TableContent:
         self.dtype = dtype
         self.rows = 0
         self.block_bytes: bulk.I64 = np.zeros(0, np.int64)
+        self._range: tuple[int, int, int] | None = None
 
     @property
     def row_bytes(self) -> int:
@@ -89,7 +91,7 @@ class TableContent:
         raise NotImplementedError
 
     def check(self, ps_id: int, ps_num: int) -> None:
-        """Count the ids; UsageError for one of another server, CorruptError for one that is there twice."""
+        """Count the ids, and remember their order for `check_unique`; UsageError for one of another server."""
         sizes: list[int] = []
         ascending, last, lowest, highest = True, _LEAST, _MOST, _LEAST
         for ids in self._id_blocks():
@@ -100,8 +102,13 @@ class TableContent:
             ascending = ascending and first_follows and bool((ids[1:] > ids[:-1]).all())
             last, lowest, highest = int(ids[-1]), min(lowest, low), max(highest, high)
         self.block_bytes = np.array(sizes, np.int64)
-        if not ascending:
-            count, some = repeated_among(self._id_blocks, self.rows, lowest=lowest, highest=highest, step=ps_num)
+        self._range = None if ascending else (lowest, highest, ps_num)
+
+    def check_unique(self) -> None:
+        """Raise CorruptError when an id occurs twice; ids that ascend need no look."""
+        if self._range is not None:
+            lowest, highest, step = self._range
+            count, some = repeated_among(self._id_blocks, self.rows, lowest=lowest, highest=highest, step=step)
             if count:
                 raise duplicate_id(self.info.name, some[0], count, path=None)
 
@@ -242,8 +249,9 @@ def check_content(
 ) -> ShardContent:
     """Return what a server saves, checked as every writer checks it; the stack closes temporary files.
 
-    Raises UsageError for arrays that are no table, for names that cannot be, and for what belongs to another server;
-    CorruptError for an id that a table has twice; UnsupportedError for a dtype that no checkpoint can contain.
+    Whether an id occurs twice is left to `TableContent.check_unique`, which takes as long as all else. Raises
+    UsageError for arrays that are no table, for names that cannot be, and for what belongs to another server;
+    UnsupportedError for a dtype that no checkpoint can contain.
     """
     check_names(dense, tables)
     known = {name: known_table(name, table) for name, table in tables.items()}

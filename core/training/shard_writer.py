@@ -83,6 +83,7 @@ def write_shard(
     """Write a shard, and return the note on it; `written` is called when the last byte is, before the last sums.
 
     `file` is the shard as it will be listed. Memory is at most 48 MiB, and a batch of a table that comes in batches.
+    Raises CorruptError for an id that a table has twice, and UsageError for batches that were not the same twice.
     """
     streams = any(isinstance(table, StreamedTable) for table in content.tables)
     workers = min(default_workers(), _STREAM_WORKERS if streams else MOST_WORKERS)
@@ -298,12 +299,17 @@ class _Write:
             stream.finish()
 
     def sums(self) -> Iterator[Callable[[], None]]:
-        """Yield the work on the sums behind the fingerprint, of all that is in memory."""
+        """Yield what is left to do: the search for ids that occur twice, and sums, of all that is in memory."""
+        yield self._check_unique
         for variable in self._content.variables:
             yield from self._sums_of_variable(variable)
         for table in self._content.tables:
             if isinstance(table, MemoryTable):
                 yield from self._sums_of_table(table)
+
+    def _check_unique(self) -> None:
+        for table in self._content.tables:  # one after the other: each takes memory
+            table.check_unique()
 
     def _sums_of_variable(self, variable: DenseContent) -> Iterator[Callable[[], None]]:
         name, data = variable.placed.name, variable.data
