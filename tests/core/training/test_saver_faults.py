@@ -24,7 +24,7 @@ from s3_proxy import Fault, lose_reply, status
 from saving import save_all, save_part, values_of
 
 CALLS = ("open", "mkdir", "pwrite", "fsync", "rename", "unlink", "rmdir", "posix_fallocate", "ftruncate", "listdir")
-POINTS = 9
+POINTS = 7
 """How many of the calls of a save are disturbed in the ordinary suite, spread over all of them; `slow` takes each."""
 
 
