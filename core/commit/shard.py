@@ -10,7 +10,7 @@ shard is replaced. Who seals a version holds the same lock, so no seal ever stan
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -21,7 +21,7 @@ from edl_ckpt.core.commit.access import inherit_access
 from edl_ckpt.core.commit.recovery import location_lock, made_directory
 from edl_ckpt.core.commit.staging import Staging
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError
-from edl_ckpt.core.format.names import Layout
+from edl_ckpt.core.format.names import Layout, parse_shard_file, parse_single_file, parse_version_dir
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
@@ -71,6 +71,37 @@ class ShardPlace:
     def path(self) -> str:
         """Return the full path or URL of the shard."""
         return open_store(self.location).path(f"{self.directory}/{self.name}")
+
+    def other_shards(self) -> list[str]:
+        """Return the shards of another number of servers in the version's directory, in order."""
+        names = sorted(open_store(self.location).names(self.directory))
+        return [name for name in names if (parsed := parse_shard_file(name)) and parsed[1] != self.ps_num]
+
+    def check_number(self, names: Iterable[str]) -> None:
+        """Raise RefusedError when one of the names at the location takes the version's number in another layout."""
+        taken = {name for name in names if parse_single_file(name) == self.version}
+        taken |= {name for name in names if (parsed := parse_version_dir(name)) and parsed[1] == self.version}
+        if taken - {self.directory}:
+            raise RefusedError(
+                f"version {self.version} exists there already in another layout, as {min(taken - {self.directory})}",
+                path=self.location.url,
+                hint="nothing was changed",
+            )
+
+    def refuse_directory(self, other: str) -> RefusedError:
+        """Return the error for a directory with the shard of another number of servers."""
+        return RefusedError(
+            f"has {other} of another number of servers; this is server {self.ps_id} of {self.ps_num}",
+            path=open_store(self.location).path(self.directory),
+            hint="remove that version first (edl-ckpt prune), or save in another location",
+        )
+
+    def check_alone(self) -> None:
+        """Raise RefusedError when the shard could not stand with what is there by now."""
+        self.check_number(list(open_store(self.location).names("")))
+        others = self.other_shards()
+        if others:
+            raise self.refuse_directory(others[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +256,7 @@ class LocalShard:
             return self._notes.keep(replaced=False)
         location = self._place.location
         with location_lock(location, _PURPOSE, wait_seconds=self._wait_seconds, reporter=self._reporter, create=True):
+            self._place.check_alone()
             self._notes.retire_seal()
             self._notes.write(note, mark)
             prove_lock(location)
@@ -249,6 +281,7 @@ class LocalShard:
         self._notes.write(note, mark)
         root, stage, name = self._staging.root, self._staging.place, self._place.directory
         for _ in range(_ATTEMPTS):
+            self._place.check_alone()
             if root.stat(name) is None:
                 with suppress(RefusedError):  # another server made the directory a moment ago
                     stage.rename_new(name, root, name)
@@ -332,6 +365,7 @@ class RemoteShard:
         mark = object_mark(self._object.write_id or None, self._object.size_bytes)
         if not self._is_taken():
             self._notes.write(note, mark)
+            self._place.check_alone()
             try:
                 self._object.complete()
             except RefusedError:  # another process took the name a moment ago
@@ -340,6 +374,7 @@ class RemoteShard:
                 return self._notes.keep(replaced=False)
         location = self._place.location
         with location_lock(location, _PURPOSE, wait_seconds=self._wait_seconds, reporter=self._reporter, create=True):
+            self._place.check_alone()
             self._notes.retire_seal()
             self._notes.write(note, mark)
             prove_lock(location)

@@ -107,6 +107,18 @@ class Location:
         path = self.local_path
         return self.url if path is None else os.path.abspath(path)
 
+    def pinned(self) -> Location:
+        """Return this location with an absolute path: it stays the same place when the process changes its directory.
+
+        >>> Location("s3://bucket/run").pinned(), Location("/data/run").pinned()
+        (Location(url='s3://bucket/run'), Location(url='/data/run'))
+        """
+        path = self.local_path
+        if not path or os.path.isabs(path):
+            return self
+        # Not `abspath`: a path may go up again behind a symbolic link.
+        return self.with_url(os.path.join(os.getcwd(), path))
+
     def with_url(self, url: str) -> Location:
         """Return another place on the same storage, with the same options.
 

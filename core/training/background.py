@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import concurrent.futures.thread  # noqa: F401 - what it does at the end of the interpreter comes after what we do
 import logging
+import os
 import threading
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
@@ -29,12 +30,17 @@ class BackgroundTask(Generic[Result]):
         self._name = name
         self._result: Result | None = None
         self._error: BaseException | None = None
-        self._finished = False
+        self._ended = threading.Event()
+        self._process = os.getpid()
         self.is_seen = False
         """True once its error was raised, so that nothing raises it again."""
-        self._thread = threading.Thread(target=self._run, name="edl-ckpt-save")
+        thread = threading.Thread(target=self._run, name="edl-ckpt-save")
         _open.add(self)
-        self._thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:
+            _open.discard(self)
+            raise EdlCkptError(f"{name} cannot begin: {error}", hint="save without a thread: save(...)") from None
 
     def _run(self) -> None:
         assert self._work is not None  # noqa: S101 - taken away only below
@@ -44,18 +50,22 @@ class BackgroundTask(Generic[Result]):
             self._error = error
         finally:
             self._work = None  # and with it the arrays
-            self._finished = True
             if self._error is None:
                 _open.discard(self)
+            self._ended.set()
 
     @property
     def is_done(self) -> bool:
-        """Return True when the task has ended, in whatever way."""
-        return not self._thread.is_alive()
+        """Return True when the task has ended, in whatever way; a fork takes no threads along."""
+        return self._ended.is_set() or os.getpid() != self._process
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the task has ended; False when it has not within `timeout` seconds."""
-        self._thread.join(timeout)
+        """Wait until the task has ended; False when it has not within `timeout` seconds.
+
+        Not by joining the thread: Python 3.11 counts a thread as ended whose `join` a signal has interrupted.
+        """
+        if not self.is_done:
+            self._ended.wait(timeout)
         return self.is_done
 
     def result(self) -> Result:
@@ -64,7 +74,7 @@ class BackgroundTask(Generic[Result]):
         self._see()
         if self._error is not None:
             raise self._error
-        if not self._finished:  # a fork takes no threads along
+        if not self._ended.is_set():  # a fork takes no threads along
             raise EdlCkptError(f"{self._name} runs in the process that this one was forked from")
         return self._result  # type: ignore[return-value]
 

@@ -9,9 +9,9 @@ from edl_ckpt.core.commit.notes import remove_notes
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.commit.shard import ShardPlace
 from edl_ckpt.core.commit.trash import delete_versions
-from edl_ckpt.core.errors import RefusedError, UsageError
+from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.format.model import State
-from edl_ckpt.core.format.names import Layout, parse_shard_file, parse_single_file, parse_version_dir, writable_layout
+from edl_ckpt.core.format.names import Layout, parse_shard_file, writable_layout
 from edl_ckpt.core.progress import Reporter
 from edl_ckpt.core.storage import Location, open_store
 
@@ -52,34 +52,23 @@ class Places:
                 self._reporter.warn(warning)
             self._layout = layout
         place = ShardPlace(self._location, self._layout, number, self._ps_id, self._ps_num)
-        taken = {name for name in names if parse_single_file(name) == number}
-        taken |= {name for name in names if (parsed := parse_version_dir(name)) and parsed[1] == number}
-        if taken - {place.directory}:
-            raise RefusedError(
-                f"version {number} exists there already in another layout, as {min(taken - {place.directory})}",
-                path=self._location.url,
-                hint="nothing was changed",
-            )
-        if place.directory in taken:
+        place.check_number(names)
+        if place.directory in names:
             self._check_directory(place)
         return place
 
     def _check_directory(self, place: ShardPlace) -> None:
         """See to it that the version's directory has no shards of another number of servers."""
-        if not self._others(place):
+        if not place.other_shards():
             return
         lock = location_lock(self._location, "save a shard", wait_seconds=self._wait_seconds, reporter=self._reporter)
         with lock:
-            others = self._others(place)
+            others = place.other_shards()
             if not others:  # another server of this run was here
                 return
             version = look_at(self._location, place.directory)
             if version is None or version.state not in {State.INCOMPLETE, State.WRITING} or version.extra:
-                raise RefusedError(
-                    f"has {others[0]} of another number of servers; this is server {self._ps_id} of {self._ps_num}",
-                    path=open_store(self._location).path(place.directory),
-                    hint="remove that version first (edl-ckpt prune), or save in another location",
-                )
+                raise place.refuse_directory(others[0])
             store = open_store(self._location)
             removal = delete_versions(self._location, [version], keep=store.properties.trash)
             for _, error in removal.failed:
@@ -89,8 +78,3 @@ class Places:
                 f"{version.ref}: a run of {version.ps_num} servers had not finished it; it was removed"
                 + (", and is in the trash" if store.properties.trash else "")
             )
-
-    def _others(self, place: ShardPlace) -> list[str]:
-        names = sorted(open_store(self._location).names(place.directory))
-        parsed = {name: parse_shard_file(name) for name in names}
-        return [name for name, parts in parsed.items() if parts is not None and parts[1] != place.ps_num]

@@ -106,7 +106,7 @@ class CheckpointSaver:
         wait_seconds: float = SAVE_WAIT_SECONDS,
         reporter: Reporter = SILENT,
     ) -> None:
-        self.location = Location.of(location)
+        self.location = Location.of(location).pinned()
         self.ps_id, self.ps_num = whole_number("ps_id", ps_id), whole_number("ps_num", ps_num)
         check_ps_num(self.ps_num)
         if not 0 <= self.ps_id < self.ps_num:
@@ -174,10 +174,8 @@ class CheckpointSaver:
     def close(self) -> None:
         """Wait for the save under way and raise its error, if nobody has seen it; no save is possible afterwards."""
         self._closed = True
-        task, self._task = self._task, None
         self._snapshots = Snapshots()
-        if task is not None:
-            task.raise_unseen()
+        self._end_task()
 
     def __enter__(self) -> Self:
         return self
@@ -196,9 +194,15 @@ class CheckpointSaver:
         """Wait for the save under way; raise its error if nobody has seen it."""
         if self._closed:
             raise UsageError("the saver is closed", path=self.location.url)
+        self._end_task()
+
+    def _end_task(self) -> None:
+        """Wait for the save under way, and forget it only then: a signal may interrupt the wait."""
+        if self._task is None:
+            return
+        self._task.wait()
         task, self._task = self._task, None
-        if task is not None:
-            task.raise_unseen()
+        task.raise_unseen()
 
     def _save(self, number: int, dense: Mapping[str, Array], tables: Mapping[str, AnyTable]) -> SavedShard:
         begin = time.perf_counter()

@@ -78,7 +78,7 @@ class FileSystemCheckpointManager(CheckpointManager):
     ) -> None:
         if keep_checkpoint_max < 0:
             raise UsageError(f"keep_checkpoint_max must be at least 0, got {keep_checkpoint_max}")
-        self.location = Location.of(location)
+        self.location = Location.of(location).pinned()
         self._keep = keep_checkpoint_max
         self._layout = layout
         self._wait_seconds = wait_seconds

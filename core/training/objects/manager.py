@@ -109,7 +109,7 @@ class CheckpointManager:
         if checkpoint_interval is not None and step_counter is None:
             raise UsageError("checkpoint_interval needs a step_counter")
         self._checkpoint = checkpoint
-        self._location = Location.of(directory)
+        self._location = Location.of(directory).pinned()
         self._max_to_keep = max_to_keep
         self._every_hours = keep_checkpoint_every_n_hours
         self._step_counter = step_counter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import textwrap
@@ -95,6 +96,30 @@ def test_one_save_at_a_time(tmp_path: Path, gate: Gate) -> None:
     assert second.result().blocked_seconds == second.blocked_seconds
     saver.close()
     assert numbers(tmp_path) == [1, 2]
+
+
+def test_a_signal_while_the_loop_waits(tmp_path: Path, gate: Gate) -> None:
+    """An interrupted wait forgets no save: the next one takes no buffer away from the save that is still under way."""
+    weights = np.ones(3)
+
+    def interrupt(*_: object) -> None:
+        threading.Timer(0.2, gate.opened.set).start()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with CheckpointSaver(tmp_path, reporter=gate) as saver:
+            first = saver.save_async(1, {"w": weights}, {})
+            weights[:] = 2
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(KeyboardInterrupt):
+                saver.save_async(2, {"w": weights}, {})
+            second = saver.save_async(2, {"w": weights}, {})
+            assert first.is_done
+            assert (first.result().version, second.result().version) == (1, 2)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert (read(tmp_path, 1), read(tmp_path, 2)) == ([1.0] * 3, [2.0] * 3)
 
 
 def test_arrays_that_are_handed_over(tmp_path: Path, gate: Gate) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import elasticdl_rules
 from builders import models
-from checkpoints import files_of, only, save_small
+from checkpoints import files_of, numbers, only, save_small
 from edl_ckpt.core import CheckpointSaver, Table, TableBatches, partition, restore, verify_version
 from edl_ckpt.core.errors import CorruptError, NoSpaceError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.format.model import State
@@ -311,3 +311,14 @@ def test_small_parts_cover_all_servers() -> None:
     tables: list[Any] = [part.tables["t"] for part in parts]
     assert sorted(i for table in tables for i in table.ids.tolist()) == list(range(60))
     assert {tuple(sorted(part.tables)) for part in parts} == {("none", "t")}
+
+
+def test_a_relative_location_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that changes its working directory goes on saving where it began."""
+    monkeypatch.chdir(tmp_path)
+    saver = CheckpointSaver("run")
+    saver.save(1, {"w": np.ones(3)}, {})
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    saver.save(2, {"w": np.ones(3)}, {})
+    assert numbers(tmp_path / "run") == [1, 2]

@@ -19,6 +19,7 @@ from edl_ckpt.core import (
     location_lock,
     mixed_runs,
     recover,
+    reshard_version,
     save_checkpoint,
     verify_version,
 )
@@ -209,6 +210,34 @@ def test_another_number_of_servers(place: str) -> None:
     if not place.startswith("s3:"):
         (trashed,) = Path(place).glob(".edl-ckpt-0/trash-0/*/version-7")
         assert len(list(trashed.iterdir())) == 2
+
+
+@pytest.mark.parametrize("change", ["reshard", "layout", "next-run"])
+def test_a_slow_server_that_comes_too_late(place: str, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    """A shard that cannot stand with what came while it was written is refused; what is there, and its seal, stay."""
+    if change == "next-run":
+        save_part(place, 7, 0, 3, run="one")
+    if change == "reshard":
+        save_all(place, 7, 3, run="one")
+    before: list[Any] = []
+
+    def meanwhile(*args: Any, **more: Any) -> Any:
+        note = real(*args, **more)
+        monkeypatch.setattr(saver_module, "write_shard", real)
+        if change == "next-run":
+            save_part(place, 7, 0, 2, run="two")
+        elif change == "layout":
+            save_part(place, 7, 0, 3, run="one", layout="design")
+        else:
+            reshard_version(only(place), 2)
+        before.extend((only(place), has_seal(place, 7), notes(place, 7)))
+        return note
+
+    real = saver_module.write_shard
+    monkeypatch.setattr(saver_module, "write_shard", meanwhile)
+    with pytest.raises(RefusedError, match=r"another (layout|number of servers)"):
+        save_part(place, 7, 1, 3, run="one")
+    assert [only(place), has_seal(place, 7), notes(place, 7)] == before
 
 
 STOPS = ("write", "retire_seal", "keep", "_replace")
