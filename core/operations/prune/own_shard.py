@@ -36,7 +36,8 @@ def remove_own_shard(
 
     Source: the checkpoint design of ElasticDL. While more than so many versions have this server's shard, the server
     removes its own shard of the smallest, then the directory if it is empty. Made safe: the newest complete version
-    that can be read keeps its shard, and so does a tagged one; 0 removes nothing. The seal of a version goes
+    that can be read keeps its shard, and so does a tagged one. So do later versions, which slower servers may still
+    complete: else a server that is far ahead would leave none. 0 removes nothing. The seal of a version goes
     before its first shard, and empty directories that a killed server left go too. Takes the lock of the location only
     when there is something to remove. Raises LockedError when it is not free in time; the next call catches up.
     """
@@ -75,7 +76,7 @@ def _doomed(versions: Sequence[Version], ps_id: int, ps_num: int, keep: int) -> 
     unreadable = find_unreadable(versions)
     whole = [v for v in versions if v.state is State.COMPLETE and v.path not in unreadable]
     for version, path in own[: len(own) - keep]:
-        if whole and version.path != whole[-1].path and not version.tags and not version.metadata_fault:
+        if whole and version.version < whole[-1].version and not version.tags and not version.metadata_fault:
             yield version, path
 
 

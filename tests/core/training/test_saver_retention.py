@@ -67,6 +67,16 @@ def test_what_is_never_removed(place: str) -> None:
     assert {number for number, state in states.items() if state is State.COMPLETE} == {1, 3}
 
 
+def test_a_slow_server_completes_its_versions(place: str) -> None:
+    """A server that is further ahead than it keeps versions leaves its shards until the slow one has come."""
+    save_all(place, 1, 2)
+    for version in (2, 3, 4):
+        save_part(place, version, 0, 2, keep=1)
+    assert save_part(place, 2, 1, 2, keep=1).sealed
+    save_part(place, 5, 0, 2, keep=1)
+    assert numbers(place) == [2, 3, 4, 5]
+
+
 def test_a_stored_policy_replaces_it(place: str) -> None:
     """With a policy at the location no server removes its shards: the one that seals prunes by the policy."""
     reporter = Recorder()
