@@ -1,8 +1,8 @@
 """Whether a version can be relied on: its seal is absent, or it can be read and matches the files.
 
 Every operation that makes something from a version, or replaces its seal, asks here first. Otherwise damage would get a
-new seal, and would look right from then on. `force` goes on all the same. The new seal then records who decided that,
-when and why.
+new seal, and would look right from then on; so would a mixture of two runs of a job. `force` goes on all the same. The
+new seal then records who decided that, when and why.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from edl_ckpt.core.checkpoint.reader import check_not_replaced
+from edl_ckpt.core.checkpoint.runs import mixed_runs
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, UnavailableError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import parse_single_file, parse_version_dir
@@ -67,8 +68,9 @@ class Trust:
 def check_trust(version: Version, *, force: bool = False, reporter: Reporter = SILENT) -> Trust:
     """Return what is known of a version's seal.
 
-    Raises CorruptError for a seal that is damaged or does not match names and sizes, UnsupportedError for one that is
-    newer than this program, and the error of reading it. `force` goes on, except when the storage does not answer.
+    Raises CorruptError for a seal that is damaged or does not match names and sizes, and for shards of two runs without
+    a seal, UnsupportedError for a seal that is newer than this program, and the error of reading it. `force` goes on,
+    except when the storage does not answer.
     Raises ReplacedError when another command replaced the version since it was listed.
     """
     if version.fault is not None:  # what is listed of its files says nothing about the seal
@@ -86,6 +88,9 @@ def check_trust(version: Version, *, force: bool = False, reporter: Reporter = S
         trust.overrule(error)
         return trust
     if seal is None:
+        mixture = mixed_runs(version)
+        if mixture:
+            trust.overrule(CorruptError(mixture, code="mixed-runs", path=version.path, hint=hint(version)))
         return trust
     trust.history = seal.history
     change = describe_change(seal, version)

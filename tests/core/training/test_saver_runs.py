@@ -14,17 +14,19 @@ import elasticdl_rules
 from checkpoints import at, files_of, numbers, only
 from edl_ckpt.core import (
     CheckpointSaver,
+    execute_copy,
     latest,
     list_versions,
     location_lock,
     mixed_runs,
+    plan_copy,
     recover,
     reshard_version,
     save_checkpoint,
     verify_version,
 )
 from edl_ckpt.core.commit import shard as commit_shard
-from edl_ckpt.core.errors import IncompleteError, LockedError, RefusedError
+from edl_ckpt.core.errors import CorruptError, IncompleteError, LockedError, RefusedError
 from edl_ckpt.core.format.model import State
 from edl_ckpt.core.state.paths import notes_dir, seal_file
 from edl_ckpt.core.state.seal import read_seal
@@ -32,6 +34,7 @@ from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.training import saver as saver_module
 from edl_ckpt.core.training import sealing as sealing_module
 from edl_ckpt.core.training.sealing import Sealing
+from edl_ckpt.core.training.shard_writer import write_shard
 from forked import run_forked
 from reporters import Recorder
 from s3_fixtures import Bucket
@@ -114,6 +117,22 @@ def test_runs_without_a_name(tmp_path: Path) -> None:
     assert "may be of an earlier run" in mixed_runs(only(tmp_path / "sealed"))
     save_part(tmp_path / "killed", 7, 0, 2)
     assert save_part(tmp_path / "killed", 7, 1, 2, value=2.0).sealed
+
+
+def test_a_mixture_is_no_source(tmp_path: Path) -> None:
+    """A copy of shards of two runs would get a seal, and look right: it needs `force`, which the seal records."""
+    save_all(tmp_path / "run", 7, 2, run="one")
+    save_part(tmp_path / "run", 7, 0, 2, run="two", value=2.0)
+    version = only(tmp_path / "run")
+    with pytest.raises(CorruptError, match=r"shard 0 of 2 has been replaced, and shard 1 of 2 may be"):
+        execute_copy(plan_copy([version], tmp_path / "out"))
+    with pytest.raises(CorruptError):
+        reshard_version(version, 3)
+    assert not has_seal(tmp_path / "run", 7)
+    reshard_version(version, 3, force=True)
+    seal = read_seal(open_store(str(tmp_path / "run")), 7)
+    assert seal is not None
+    assert "may be of an earlier run" in seal.history[-1].why
 
 
 def test_one_server_that_is_restarted_alone(place: str) -> None:
@@ -233,7 +252,7 @@ def test_a_slow_server_that_comes_too_late(place: str, monkeypatch: pytest.Monke
         before.extend((only(place), has_seal(place, 7), notes(place, 7)))
         return note
 
-    real = saver_module.write_shard
+    real = write_shard
     monkeypatch.setattr(saver_module, "write_shard", meanwhile)
     with pytest.raises(RefusedError, match=r"another (layout|number of servers)"):
         save_part(place, 7, 1, 3, run="one")
