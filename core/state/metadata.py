@@ -28,6 +28,7 @@ from edl_ckpt.core.state.document import MAX_BYTES, MAX_SUMS_BYTES, parse_docume
 from edl_ckpt.core.state.paths import JOURNAL, LOCATION_FILE, META_DIR
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.interface import Store
+from edl_ckpt.core.words import escaped
 
 VERSION_SCHEMA: Final = "edl-ckpt/meta/1"
 LOCATION_SCHEMA: Final = "edl-ckpt/location/1"
@@ -229,15 +230,20 @@ def check_metric_name(name: str) -> str:
     return name
 
 
-def check_key(key: str) -> str:
+def check_key(key: object) -> str:
     """Return a key of a user's metadata; UsageError when it is empty, too long or cannot be printed."""
-    if not key or len(key) > _MAX_NAME or not key.isprintable():
-        raise UsageError(f"{key!r} is not a valid key of metadata")
+    if not isinstance(key, str) or not key or len(key) > _MAX_NAME or not key.isprintable():
+        raise UsageError(
+            f"'{escaped(str(key))}' is not a valid key of metadata",
+            hint=f"a key has 1 to {_MAX_NAME} characters, and no line breaks or control characters",
+        )
     return key
 
 
-def check_tag(tag: str) -> str:
+def check_tag(tag: object) -> str:
     """Return a tag; UsageError for one that no reference could name: a number, latest, best; with '@', '/', a blank."""
+    if not isinstance(tag, str):
+        raise UsageError(f"a tag must be a text, got {tag!r:.80}")
     reserved = tag in {"latest", "best"} or tag.startswith("best:") or (tag.isascii() and tag.isdigit())
     if reserved or not tag or len(tag) > _MAX_NAME or not tag.isprintable() or {"@", "/", " "} & set(tag):
         raise UsageError(

@@ -63,7 +63,7 @@ class CheckpointStorage:
         if kind not in _KEYS:
             types = f"{', '.join(list(_KEYS)[:-1])} or {list(_KEYS)[-1]}"
             raise _fault(
-                what, f"expected {types}, got {kind!r}" if "type" in config else f"is missing ({types})", "type"
+                what, f"must be {types}, got {kind!r}" if "type" in config else f"is missing ({types})", "type"
             )
         _check(config, ("type", *_SAVES, *_KEYS[kind]), what)
         location = _PLACES[kind](config, container_path, what)

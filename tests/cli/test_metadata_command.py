@@ -80,6 +80,11 @@ def test_bounds(run: Path) -> None:
     for value in wrong:
         with pytest.raises(UsageError):
             set_metadata(at(run, 10), {"fine": 1, "wrong": value})
+    for key in ("", "k" * 201, "a\nb"):
+        with pytest.raises(UsageError, match="is not a valid key") as caught:
+            set_metadata(at(run, 10), {key: 1})
+        assert len(caught.value.message) < 200
+        assert "1 to 200 characters" in (caught.value.hint or "")
     with pytest.raises(NotFoundError, match="no metadata 'absent'"):
         remove_metadata(at(run, 10), ["old", "absent"])
     assert at(run, 10).metadata == {"old": 1}
