@@ -31,6 +31,7 @@ from edl_ckpt.core.training.objects.status import SAVE_COUNTER, LoadStatus, Noth
 from edl_ckpt.core.training.objects.tracking import Child, Trackable, children_of, is_leaf, is_node, is_stateful
 from edl_ckpt.core.training.objects.values import Values, array_of, state_of
 from edl_ckpt.core.training.objects.variables import EmbeddingTable, Variable
+from edl_ckpt.core.words import escaped
 
 
 class VersionRef(str):
@@ -86,6 +87,11 @@ class ObjectCheckpoint(Trackable):
                     hint=f"a number changes in place as a variable: {name}=Variable({value!r})" if is_number else None,
                 )
             setattr(self, name, value)
+
+    def __repr__(self) -> str:
+        names = [escaped(child.name, 40) for child in children_of(self)]
+        more = f", and {len(names) - 8} more" if len(names) > 8 else ""
+        return f"<ObjectCheckpoint of {', '.join(names[:8])}{more}>" if names else "<ObjectCheckpoint of nothing>"
 
     @property
     def save_counter(self) -> Variable:

@@ -157,6 +157,14 @@ def test_all_ways_to_add_are_noticed(tmp_path: Path) -> None:
     assert (int(fresh.deep["list"][0][0]), fresh.deep["pair"][0]["x"].sum()) == (9, 2)
 
 
+def test_a_checkpoint_says_what_it_has() -> None:
+    """Its repr is one line with the names of its objects, and no values."""
+    assert repr(ObjectCheckpoint(step=Variable(1), net={"w": np.zeros(3)})) == "<ObjectCheckpoint of step, net>"
+    many = ObjectCheckpoint(**{f"v{number}": Variable(number) for number in range(10)})
+    assert repr(many).endswith(", v7, and 2 more>")
+    assert repr(ObjectCheckpoint()) == "<ObjectCheckpoint of nothing>"
+
+
 def test_names_are_unique(tmp_path: Path) -> None:
     """Keys with '/' and '.' are escaped as in TensorFlow, so no two paths have one name."""
     keys = ["a/b", "a", "a.b", "a..b", "a.Sb", ".S", "/", "", "é 字", ".ALIASES"]
