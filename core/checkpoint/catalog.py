@@ -225,6 +225,11 @@ def parse_ref(
     >>> parse_ref("@100")
     CheckpointRef(location=Location(url='.'), version=100)
     """
+    if isinstance(text, Location):
+        raise UsageError(
+            f"expected a version or a reference, got {text!r}",
+            hint="resolve(CheckpointRef(location, 100)) is a version of a Location",
+        )
     storage_options, text = options or {}, as_url(text)
     location, at, version = text.rpartition("@")
     if not at or "/" in version:
