@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edl_ckpt.core.checkpoint.catalog import look_at
+from edl_ckpt.core.checkpoint.catalog import list_versions, look_at
 from edl_ckpt.core.checkpoint.files import check_is_no_file
 from edl_ckpt.core.checkpoint.target import choose_layout, layouts_at
 from edl_ckpt.core.commit.notes import remove_notes
@@ -40,7 +40,7 @@ class Places:
         """Return the place of the shard of a version.
 
         Raises RefusedError when the number is taken by another layout, or by a version of another number of servers
-        that is complete; the shards of such a version that is not complete go to the trash.
+        that is complete or has a tag; the shards of such a version that is neither go to the trash.
         """
         check_is_no_file(self._location)
         names = list(open_store(self._location).names(""))
@@ -67,7 +67,8 @@ class Places:
             if not others:  # another server of this run was here
                 return
             version = look_at(self._location, place.directory)
-            if version is None or version.state not in {State.INCOMPLETE, State.WRITING} or version.extra:
+            unfinished = version is not None and version.state in {State.INCOMPLETE, State.WRITING}
+            if version is None or not unfinished or version.extra or self._is_protected(place.version):
                 raise place.refuse_directory(others[0])
             store = open_store(self._location)
             removal = delete_versions(self._location, [version], keep=store.properties.trash)
@@ -78,3 +79,8 @@ class Places:
                 f"{version.ref}: a run of {version.ps_num} servers had not finished it; it was removed"
                 + (", and is in the trash" if store.properties.trash else "")
             )
+
+    def _is_protected(self, number: int) -> bool:
+        """Say whether a version has a tag, or metadata that cannot be read and may have one."""
+        versions = list_versions(self._location).versions
+        return any(v.version == number and bool(v.tags or v.metadata_fault) for v in versions)

@@ -14,6 +14,7 @@ import elasticdl_rules
 from checkpoints import at, files_of, numbers, only
 from edl_ckpt.core import (
     CheckpointSaver,
+    add_tag,
     execute_copy,
     latest,
     list_versions,
@@ -229,6 +230,15 @@ def test_another_number_of_servers(place: str) -> None:
     if not place.startswith("s3:"):
         (trashed,) = Path(place).glob(".edl-ckpt-0/trash-0/*/version-7")
         assert len(list(trashed.iterdir())) == 2
+
+
+def test_a_tag_protects_what_is_not_finished(tmp_path: Path) -> None:
+    """A run of another number of servers does not remove a tagged version, though it is not complete."""
+    save_part(tmp_path, 7, 0, 3)
+    add_tag(at(tmp_path, 7), "mine")
+    with pytest.raises(RefusedError, match="of another number of servers"):
+        save_part(tmp_path, 7, 0, 2)
+    assert only(tmp_path).tags == ("mine",)
 
 
 @pytest.mark.parametrize("change", ["reshard", "layout", "next-run"])
