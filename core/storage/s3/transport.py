@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import closing
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -23,6 +23,8 @@ CONNECTIONS: Final = 256
 """Connections that stay open for the next request; no command has so many workers."""
 LOOK_SECONDS: Final = 0.25
 """How often a caller looks whether its command was interrupted."""
+IDLE_SECONDS: Final = 10.0
+"""A thread that waits longer for the next request ends: a program may open many locations, one after the other."""
 _SLICE_BYTES: Final = 256 << 10
 """Bytes that are received at a time: while they are copied, they are still in the cache of the core."""
 
@@ -120,7 +122,14 @@ class Transport:
 
     def _work(self, errands: SimpleQueue[Errand]) -> None:
         while True:
-            errand = errands.get()
+            try:
+                errand = errands.get(timeout=IDLE_SECONDS)
+            except Empty:
+                with self._lock:
+                    if not self._idle:  # an errand is on its way to this thread
+                        continue
+                    self._idle -= 1
+                return
             if not errand.dropped:
                 errand.run()
             del errand  # or the last buffer stays until the next request

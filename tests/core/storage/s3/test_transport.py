@@ -14,9 +14,11 @@ from edl_ckpt.core.errors import EdlCkptError, UnavailableError
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.storage.s3 import transport
 from forked import run_forked
 from s3_fixtures import Bucket
 from s3_proxy import Call, Fault, Forward, Reply, hook, stall
+from waiting import wait_until
 
 _BYTES = bytes(range(256)) * 4096
 
@@ -48,6 +50,18 @@ def test_a_fork_has_connections_of_its_own(s3: Bucket) -> None:
 
     assert run_forked(child) == 0
     assert store.read_small("version-1/variables-0-of-1.ckpt") == b"x"
+
+
+def test_idle_threads_end(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that wait for no request end, and the next request has new ones; a race between the two loses none."""
+    monkeypatch.setattr(transport, "IDLE_SECONDS", 0.002)
+    s3.put("run/x", _BYTES)
+    before = {each for each in threading.enumerate() if each.name == "edl-ckpt-s3"}
+    reader = open_store(s3.url).open(f"{s3.url}/x")
+    for _ in range(20):
+        assert list(run_parallel(lambda k: reader.read(k << 17, 8), range(8), 4)) == [_BYTES[:8]] * 8
+    wait_until(lambda: {each for each in threading.enumerate() if each.name == "edl-ckpt-s3"} <= before)
+    assert len(reader.read(0, 1 << 19)) == 1 << 19
 
 
 def _longer(call: Call, forward: Forward) -> Reply | None:
