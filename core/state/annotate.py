@@ -23,6 +23,7 @@ from edl_ckpt.core.state.metadata import (
     VERSION_SCHEMA,
     check_key,
     check_metric_name,
+    check_metric_value,
     check_tag,
     json_number,
     parse_location,
@@ -49,11 +50,10 @@ def write_metrics(
 
     `steps` has the step of each metric that was measured at another step than the version.
     """
-    for name in metrics:
-        check_metric_name(name)
+    values = {check_metric_name(name): check_metric_value(name, value) for name, value in metrics.items()}
 
     def change(document: Document) -> None:
-        document["metrics"] = document.get("metrics", {}) | {n: json_number(v) for n, v in metrics.items()}
+        document["metrics"] = document.get("metrics", {}) | {n: json_number(v) for n, v in values.items()}
         kept = {n: s for n, s in document.get("steps", {}).items() if n not in metrics}
         document["steps"] = kept | dict(steps or {})
 

@@ -230,6 +230,17 @@ def check_metric_name(name: str) -> str:
     return name
 
 
+def check_metric_value(name: str, value: object) -> float:
+    """Return the value of a metric as a number of Python; UsageError when it is none, a text or a truth value."""
+    try:
+        number = None if isinstance(value, bool | str | bytes) else float(value)  # type: ignore[arg-type]  # numpy's too
+    except (TypeError, ValueError, OverflowError):
+        number = None
+    if number is None:
+        raise UsageError(f"metric {name!r}: expected a number, got {value!r:.80}")
+    return value if isinstance(value, int) else number
+
+
 def check_key(key: object) -> str:
     """Return a key of a user's metadata; UsageError when it is empty, too long or cannot be printed."""
     if not isinstance(key, str) or not key or len(key) > _MAX_NAME or not key.isprintable():

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from checkpoints import at
@@ -68,6 +69,17 @@ def test_each_writer_takes_the_lock(run: Path, name: str) -> None:
     assert {p: p.read_bytes() for p in run.rglob("*.json")} != before
     with location_lock(run, "test", wait_seconds=0):
         pass
+
+
+def test_metrics_are_numbers(run: Path) -> None:
+    """Numbers of numpy are metrics; a text or a truth value is refused, and leaves the metadata as it was."""
+    good: dict[str, Any] = {"a": np.float32(0.5), "b": np.int64(3), "c": np.array(2.0)}
+    set_metrics(at(run, 20), good)
+    wrong: list[Any] = [True, "0.5", None, [1, 2], np.zeros(2), 10**400]
+    for value in wrong:
+        with pytest.raises(UsageError, match="metric 'a': expected a number"):
+            set_metrics(at(run, 20), {"a": value})
+    assert at(run, 20).metrics == {"a": 0.5, "b": 3, "c": 2}
 
 
 def test_modes_and_moved_tags(run: Path) -> None:
