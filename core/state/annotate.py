@@ -97,8 +97,10 @@ def _erase_tag(location: Location, key: int | str, tag: str) -> None:
     _edit_version(location, key, change)
 
 
-def write_note(version: Version, text: str) -> None:
-    """Write a version's note; it replaces an older one, and '' removes it."""
+def write_note(version: Version, text: object) -> None:
+    """Write a version's note; it replaces an older one, and '' removes it. UsageError for what is no text."""
+    if not isinstance(text, str):
+        raise UsageError(f"a note must be a text, got {text!r:.80}")
     _edit_version(version.location, version.key, lambda document: document.update(note=text))
 
 

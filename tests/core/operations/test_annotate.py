@@ -72,13 +72,16 @@ def test_each_writer_takes_the_lock(run: Path, name: str) -> None:
 
 
 def test_metrics_are_numbers(run: Path) -> None:
-    """Numbers of numpy are metrics; a text or a truth value is refused, and leaves the metadata as it was."""
+    """Numbers of numpy are metrics. What is no number, and a note that is no text, changes nothing."""
     good: dict[str, Any] = {"a": np.float32(0.5), "b": np.int64(3), "c": np.array(2.0)}
     set_metrics(at(run, 20), good)
     wrong: list[Any] = [True, "0.5", None, [1, 2], np.zeros(2), 10**400]
     for value in wrong:
         with pytest.raises(UsageError, match="metric 'a': expected a number"):
             set_metrics(at(run, 20), {"a": value})
+    note: Any = 5
+    with pytest.raises(UsageError, match="a note must be a text, got 5"):
+        set_note(at(run, 20), note)
     assert at(run, 20).metrics == {"a": 0.5, "b": 3, "c": 2}
 
 
