@@ -19,6 +19,7 @@ from typing import Final, Self
 from edl_ckpt.core.commit.access import OldAccess, inherit_access
 from edl_ckpt.core.commit.interface import FinishedSink, LockedLocation, Note, Prove, Resume, Written, written_version
 from edl_ckpt.core.commit.journal import Journal, parse_journal
+from edl_ckpt.core.commit.notes import forget_notes
 from edl_ckpt.core.commit.staging import Staging
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, RefusedError, UnsupportedError
 from edl_ckpt.core.format.model import Version
@@ -191,6 +192,7 @@ class LocalOutput:
             self._publish_new()
         else:
             self._replace(self._replaces)
+            forget_notes(self._store, [self._number])
 
     def _forget_progress(self) -> None:
         if self._resumes is not None:

@@ -26,7 +26,7 @@ def remove_notes(store: LocalStore | ObjectStore, version: int) -> None:
 
 
 def forget_notes(store: LocalStore | ObjectStore, gone: Iterable[int]) -> list[EdlCkptError]:
-    """Remove the notes on versions that the caller has just deleted; return the errors."""
+    """Remove the notes on versions that the caller has just deleted or replaced; return the errors."""
     problems: list[EdlCkptError] = []
     try:
         for number in {*gone} & {*noted_versions(store)}:

@@ -32,6 +32,7 @@ from edl_ckpt.core.commit.interface import (
     written_version,
 )
 from edl_ckpt.core.commit.journal import Journal, discarded_copy, parse_journal
+from edl_ckpt.core.commit.notes import forget_notes
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError, RefusedError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import Layout
@@ -245,6 +246,8 @@ class RemoteOutput:
         if self._replaces:
             self._write_journal()
         settle_remote(self._store, self._stage, self._journal)
+        if self._replaces:
+            forget_notes(self._store, [self._number])
 
     def _written(self) -> Written:
         assert self._journal is not None  # noqa: S101 - made by `create`

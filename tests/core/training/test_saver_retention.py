@@ -17,6 +17,7 @@ from edl_ckpt.core import (
     location_lock,
     prune,
     remove_own_shard,
+    reshard_version,
     store_policy,
 )
 from edl_ckpt.core.commit.notes import noted_versions
@@ -116,6 +117,15 @@ def test_empty_directories_that_killed_servers_left(tmp_path: Path) -> None:
     assert remove_own_shard(tmp_path, 0, 1, 1) == (str(tmp_path / "version-1"),)
     assert numbers(tmp_path) == [2, 5]
     assert leftovers(tmp_path) == []
+
+
+def test_a_reshard_in_place_removes_the_notes(place: str) -> None:
+    """The shards that a reshard puts in place of those with notes have a seal, and need none."""
+    save_all(place, 1, 2, run="a")
+    save_part(place, 1, 0, 2, run="a")
+    reshard_version(at(place, 1), 3)
+    assert noted_versions(open_store(Location(place))) == []
+    assert at(place, 1).fingerprint
 
 
 def test_a_prune_removes_the_notes(place: str) -> None:
