@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -17,6 +16,7 @@ from edl_ckpt.core.commit.interface import written_version
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.format.checks import check_ps_num, dtype_named
 from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.numbers import whole_number
 from edl_ckpt.core.operations.importing.arrays import ArrayData
 from edl_ckpt.core.operations.importing.execute import execute_import
 from edl_ckpt.core.operations.importing.names import Assignment, ImportedTable
@@ -73,7 +73,7 @@ def save_checkpoint(
     twice, UnsupportedError for a dtype that no checkpoint can contain, LockedError when another command holds the lock
     for `wait_seconds`.
     """
-    number, count = _whole("version", version), _whole("ps_num", ps_num)
+    number, count = whole_number("version", version), whole_number("ps_num", ps_num)
     check_ps_num(count)
     arrays = Assignment(
         {name: _array(name, as_array(value, f"variable {name!r}")) for name, value in variables.items()},
@@ -97,14 +97,6 @@ def _as_listed(target: Target, sizes: Sequence[int], fingerprint: str) -> Versio
     shards = tuple(replace(shard, modified=time) for shard, time in zip(version.shards, times, strict=True))
     latest = max((shard.modified for shard in shards), default=0.0)
     return replace(version, shards=shards, modified=latest, fingerprint=fingerprint)
-
-
-def _whole(what: str, number: object) -> int:
-    """Return a number of any integer type, numpy's too, as an int."""
-    try:
-        return operator.index(number)  # type: ignore[arg-type]
-    except TypeError:
-        raise UsageError(f"{what} must be a whole number, got {number!r}") from None
 
 
 def _table(name: str, table: Table | tuple[Array, Array]) -> ImportedTable:

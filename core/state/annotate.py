@@ -10,9 +10,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from edl_ckpt.core.errors import EdlCkptError, NotFoundError, UsageError
+from edl_ckpt.core.errors import CorruptError, EdlCkptError, NotFoundError, UsageError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import FREE_FILE
+from edl_ckpt.core.numbers import whole_number
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.document import MAX_BYTES, check_value
 from edl_ckpt.core.state.holder import prove_lock
@@ -51,11 +52,12 @@ def write_metrics(
     `steps` has the step of each metric that was measured at another step than the version.
     """
     values = {check_metric_name(name): check_metric_value(name, value) for name, value in metrics.items()}
+    measured = {name: whole_number(f"the step of {name!r}", step, least=0) for name, step in (steps or {}).items()}
 
     def change(document: Document) -> None:
         document["metrics"] = document.get("metrics", {}) | {n: json_number(v) for n, v in values.items()}
         kept = {n: s for n, s in document.get("steps", {}).items() if n not in metrics}
-        document["steps"] = kept | dict(steps or {})
+        document["steps"] = kept | measured
 
     _edit_version(version.location, version.key, change)
 
@@ -106,6 +108,8 @@ def write_note(version: Version, text: object) -> None:
 
 def write_metadata(version: Version, metadata: Mapping[str, Any]) -> None:
     """Record values by keys; they replace older values of the same keys. UsageError for what is no JSON value."""
+    if not isinstance(metadata, Mapping):
+        raise UsageError(f"metadata must be a mapping of keys, got {type(metadata).__name__}")
     values = {check_key(key): check_value(value, f"the metadata {key!r}") for key, value in metadata.items()}
 
     def change(document: Document) -> None:
@@ -167,6 +171,15 @@ def _edit_location(location: LocationLike, change: Callable[[Document], None]) -
     _edit(store, store.location, relative, {"schema": LOCATION_SCHEMA}, change, parse_location)
 
 
+def _check_again(document: Document, check: Callable[[Document], object], path: str) -> None:
+    """Raise UsageError for what could not be read again: nothing may damage the metadata that is there."""
+    try:
+        check(json.loads(json.dumps(document, allow_nan=False)))
+    except (TypeError, ValueError, EdlCkptError) as error:
+        why = error.message if isinstance(error, CorruptError) else str(error)
+        raise UsageError(f"this cannot be recorded ({why}); nothing was changed", path=path) from None
+
+
 def _edit(
     store: Store,
     location: Location,
@@ -185,6 +198,7 @@ def _edit(
         ) from None
     document = empty | existing
     change(document)
+    _check_again(document, check, f"{location}/{relative}")
     if json.dumps(document) == json.dumps(existing):  # to Python, 1 and true are equal
         return
     document = {key: value for key, value in document.items() if value not in ({}, [], "", None)}

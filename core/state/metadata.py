@@ -223,9 +223,9 @@ def json_number(value: float) -> float | str:
     return value if math.isfinite(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def check_metric_name(name: str) -> str:
+def check_metric_name(name: object) -> str:
     """Return a metric's name; UsageError when it is empty, too long or has characters that cannot be printed."""
-    if not name or len(name) > _MAX_NAME or not name.isprintable():
+    if not isinstance(name, str) or not name or len(name) > _MAX_NAME or not name.isprintable():
         raise UsageError(f"{name!r} is not a valid name of a metric")
     return name
 

@@ -9,7 +9,6 @@ only once go into such a file whole. The files are in $TMPDIR.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from edl_ckpt.core.format import bulk, placement
 from edl_ckpt.core.format.checks import check_texts, dtype_named, duplicate_id
 from edl_ckpt.core.format.model import DType, TableInfo
 from edl_ckpt.core.format.shard_layout import PlacedTable, PlacedVariable
+from edl_ckpt.core.numbers import whole_number
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.storage.spool import SpoolFile
 
@@ -295,14 +295,6 @@ def check_names(dense: object, tables: object) -> None:
     for what, given in (("dense", dense), ("tables", tables)):
         if not isinstance(given, Mapping):
             raise UsageError(f"{what} must be a mapping of names, got {type(given).__name__}")
-
-
-def whole_number(what: str, number: object) -> int:
-    """Return a number of any integer type, numpy's too, as an int; UsageError for anything else."""
-    try:
-        return operator.index(number)  # type: ignore[arg-type]
-    except TypeError:
-        raise UsageError(f"{what} must be a whole number, got {number!r}") from None
 
 
 def check_ids(name: str, value: Array) -> bulk.I64:

@@ -13,6 +13,7 @@ from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.format import bulk, placement
 from edl_ckpt.core.format.checks import check_ps_num, check_texts
 from edl_ckpt.core.format.model import TableInfo
+from edl_ckpt.core.numbers import whole_number
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.training.content import (
     AnyTable,
@@ -21,7 +22,6 @@ from edl_ckpt.core.training.content import (
     check_ids,
     check_names,
     known_table,
-    whole_number,
 )
 from edl_ckpt.core.words import counted, describe
 

@@ -20,6 +20,7 @@ from edl_ckpt.core.commit.shard import ShardPlace, open_shard
 from edl_ckpt.core.errors import EdlCkptError, LockedError, UsageError
 from edl_ckpt.core.format.checks import check_ps_num, check_version, restore_warnings
 from edl_ckpt.core.format.model import ShardFile
+from edl_ckpt.core.numbers import whole_number
 from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.own_shard import remove_own_shard
 from edl_ckpt.core.operations.prune.retention import Policy
@@ -28,7 +29,7 @@ from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.shard_note import ShardNote
 from edl_ckpt.core.storage import Location, LocationLike
 from edl_ckpt.core.training.background import BackgroundTask
-from edl_ckpt.core.training.content import AnyTable, ShardContent, check_content, whole_number
+from edl_ckpt.core.training.content import AnyTable, ShardContent, check_content
 from edl_ckpt.core.training.place import Places
 from edl_ckpt.core.training.sealing import seal_if_whole
 from edl_ckpt.core.training.shard_writer import lay_out, write_shard

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.format.model import Listing, ShardFile, State, Version
+from edl_ckpt.core.numbers import whole_number
 from edl_ckpt.core.operations.follow.changes import Health
 from edl_ckpt.core.operations.follow.observe import Observer
 from edl_ckpt.core.operations.follow.pace import CLOCK, Clock
@@ -38,6 +39,8 @@ def checkpoints_iterator(
     """
     if timeout_fn is not None and timeout_seconds is None:
         raise UsageError("timeout_fn needs timeout_seconds: without a timeout it is never called")
+    if after is not None:
+        after = whole_number("after", after)
     observer = Observer(location, interval_seconds=interval_seconds, clock=clock, reporter=reporter, metadata=False)
     return _versions(
         observer,

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from edl_ckpt.core.checkpoint.catalog import listed_mode, ranked
-from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.format.model import Listing, State, Version
+from edl_ckpt.core.numbers import whole_number
 from edl_ckpt.core.operations.follow.changes import Check, Health, Seen, why_unfinished
 from edl_ckpt.core.operations.follow.observe import Observer
 from edl_ckpt.core.operations.follow.pace import CLOCK, Clock
@@ -110,8 +110,8 @@ def wait_for_version(
     `stall_seconds`; None is never. Raises UsageError when it is not clear which end of the metric is better, and the
     errors of listing; storage that does not answer is tried again.
     """
-    if version_ge is not None and version_ge < 0:
-        raise UsageError(f"a version is 0 or more, got {version_ge}")
+    if version_ge is not None:
+        version_ge = whole_number("version_ge", version_ge, least=0)
     wanted = _Wanted(version_ge, best, mode)
     begin = clock.tick()
     changed: float = begin

@@ -79,6 +79,14 @@ def test_metrics_are_numbers(run: Path) -> None:
     for value in wrong:
         with pytest.raises(UsageError, match="metric 'a': expected a number"):
             set_metrics(at(run, 20), {"a": value})
+    for step in (True, "4", -1, 1.5):
+        steps: Any = {"a": step}
+        with pytest.raises(UsageError, match="the step of 'a' must be"):
+            set_metrics(at(run, 20), {"a": 1.0}, steps=steps)
+    set_metrics(at(run, 20), {"b": 3}, steps={"b": np.int64(7)})  # type: ignore[dict-item]
+    name: Any = {5: 1.0}
+    with pytest.raises(UsageError, match="5 is not a valid name"):
+        set_metrics(at(run, 20), name)
     note: Any = 5
     with pytest.raises(UsageError, match="a note must be a text, got 5"):
         set_note(at(run, 20), note)

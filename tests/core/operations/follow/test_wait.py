@@ -132,7 +132,7 @@ def test_the_grace_period_is_no_change(tmp_path: Path) -> None:
 
 def test_what_cannot_be_waited_for(job: Job) -> None:
     """Numbers and times that make no sense are refused before anything is looked at."""
-    with pytest.raises(UsageError, match="0 or more"):
+    with pytest.raises(UsageError, match="at least 0"):
         wait(job.run, script(), version_ge=-1)
     with pytest.raises(UsageError, match="more than 0 seconds"):
         wait_for_version(job.run, interval_seconds=0.0)
