@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +25,7 @@ from edl_ckpt.core.parallel import default_workers, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import LocationLike, open_store
+from edl_ckpt.core.storage.interface import PlainReader
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.words import describe, escaped
 
@@ -115,7 +115,7 @@ def _array(name: str, values: npt.NDArray[Any]) -> ArrayData:
     return ArrayData(name, dtype_named(name, dtype_name(values)), values.shape, _MemoryReader(values), 0)
 
 
-class _MemoryReader:
+class _MemoryReader(PlainReader):
     """The bytes of an array, C order, little-endian, as those of a file; no copy is made where they are so already."""
 
     path = ""
@@ -124,7 +124,7 @@ class _MemoryReader:
         ordered = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
         self._data = ordered.reshape(-1).view(np.uint8).data
         self.size_bytes = ordered.nbytes
-        self.bytes_read = self.block_bytes = 0
+        self.bytes_read = 0
 
     def read(self, offset: int, size: int) -> bytes:
         """Return bytes of the array."""
@@ -138,17 +138,3 @@ class _MemoryReader:
     def view(self, offset: int, size: int) -> memoryview | None:
         """Return bytes of the array itself."""
         return self._data[offset : offset + size]
-
-    def check_unchanged(self) -> None:
-        """Do nothing: the caller owns the array."""
-
-    def close(self) -> None:
-        """Do nothing: the caller owns the array."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Do nothing: the caller owns the array."""

@@ -281,14 +281,13 @@ def _parents(relative: str) -> Iterator[str]:
         at = relative.find("/", at + 1)
 
 
-class RemoteReader:
-    """The common part of remote readers: every read is one request."""
+class PlainReader:
+    """The common part of readers that hold nothing open, and that copy what they read."""
 
     path: str
     size_bytes: int
     bytes_read: int
-    block_bytes = 4 << 20
-    """What a connection moves in twice the time that a request waits; each worker has memory for one block."""
+    block_bytes = 0
 
     def read(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes at `offset`."""
@@ -299,8 +298,11 @@ class RemoteReader:
         buffer[:] = self.read(offset, len(buffer))
 
     def view(self, offset: int, size: int) -> memoryview | None:  # noqa: ARG002 - the protocol has it
-        """Return None: bytes that come over a network are always copied."""
+        """Return None: the bytes are always copied."""
         return None
+
+    def check_unchanged(self) -> None:
+        """Do nothing: nobody else changes the bytes."""
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""
@@ -312,6 +314,17 @@ class RemoteReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class RemoteReader(PlainReader):
+    """The common part of remote readers: every read is one request."""
+
+    block_bytes = 4 << 20
+    """What a connection moves in twice the time that a request waits; each worker has memory for one block."""
+
+    def check_unchanged(self) -> None:
+        """Raise LockedError when the file has changed since it was opened."""
+        raise NotImplementedError
 
 
 class Sink(Protocol):

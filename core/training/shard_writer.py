@@ -10,8 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 import xxhash
@@ -30,7 +29,7 @@ from edl_ckpt.core.parallel import default_workers, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.seal import Chunk
 from edl_ckpt.core.state.shard_note import ShardNote
-from edl_ckpt.core.storage.interface import Sink
+from edl_ckpt.core.storage.interface import PlainReader, Sink
 from edl_ckpt.core.training.content import (
     ID_BLOCK,
     DenseContent,
@@ -116,13 +115,13 @@ def _cut(layout: ShardLayout, file: ShardFile, version: int) -> list[Chunk]:
         return cut(index, reader)
 
 
-class _Heads:
+class _Heads(PlainReader):
     """A shard of which there is only what is neither values nor ids, to be read as the finished file is."""
 
     def __init__(self, layout: ShardLayout, path: str) -> None:
         self.path = path
         self.size_bytes = layout.size_bytes
-        self.bytes_read = self.block_bytes = 0
+        self.bytes_read = 0
         self._between = layout.between
         self._starts = [offset for offset, _ in layout.between]
 
@@ -137,28 +136,6 @@ class _Heads:
                 data[begin - offset : end - offset] = piece[begin - start : end - start]
             at += 1
         return bytes(data)
-
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill the whole buffer."""
-        buffer[:] = self.read(offset, len(buffer))
-
-    def view(self, offset: int, size: int) -> memoryview | None:  # noqa: ARG002 - the protocol has it
-        """Return None: nothing can be shared."""
-        return None
-
-    def check_unchanged(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Do nothing."""
 
 
 @dataclass(slots=True)

@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +36,7 @@ from edl_ckpt.core.format.model import ShardFile, ShardIndex, Version
 from edl_ckpt.core.format.wire import BYTES, VARINT, Cursor, tag, varint
 from edl_ckpt.core.operations.lookup import look_up
 from edl_ckpt.core.operations.stats import tensor_stats
+from edl_ckpt.core.storage.interface import PlainReader
 from oracle import Model, Table
 from places import GOLDEN
 
@@ -52,13 +52,13 @@ _LENGTHS = (127, 128, 2**16, 2**31 - 1, 2**31, 2**32, 2**60, 2**63 - 1, 2**63, 2
 _NUMBERS = (0, 1, 2, 3, 4, 5, 6, 16, 17, 18, 1000, 2**29 - 1, 2**29)
 
 
-class MemoryReader:
+class MemoryReader(PlainReader):
     """A shard in memory: counts what is read of it, and fails when it is asked for bytes that it does not have."""
 
     def __init__(self, data: bytes, path: str = "mutant") -> None:
         self.path = path
         self.size_bytes = len(data)
-        self.bytes_read = self.block_bytes = 0
+        self.bytes_read = 0
         self._data = data
 
     def read(self, offset: int, size: int) -> bytes:
@@ -66,28 +66,6 @@ class MemoryReader:
         assert 0 <= offset <= offset + size <= self.size_bytes, (offset, size)
         self.bytes_read += size
         return self._data[offset : offset + size]
-
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill the whole buffer from `offset` on."""
-        buffer[:] = self.read(offset, len(buffer))
-
-    def view(self, offset: int, size: int) -> memoryview | None:
-        """Return None, as a reader of files does."""
-        return None
-
-    def check_unchanged(self) -> None:
-        """Nothing changes it."""
-
-    def close(self) -> None:
-        """Release nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 @functools.cache

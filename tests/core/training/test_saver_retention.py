@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
 from checkpoints import at, numbers
 from edl_ckpt.core import (
     Latest,
@@ -26,17 +24,7 @@ from edl_ckpt.core.storage import open_store
 from elasticdl_rules import leftovers
 from forked import run_forked
 from reporters import Recorder
-from s3_fixtures import Bucket
 from saving import save_all, save_part
-
-
-@pytest.fixture(params=["disk", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return an empty location on a disk, and on S3."""
-    if request.param == "s3":
-        bucket: Bucket = request.getfixturevalue("s3")
-        return bucket.url
-    return str(tmp_path / "run")
 
 
 def test_keep_checkpoint_max(place: str) -> None:

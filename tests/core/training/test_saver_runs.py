@@ -38,17 +38,7 @@ from edl_ckpt.core.training.sealing import Sealing
 from edl_ckpt.core.training.shard_writer import write_shard
 from forked import run_forked
 from reporters import Recorder
-from s3_fixtures import Bucket
 from saving import save_all, save_part, small_parts, values_of
-
-
-@pytest.fixture(params=["disk", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return an empty location on a disk, and on S3."""
-    if request.param == "s3":
-        bucket: Bucket = request.getfixturevalue("s3")
-        return bucket.url
-    return str(tmp_path / "run")
 
 
 def has_seal(place: str | Path, version: int) -> bool:
