@@ -32,7 +32,7 @@ from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import allocate
 
 PART_BYTES: Final = 8 << 20
-"""Values and ids of a part, unless a table needs more than MAX_PARTS of them: about the cache of two cores."""
+"""Values and ids of a part, unless a table needs more than MAX_PARTS of them: rows are gathered in the cache."""
 
 
 _AT_ONCE_BYTES: Final = 256 << 20
@@ -213,11 +213,11 @@ class PartitionedTable:
 
     def _scratch(self, name: str, size: int) -> bulk.U8:
         """Return memory that this thread uses again the next time: fresh memory costs more than a read into it."""
-        held = getattr(self._local, name, None)
-        if held is None or len(held) < size:
-            held = np.empty(size, np.uint8)
-            setattr(self._local, name, held)
-        some: bulk.U8 = held[:size]
+        memory = getattr(self._local, name, None)
+        if memory is None or len(memory) < size:
+            memory = np.empty(size, np.uint8)
+            setattr(self._local, name, memory)
+        some: bulk.U8 = memory[:size]
         return some
 
     def part(self, number: int, *, values: bool = True) -> TablePart:

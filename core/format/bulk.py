@@ -299,7 +299,7 @@ def sort_ids(ids: I64) -> None:
 def _radix_is_faster() -> bool:
     """Say whether the kernel sorts faster than numpy, which has vector instructions for some processors only.
 
-    One try takes 4 ms. On a processor with AVX-512, numpy takes a third of the kernel's time; without, twice as much.
+    With AVX-512, numpy takes a third of the kernel's time. One short try tells.
     """
     assert kernel is not None  # noqa: S101 - the caller looked
     ids = np.random.default_rng(0).integers(0, 1 << 40, 1 << 16)

@@ -30,6 +30,7 @@ from edl_ckpt.core import (
     store_policy,
 )
 from edl_ckpt.core.errors import LockedError, NotFoundError, UsageError
+from edl_ckpt.core.state import annotate
 from places import GOLDEN
 
 
@@ -91,6 +92,18 @@ def test_metrics_are_numbers(run: Path) -> None:
     with pytest.raises(UsageError, match="a note must be a text, got 5"):
         set_note(at(run, 20), note)
     assert at(run, 20).metrics == {"a": 0.5, "b": 3, "c": 2}
+
+
+def test_what_could_not_be_read_again(run: Path) -> None:
+    """Whatever reaches the files of metadata, they stay readable: a value that JSON or the reader lacks is refused."""
+    set_metrics(at(run, 20), {"a": 1.0})
+    for policy in ({"rules": {1, 2}}, {"keep": float("nan")}):
+        with pytest.raises(UsageError, match="this cannot be recorded"):
+            annotate.write_policy(str(run), policy)
+    modes: Any = {"a": 5}
+    with pytest.raises(UsageError, match="this cannot be recorded"):
+        annotate.write_modes(str(run), modes)
+    assert at(run, 20).metrics == {"a": 1.0}
 
 
 def test_modes_and_moved_tags(run: Path) -> None:
