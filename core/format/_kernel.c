@@ -356,10 +356,20 @@ static PyObject *tally(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* Where the next row of the same target will lie is fetched ahead: no processor follows so many streams by itself. */
+#if defined(__GNUC__)
+#define PREFETCH(ADDRESS) __builtin_prefetch(ADDRESS)
+#define PREFETCH_WRITE(ADDRESS) __builtin_prefetch(ADDRESS, 1)
+#else
+#define PREFETCH(ADDRESS) (void)0
+#define PREFETCH_WRITE(ADDRESS) (void)0
+#endif
+
 #define COPY_ROWS(SIZE)                                                                                               \
     for (k = 0; k < n; k++) {                                                                                         \
-        int64_t to = next[of[k]]++;                                                                                   \
-        memcpy(out + to * (SIZE), in + k * (SIZE), (SIZE));                                                           \
+        uint8_t *to = out + next[of[k]]++ * (SIZE);                                                                   \
+        memcpy(to, in + k * (SIZE), (SIZE));                                                                          \
+        PREFETCH_WRITE(to + 2 * (SIZE) - 1);                                                                          \
     }
 
 static void copy_rows(const uint8_t *in, Py_ssize_t size, const uint16_t *of, Py_ssize_t n, int64_t *next, uint8_t *out)
@@ -806,7 +816,9 @@ static PyObject *sketch(PyObject *self, PyObject *args)
 #define DIGIT_BITS 11
 #define DIGITS (1 << DIGIT_BITS)
 #define PASSES 6
-#define DIGIT_OF(ID, PASS) (((uint64_t)(ID) ^ ((uint64_t)1 << 63)) >> ((PASS) * DIGIT_BITS) & (DIGITS - 1))
+/* An id as a number whose order is that of the ids; the same turns it back. */
+#define IN_ORDER(ID) ((uint64_t)(ID) ^ ((uint64_t)1 << 63))
+#define DIGIT_OF(ID, PASS) (IN_ORDER(ID) >> ((PASS) * DIGIT_BITS) & (DIGITS - 1))
 
 /* Count the digits of every pass: counts [PASSES][DIGITS]. */
 static void count_digits(const int64_t *ids, Py_ssize_t n, int64_t *counts)
@@ -854,8 +866,11 @@ static void radix_sort(int64_t *ids, int64_t *spare_ids, uint32_t *order, uint32
                 to_row[place] = row[k];
             }
         else
-            for (k = 0; k < n; k++)
-                to[next[DIGIT_OF(from[k], pass)]++] = from[k];
+            for (k = 0; k < n; k++) {
+                int64_t *place = to + next[DIGIT_OF(from[k], pass)]++;
+                *place = from[k];
+                PREFETCH_WRITE(place + 1);
+            }
         other = from, from = to, to = other;
         other_row = row, row = to_row, to_row = other_row;
     }
@@ -864,6 +879,61 @@ static void radix_sort(int64_t *ids, int64_t *spare_ids, uint32_t *order, uint32
         if (order)
             memcpy(order, row, (size_t)n * 4);
     }
+}
+
+/* Return how many bits a number has. */
+static int bits_of(uint64_t number)
+{
+    int bits = 0;
+    for (; number; number >>= 1)
+        bits++;
+    return bits;
+}
+
+/* Sort ids and fill `order`, with both in one word: the id above the lowest one, and below it the row. 0, and nothing
+ * is done, when 64 bits are too few for that. `words` has room for 2 * n words, and for the counts. */
+static int sort_packed(int64_t *ids, uint32_t *order, Py_ssize_t n, uint64_t *words)
+{
+    uint64_t *from = words, *to = words + n, *other, low = IN_ORDER(ids[0]), high = low, mask;
+    int64_t *counts = (int64_t *)(words + 2 * n);
+    int row_bits, id_bits, passes, digit_bits, pass;
+    Py_ssize_t k;
+    for (k = 1; k < n; k++) {
+        uint64_t id = IN_ORDER(ids[k]);
+        low = id < low ? id : low;
+        high = id > high ? id : high;
+    }
+    row_bits = bits_of((uint64_t)n - 1);
+    id_bits = bits_of(high - low);
+    if (row_bits + id_bits > 64)
+        return 0;
+    mask = row_bits ? ((uint64_t)1 << row_bits) - 1 : 0;
+    passes = (id_bits + DIGIT_BITS - 1) / DIGIT_BITS;
+    digit_bits = passes ? (id_bits + passes - 1) / passes : 0;
+    memset(counts, 0, sizeof(int64_t) * PASSES * DIGITS);
+    for (k = 0; k < n; k++) {
+        uint64_t id = IN_ORDER(ids[k]) - low;
+        words[k] = id << row_bits | (uint64_t)k;
+        for (pass = 0; pass < passes; pass++, id >>= digit_bits)
+            counts[pass * DIGITS + (Py_ssize_t)(id & (((uint64_t)1 << digit_bits) - 1))]++;
+    }
+    for (pass = 0; pass < passes; pass++) {
+        int64_t *next = counts + pass * DIGITS;
+        int shift = row_bits + pass * digit_bits;
+        if (!place_digits(next, n))
+            continue;
+        for (k = 0; k < n; k++) {
+            uint64_t word = from[k], *place = to + next[word >> shift & (((uint64_t)1 << digit_bits) - 1)]++;
+            *place = word;
+            PREFETCH_WRITE(place + 1);
+        }
+        other = from, from = to, to = other;
+    }
+    for (k = 0; k < n; k++) {
+        ids[k] = (int64_t)IN_ORDER((from[k] >> row_bits) + low);
+        order[k] = (uint32_t)(from[k] & mask);
+    }
+    return 1;
 }
 
 static PyObject *sort_ids(PyObject *self, PyObject *args)
@@ -887,13 +957,13 @@ static PyObject *sort_ids(PyObject *self, PyObject *args)
         return refuse_size(&b, "sort_ids", "order", order, n, 4);
     if (order && (uint64_t)n > UINT32_MAX)
         return refuse(&b, "sort_ids: %zd rows are more than 32 bits can number", n);
-    spare = PyMem_Malloc(sizeof(int64_t) * PASSES * DIGITS + (size_t)n * (order ? 12 : 8));
+    spare = PyMem_Malloc(sizeof(int64_t) * PASSES * DIGITS + (size_t)n * (order ? 16 : 8));
     if (!spare) {
         release(&b);
         return PyErr_NoMemory();
     }
     Py_BEGIN_ALLOW_THREADS
-    {
+    if (!order || !n || !sort_packed(ids->buf, order->buf, n, (uint64_t *)spare)) {
         int64_t *counts = (int64_t *)spare, *spare_ids = counts + PASSES * DIGITS;
         uint32_t *rows = order ? order->buf : NULL;
         for (k = 0; rows && k < n; k++)
@@ -906,17 +976,49 @@ static PyObject *sort_ids(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* Return how many of the ascending cuts are not above an id, without a branch that cannot be guessed. */
-static uint16_t range_of(int64_t id, const int64_t *cuts, Py_ssize_t count)
+/* Cuts by buckets of equal width: the cuts of bucket k are [first[k], first[k + 1]), so few are compared with an id. */
+#define BUCKETS 4096
+typedef struct {
+    uint64_t low;  /* the lowest cut, as a number whose order is that of the ids */
+    uint64_t high; /* the highest cut */
+    int shift;
+    uint16_t first[BUCKETS + 1];
+} Buckets;
+
+static void fill_buckets(Buckets *b, const int64_t *cuts, Py_ssize_t count)
 {
-    const int64_t *base = cuts;
-    Py_ssize_t left = count, half;
-    while (left > 1) {
-        half = left / 2;
-        base += base[half - 1] <= id ? half : 0;
-        left -= half;
+    Py_ssize_t k, bucket = 0;
+    b->low = IN_ORDER(cuts[0]);
+    b->high = IN_ORDER(cuts[count - 1]);
+    for (b->shift = 0; (b->high - b->low) >> b->shift >= BUCKETS; b->shift++)
+        ;
+    for (k = 0; k < count; k++)
+        for (; bucket <= (Py_ssize_t)((IN_ORDER(cuts[k]) - b->low) >> b->shift); bucket++)
+            b->first[bucket] = (uint16_t)k;
+    for (; bucket <= BUCKETS; bucket++)
+        b->first[bucket] = (uint16_t)count;
+}
+
+/* Return how many of the ascending cuts are not above an id. */
+static uint16_t range_of(const Buckets *b, int64_t id, const int64_t *cuts, Py_ssize_t count)
+{
+    uint64_t place = IN_ORDER(id);
+    Py_ssize_t bucket, low, high, half;
+    if (place < b->low)
+        return 0;
+    if (place >= b->high)
+        return (uint16_t)count;
+    bucket = (Py_ssize_t)((place - b->low) >> b->shift);
+    low = b->first[bucket];
+    high = b->first[bucket + 1];
+    while (low < high) {
+        half = (low + high) / 2;
+        if (cuts[half] <= id)
+            low = half + 1;
+        else
+            high = half;
     }
-    return (uint16_t)(base - cuts + (count && *base <= id));
+    return (uint16_t)low;
 }
 
 static PyObject *ranges_of(PyObject *self, PyObject *args)
@@ -938,8 +1040,14 @@ static PyObject *ranges_of(PyObject *self, PyObject *args)
     if (cuts->len / 8 > UINT16_MAX)
         return refuse(&b, "ranges_of: %zd cuts are more than %d", cuts->len / 8, UINT16_MAX);
     Py_BEGIN_ALLOW_THREADS
-    for (k = 0; k < n; k++)
-        ((uint16_t *)out->buf)[k] = range_of(((const int64_t *)ids->buf)[k], cuts->buf, cuts->len / 8);
+    if (cuts->len < 8)
+        memset(out->buf, 0, (size_t)out->len);
+    else {
+        Buckets buckets;
+        fill_buckets(&buckets, cuts->buf, cuts->len / 8);
+        for (k = 0; k < n; k++)
+            ((uint16_t *)out->buf)[k] = range_of(&buckets, ((const int64_t *)ids->buf)[k], cuts->buf, cuts->len / 8);
+    }
     Py_END_ALLOW_THREADS
     release(&b);
     Py_RETURN_NONE;
@@ -953,11 +1061,6 @@ static PyObject *ranges_of(PyObject *self, PyObject *args)
             PREFETCH(in + (Py_ssize_t)order[k + AHEAD] * (SIZE));                                                     \
         memcpy(out + k * (SIZE), in + (Py_ssize_t)order[k] * (SIZE), (SIZE));                                         \
     }
-#if defined(__GNUC__)
-#define PREFETCH(ADDRESS) __builtin_prefetch(ADDRESS)
-#else
-#define PREFETCH(ADDRESS) (void)0
-#endif
 
 static void copy_taken(const uint8_t *in, Py_ssize_t size, const uint32_t *order, Py_ssize_t n, uint8_t *out)
 {

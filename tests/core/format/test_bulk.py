@@ -71,6 +71,17 @@ def test_ranges(either_kernel: str, ids: list[int], cuts: list[int]) -> None:
     assert found.tolist() == [sum(cut <= each for cut in cuts) for each in ids]
 
 
+def test_many_ranges(either_kernel: str) -> None:
+    """So do many ids among thousands of cuts: spread, crowded around one number, equal, and at both ends of int64."""
+    random = np.random.default_rng(7)
+    low, high = -(1 << 63), (1 << 63) - 1
+    crowded = (random.standard_cauchy(6000) * 1000).astype(np.int64)
+    for some in (random.integers(low, high, 6000), crowded, np.array([low, high, *crowded[:99]]), np.full(300, 5)):
+        cuts = np.sort(some)
+        ids = np.concatenate([random.integers(low, high, 5000), cuts, cuts[1:] - 1, crowded + 1])
+        assert np.array_equal(bulk.ranges_of(ids, cuts), np.searchsorted(cuts, ids, "right"))
+
+
 def test_order_of_many(either_kernel: str) -> None:
     """So do a hundred thousand ids, whose low, high or middle bits are all that differs."""
     random = np.random.default_rng(5)
