@@ -5,123 +5,70 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from edl_ckpt.cli import __version__
+from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, SECTIONS, function_of
 
 if TYPE_CHECKING:
     import typer
 
-SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Look": ("list", "inspect", "get", "diff"),
-    "Check": ("verify",),
-    "Follow": ("wait", "watch"),
-    "Change": ("reshard", "copy", "export", "import"),
-    "Keep": ("prune", "undo", "policy"),
-    "Record": ("metrics", "tag", "note", "metadata"),
-    "Mend": ("recover", "unlock"),
-    "Learn": ("demo",),
-}
-"""The commands by the headings of the help, in its order."""
-GROUPS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
-    "policy": ("Store retention rules with a location.", ("show", "set", "clear")),
-    "metrics": ("Record, import and show metrics of versions.", ("set", "show", "import", "remove", "mode")),
-    "metadata": ("Record values of your own with versions.", ("set", "show", "remove")),
-    "tag": ("Name versions, and protect them from pruning.", ("add", "remove", "list")),
-}
-"""The commands that are groups: the first line of their help, and their sub-commands."""
-COMMANDS: Final = tuple(
-    command
-    for section in SECTIONS.values()
-    for name in section
-    for command in ([f"{name} {sub}" for sub in GROUPS[name][1]] if name in GROUPS else [name])
-)
-"""All commands.
 
-`list` is `list_command` in `commands/list_.py`; `tag add` is `tag_add_command` in `commands/tag_.py`.
-"""
-
-_HELP: Final = """Look at, check, change and prune the checkpoints of ElasticDL's parameter servers.
-
-`edl-ckpt COMMAND --help` shows the options of a command, with examples."""
-_EPILOG: Final = """Exit codes: 0 done, 3 findings, 4 incomplete, 5 corrupt, 10 not found, 16 refused.
-The README lists all of them.
-
-edl-ckpt demo
-edl-ckpt list s3://models/run"""
-
-
-def build(only: str | None = None, *, parameters: bool = True) -> typer.Typer:
-    """Return the typer application.
-
-    With `only`, it has one command. Without `parameters`, its commands have none, which is enough to list them. Each
-    halves the time that this takes.
-    """
+def build(only: str | None = None) -> typer.Typer:
+    """Return the typer application; with `only`, it has one command, which takes half the time."""
     import typer
 
-    from edl_ckpt.cli.help import HelpGroup, example_lines
+    from edl_ckpt.cli.help import HelpCommand, HelpGroup
+    from edl_ckpt.cli.options import with_output
 
-    class Root(HelpGroup):
-        sections = SECTIONS
+    settings = {"help_option_names": ["-h", "--help"], "color": True}  # whether there are colours, `help` decides
 
-    app = typer.Typer(
-        name="edl-ckpt",
-        cls=Root,
-        help=_HELP,
-        epilog=_EPILOG,
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
+    def application(name: str) -> typer.Typer:
+        return typer.Typer(
+            name=name,
+            cls=HelpGroup,
+            no_args_is_help=True,
+            suggest_commands=False,
+            pretty_exceptions_enable=False,
+            rich_markup_mode=None,
+            context_settings=settings,
+        )
+
+    app = application("edl-ckpt")
 
     @app.callback()
     def options(
-        version: bool = typer.Option(False, "--version", help="Print the version."),
+        print_version: bool = typer.Option(False, "--version", "-V", help="Print the version."),
     ) -> None:
-        if version:
+        if print_version:  # not `version`, a command whose defaults typer would take for a value of this
             print(f"edl-ckpt {__version__}")
             raise typer.Exit
 
     for name in [name for section in SECTIONS.values() for name in section if only in {None, name}]:
         if name not in GROUPS:
-            _add(app, name, parameters=parameters)
+            app.command(name, cls=HelpCommand, context_settings=settings)(with_output(function_of(name)))
             continue
-        words, members = GROUPS[name]
-        group = typer.Typer(name=name, cls=HelpGroup, help=words, no_args_is_help=True, rich_markup_mode=None)
-        functions = [_add(group, f"{name} {member}", parameters=parameters) for member in members]
-        epilog = "\n".join(line for function in functions[:2] for line in example_lines(function)[:1])
-        app.add_typer(group, short_help=words, epilog=epilog)
+        group = application(name)
+        for member in GROUPS[name][1]:
+            group.command(member, cls=HelpCommand, context_settings=settings)(
+                with_output(function_of(f"{name} {member}"))
+            )
+        app.add_typer(group)
     return app
 
 
-def _add(app: typer.Typer, command: str, *, parameters: bool) -> Callable[..., None]:
-    """Add a command, `list` or `tag add`, to the application or group and return its function."""
-    from importlib import import_module
+def parser(only: str | None = None) -> Any:
+    """Return the program as typer's parser sees it, with all commands or with one."""
+    import typer.main
 
-    from edl_ckpt.cli.help import HelpCommand, example_lines, first_line
-    from edl_ckpt.cli.options import with_output
-
-    group, _, name = command.rpartition(" ")
-    module = import_module(f"edl_ckpt.cli.commands.{group or name}_")
-    function: Callable[..., None] = getattr(module, f"{command.replace(' ', '_')}_command")
-    summary, epilog = first_line(function), "\n".join(example_lines(function))
-    app.command(name, cls=HelpCommand, short_help=summary, epilog=epilog)(
-        with_output(function) if parameters else _without_parameters
-    )
-    return function
-
-
-def _without_parameters() -> None:
-    """Stand for a command in the list of commands."""
+    return typer.main.get_command(build(only))
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
     """Run the program with `argv`, by default the arguments of the process, and exit with the code of the command."""
     arguments = sys.argv[1:] if argv is None else argv
-    if arguments == ["--version"]:
+    if arguments in [["--version"], ["-V"]]:
         print(f"edl-ckpt {__version__}")
         raise SystemExit(0)
     _open_streams()
@@ -166,8 +113,11 @@ def run(arguments: list[str]) -> NoReturn:
     from edl_ckpt.cli.config import config_files, error_exit, known_options, named_config, read_config, wants_json
     from edl_ckpt.cli.output import AlreadyReported, Output
     from edl_ckpt.cli.secrets import check_arguments
+    from edl_ckpt.cli.usage import explained, is_plain_call, is_refusal
     from edl_ckpt.core.errors import UsageError
 
+    if arguments in [["--help"], ["-h"]]:
+        _show_help()
     defaults: dict[str, dict[str, Any]] = {}
     configured = None
     try:
@@ -175,33 +125,37 @@ def run(arguments: list[str]) -> NoReturn:
         files = config_files(named_config(arguments))
         known = {command.partition(" ")[0] for command in COMMANDS}
         only = arguments[0] if arguments and arguments[0] in known and not files else None
-        app = build(only, parameters=bool(files) or arguments not in [["--help"], ["-h"]])
+        app = build(only)
         if files:
             defaults, configured = read_config(files, known_options(app))
     except UsageError as error:
         raise SystemExit(error_exit(error, arguments)) from None
     try:
-        app(arguments, prog_name="edl-ckpt", default_map=defaults, obj=configured)
+        code = app(arguments, prog_name="edl-ckpt", default_map=defaults, obj=configured, standalone_mode=False)
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError) and not isinstance(end, AlreadyReported):
             # The reader of the help went away; typer would end with 1.
             Output.abandon_stdout()
             raise SystemExit(141) from None
-        json = wants_json(arguments) or any(values.get("json") for values in defaults.values())
-        if end.code == UsageError.exit_code and json and not isinstance(end, AlreadyReported):
-            _usage_document(end.__context__)
         raise
+    except Exception as error:
+        if not is_refusal(error):
+            raise
+        if is_plain_call(error):
+            print(error, file=sys.stderr)
+            raise SystemExit(UsageError.exit_code) from None
+        json = wants_json(arguments) or any(values.get("json") for values in defaults.values())
+        raise SystemExit(error_exit(explained(error), arguments, json=json)) from None
+    raise SystemExit(code or 0)
+
+
+def _show_help() -> NoReturn:
+    """Print the help of the program, for which no command needs to be built."""
+    from edl_ckpt.cli.help import drawn
+    from edl_ckpt.cli.manual.pages import root
+
+    print(drawn(root()), flush=True)
     raise SystemExit(0)
-
-
-def _usage_document(error: BaseException | None) -> None:
-    """Print the JSON document for a usage error that typer has already reported as text."""
-    import json
-
-    format_message = getattr(error, "format_message", None)
-    message = str(format_message()) if format_message else "see the message above"
-    document = {"schema": "edl-ckpt/error/1", "code": 2, "id": "usage", "message": message}
-    print(json.dumps(document | {"hint": "edl-ckpt COMMAND --help", "path": None}), file=sys.stderr)
 
 
 def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:

@@ -137,6 +137,7 @@ def known_options(app: typer.Typer) -> dict[str, dict[str, ConfigOption]]:
     for name, command in getattr(typer.main.get_command(app), "commands", {}).items():
         inner = getattr(command, "commands", None)
         found |= {name: command} if inner is None else {f"{name} {sub}": c for sub, c in inner.items()}
+    del found["help"]  # typer would take its defaults for a value of --help
     return {
         name: {
             flag.lstrip("-").replace("-", "_"): _option_of(parameter)
@@ -306,12 +307,17 @@ def _parse_toml(path: str) -> dict[str, Any]:
 
 def wants_json(arguments: list[str]) -> bool:
     """Return True if a failure before the start of a command should end with a JSON document."""
-    return "--json" in arguments or os.environ.get("EDL_CKPT_JSON", "").lower() in {"1", "true", "t", "yes", "y", "on"}
+    return "--json" in arguments or _is_set("EDL_CKPT_JSON")
 
 
-def error_exit(error: EdlCkptError, argv: list[str]) -> int:
+def _is_set(variable: str) -> bool:
+    return os.environ.get(variable, "").lower() in {"1", "true", "t", "yes", "y", "on"}
+
+
+def error_exit(error: EdlCkptError, argv: list[str], *, json: bool = False) -> int:
     """Report an error before a command began as the command would, and return the exit code."""
-    out = Output(json=wants_json(argv))
+    no_color = "--no-color" in argv or _is_set("EDL_CKPT_NO_COLOR")
+    out = Output(json=json or wants_json(argv), no_color=no_color)
     try:
         out.fail(error)
     except SystemExit:

@@ -1,17 +1,13 @@
-"""How help looks: commands in sections, each with its whole first line; common options apart; examples at the end.
-
-Nothing is ever cut with "...": a line that does not fit is wrapped.
-"""
+"""The help of the parser's commands: pages of the manual, drawn for the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Final, TypeVar
+import shutil
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from typer.core import TyperCommand, TyperGroup
-
-COMMON_OPTIONS: Final = "Common options"
-_PROGRAM: Final = "edl-ckpt"
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -26,88 +22,44 @@ def examples(*lines: str) -> Callable[[Command], Command]:
     return mark
 
 
-def example_lines(function: Callable[..., None]) -> tuple[str, ...]:
-    """Return the examples of a command as command lines."""
-    return tuple(f"{_PROGRAM} {line}" for line in getattr(function, "examples", ()))
-
-
-def first_line(function: Callable[..., None]) -> str:
-    """Return the first line of a command's help."""
-    return (function.__doc__ or "").strip().partition("\n")[0]
-
-
 class HelpCommand(TyperCommand):
-    """A command whose help ends with examples: its epilog is one command line per line.
+    """A command whose help is its page.
 
-    Typer 0.28 brings its own copy of click, so the types of context and formatter have no public name.
+    Typer 0.28 brings its own copy of click, so the type of a context has no public name.
     """
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments, the command's own options, and the options that every command has."""
-        _write_parameters(self, ctx, formatter)
+    def get_help(self, ctx: Any) -> str:
+        """Return the help for the stream that it goes to."""
+        from edl_ckpt.cli.catalogue import function_of
+        from edl_ckpt.cli.manual.page import command_page
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - the signature is typer's
-        """Write the examples as they are; a command line that is wrapped cannot be copied."""
-        _write_examples(self.epilog, formatter)
+        name = command_of(ctx)
+        return drawn(command_page(name, self, ctx, function_of(name)))
 
 
 class HelpGroup(TyperGroup):
-    """A group whose help lists its commands in sections; its epilog is text, a blank line, and one example per line."""
+    """A group of commands, or the program itself, whose help is its page."""
 
-    sections: ClassVar[Mapping[str, Sequence[str]]] = {}
-    """Commands by heading, in the order of the help; a group without sections has one."""
+    def get_help(self, ctx: Any) -> str:
+        """Return the help for the stream that it goes to."""
+        from edl_ckpt.cli.manual.pages import group, root
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of the commands in the order of the sections; typer would put groups last."""
-        names = super().list_commands(ctx)
-        order = [name for section in self.sections.values() for name in section]
-        return sorted(names, key=order.index) if order else names
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands, then the options."""
-        self.format_commands(ctx, formatter)
-        _write_parameters(self, ctx, formatter)
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands under their headings, aligned across all of them."""
-        names = self.list_commands(ctx)
-        width = max(map(len, names), default=0)
-        commands = {name: self.get_command(ctx, name) for name in names}
-        for heading, section in (self.sections or {"Commands": names}).items():
-            rows = [(n.ljust(width), c.get_short_help_str()) for n in section if (c := commands.get(n))]
-            if rows:
-                with formatter.section(heading):
-                    formatter.write_dl(rows)
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - the signature is typer's
-        """Write the text, then the examples."""
-        text, _, lines = (self.epilog or "").rpartition("\n\n")
-        if text:
-            formatter.write_paragraph()
-            formatter.write_text(text)
-        _write_examples(lines, formatter)
+        name = command_of(ctx)
+        return drawn(group(name) if name else root())
 
 
-def _write_parameters(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any) -> None:
-    sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], COMMON_OPTIONS: []}
-    for parameter in command.get_params(ctx):
-        record = parameter.get_help_record(ctx)
-        if record is None:
-            continue
-        heading = getattr(parameter, "rich_help_panel", None)
-        if parameter.param_type_name == "argument":
-            heading = "Arguments"
-        elif parameter.name == "help" and isinstance(command, TyperCommand):
-            heading = COMMON_OPTIONS
-        sections[heading or "Options"].append(record)
-    for heading, rows in sections.items():
-        if rows:
-            with formatter.section(heading):
-                formatter.write_dl(rows)
+def command_of(context: Any) -> str:
+    """Return the command of a context, such as `tag add`, '' for the program."""
+    return str(context.command_path).partition(" ")[2]
 
 
-def _write_examples(lines: str | None, formatter: Any) -> None:
-    if lines:
-        with formatter.section("Examples"):
-            for line in lines.splitlines():
-                formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
+def drawn(page: Any) -> str:
+    """Return a page for stdout: as wide as the window, and in colour where the terminal has colours."""
+    import os
+
+    from edl_ckpt.cli.manual.terminal import draw
+    from edl_ckpt.cli.style import uses_colour
+
+    no_color = "--no-color" in sys.argv or bool(os.environ.get("EDL_CKPT_NO_COLOR"))
+    width = shutil.get_terminal_size((80, 24)).columns
+    return draw(page, width=width, colour=uses_colour(sys.stdout, no_color=no_color))

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
-from edl_ckpt.cli.help import COMMON_OPTIONS
 from edl_ckpt.cli.output import Output, reported_errors
 from edl_ckpt.cli.secrets import exposed, hide_options
 from edl_ckpt.cli.text import parse_duration, parse_size
@@ -83,19 +82,18 @@ Layout = Annotated[
     ),
 ]
 
-_shared_option = functools.partial(typer.Option, rich_help_panel=COMMON_OPTIONS)
 _COMMON: dict[str, Any] = {
-    "json": Annotated[bool, _shared_option("--json", help="Print one JSON document instead of text.")],
-    "quiet": Annotated[bool, _shared_option("--quiet", "-q", help="Print no warnings and no progress.")],
-    "verbose": Annotated[bool, _shared_option("--verbose", "-v", help="Print more details on stderr.")],
-    "no_color": Annotated[bool, _shared_option("--no-color", help="Print no colours; NO_COLOR does the same.")],
+    "json": Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")],
+    "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="Print no warnings and no progress.")],
+    "verbose": Annotated[bool, typer.Option("--verbose", "-v", help="Print more details on stderr.")],
+    "no_color": Annotated[bool, typer.Option("--no-color", help="Print no colours; NO_COLOR does the same.")],
     "config": Annotated[
         str | None,
-        _shared_option(metavar="FILE", help="Take defaults of options from this file, and from no other."),
+        typer.Option(metavar="FILE", help="Take defaults of options from this file, and from no other."),
     ],
     "storage_option": Annotated[
         list[str] | None,
-        _shared_option(metavar="KEY=VALUE", help="An option for S3 or fsspec; may be repeated."),
+        typer.Option(metavar="KEY=VALUE", help="An option for S3 or fsspec; may be repeated."),
     ],
 }
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from edl_ckpt.cli import __version__
+from edl_ckpt.cli.style import painted, uses_colour
 from edl_ckpt.cli.text import escaped, in_ascii
 from edl_ckpt.core.errors import EdlCkptError, UsageError
 
@@ -119,8 +120,6 @@ class Output:
 
         Raises NoSpaceError when stdout is a file on a full disk, EdlCkptError when writing fails otherwise.
         """
-        from edl_ckpt.core.storage.faults import storage_errors
-
         encoding = sys.stdout.encoding or "utf-8"
         if not encoding.lower().startswith("utf"):
             text = in_ascii(text)
@@ -132,6 +131,8 @@ class Output:
             raise SystemExit(141) from None
         except OSError as error:
             Output.abandon_stdout()
+            from edl_ckpt.core.storage.faults import storage_errors  # imports all of storage; the help needs none
+
             with storage_errors("stdout"):
                 raise error from None
 
@@ -148,7 +149,7 @@ class Output:
 
     def warn(self, text: str) -> None:
         """Print a warning on stderr, unless quiet."""
-        self.say(f"warning: {escaped(text)}")
+        self.say(f"{self._painted('warning:', 'warning')} {escaped(text)}")
 
     def detail(self, text: str) -> None:
         """Print a line on stderr with --verbose."""
@@ -231,10 +232,14 @@ class Output:
             }
             print(json.dumps(document), file=sys.stderr)
         else:
-            print(f"error: {escaped(str(error))}", file=sys.stderr)
+            print(f"{self._painted('error:', 'error')} {escaped(str(error))}", file=sys.stderr)
             if error.hint:
-                print(f"  {escaped(error.hint)}", file=sys.stderr)
+                print(f"  {self._painted(escaped(error.hint), 'hint')}", file=sys.stderr)
         raise AlreadyReported(error.exit_code)
+
+    def _painted(self, text: str, kind: str) -> str:
+        """Return text for stderr, in the colour of its kind if stderr has colours."""
+        return painted(text, kind, colour=uses_colour(sys.stderr, no_color=self.no_color))
 
     def bug(self) -> NoReturn:
         """Print the traceback of an unexpected exception and end with 70."""

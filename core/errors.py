@@ -24,6 +24,8 @@ class EdlCkptError(Exception):
         self.path = path
         self.offset = offset
         self.hint = hint
+        if hint:
+            self.add_note(hint)  # a traceback of the library's caller shows it below the message
 
     def __str__(self) -> str:
         place = "" if self.offset is None else f" (at byte {self.offset})"

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from edl_ckpt.core.arrays import BFLOAT16
 from edl_ckpt.core.errors import UnsupportedError
+from edl_ckpt.core.words import extra_hint
 
 
 def library(name: str, extra: str) -> Any:
@@ -20,7 +21,7 @@ def library(name: str, extra: str) -> Any:
     try:
         return import_module(name)
     except ImportError:
-        raise UnsupportedError(f"{name} is not installed", hint=f"pip install 'edl-ckpt[{extra}]'") from None
+        raise UnsupportedError(f"{name} is not installed", hint=extra_hint(extra)) from None
 
 
 def torch_tensor(array: npt.NDArray[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Numbers as people read them: sizes, lengths of time, counts with their nouns, and lists cut short.
+"""Numbers and names as people read them: sizes, lengths of time, counts, lists cut short, and names that were meant.
 
 Messages of the engine and tables of the command line take them from here, so that one thing has one spelling.
 """
@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 _GAPS: Final = 8
+_AS_LIKELY: Final = 0.05
+"""A name that is so much less alike than the best was not meant."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -75,6 +77,59 @@ def escaped(text: str, limit: int = 80) -> str:
     ('user\\x1b[2J', 'aaaa...')
     """
     return repr(text[:limit])[1:-1] + ("..." if len(text) > limit else "")
+
+
+def closest(name: str, known: Iterable[str], limit: int = 2) -> list[str]:
+    """Return the known names that somebody who wrote `name` may have meant, the likeliest first.
+
+    Those are names that differ in few characters, in case, or in what precedes or follows.
+
+    >>> closest("sefe", ["safe", "user"]), closest("USER", ["user_embedding", "item"]), closest("x", ["user"])
+    (['safe'], ['user_embedding'], [])
+    """
+    import difflib
+
+    by_folded = {each.casefold(): each for each in known}
+    folded = name.casefold()
+    alike = difflib.get_close_matches(folded, by_folded, limit)
+    if alike:
+        best, *others = (difflib.SequenceMatcher(None, each, folded).ratio() for each in alike)
+        alike = alike[: 1 + sum(other > best - _AS_LIKELY for other in others)]
+    around = sorted(each for each in by_folded if len(folded) > 1 and folded in each)
+    return [by_folded[each] for each in dict.fromkeys(alike or around)][:limit]
+
+
+def meant(name: str, known: Iterable[str], nouns: str = "") -> str | None:
+    """Return a hint for a name that is not known: those that were perhaps meant, else the first ones that there are.
+
+    `nouns` says what the names are, such as 'tables'; without it, a name that is like no other gets None.
+
+    >>> meant("sefe", ["safe"]), meant("x", ["user", "item"], "tables"), meant("x", ["user"])
+    ('did you mean safe?', 'tables there: item, user', None)
+    """
+    names = sorted(known)
+    if close := closest(name, names):
+        return f"did you mean {' or '.join(escaped(each) for each in close)}?"
+    return f"{nouns} there: {abridged((escaped(each) for each in names), 8)}" if names and nouns else None
+
+
+def extra_hint(extra: str) -> str:
+    """Return how to install an extra of the package, which is on no index.
+
+    >>> extra_hint("s3")
+    "install edl-ckpt with its extra s3: pip install '.[s3]' in a clone, or pip install 'FILE.whl[s3]' of a release"
+    """
+    ways = f"pip install '.[{extra}]' in a clone, or pip install 'FILE.whl[{extra}]' of a release"
+    return f"install edl-ckpt with its extra {extra}: {ways}"
+
+
+def neighbours(number: int, known: Iterable[int], limit: int = 2) -> list[int]:
+    """Return the known numbers nearest to one that is not there, in order.
+
+    >>> neighbours(1234, range(1000, 2000, 10))
+    [1230, 1240]
+    """
+    return sorted(sorted(known, key=lambda each: (abs(each - number), each))[:limit])
 
 
 def describe(kind: str, subject: str, *parts: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import edl_ckpt.core
-from edl_ckpt.cli.app import COMMANDS
+from edl_ckpt.cli.catalogue import COMMANDS
 from places import TOP
 
 MAX_COMMAND_LINES = 30

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import WRITES, exits
 from edl_ckpt.cli.options import DryRun, ForceSeal, LockWait, Workers, parsed_ref, resolve_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     "copy run@100 s3://models/run",
     "copy run backup --all",
 )
+@exits(WRITES)
 def copy_command(
     out: Output,
     words: Annotated[

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import WRITES, exits
 from edl_ckpt.cli.options import Layout
 from edl_ckpt.cli.output import Output
 
@@ -23,6 +24,7 @@ _VERSIONS = (100, 200, 300, 400)
     "demo",
     "demo my-checkpoints",
 )
+@exits(WRITES)
 def demo_command(
     out: Output,
     directory: Annotated[str, typer.Argument(metavar="[DIR]", help="The directory to make.")] = "edl-ckpt-demo",

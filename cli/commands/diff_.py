@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import READS, exits
 from edl_ckpt.cli.options import Csv, Workers, resolve_ref, warn_of_seal
 from edl_ckpt.cli.output import Output
 from edl_ckpt.core.errors import UsageError
@@ -16,6 +17,7 @@ from edl_ckpt.core.errors import UsageError
     "diff run@100 run@200",
     "diff run@100 run@200 --top 10",
 )
+@exits(READS, c0="the content is equal", c3="the content differs")
 def diff_command(
     out: Output,
     a: Annotated[str, typer.Argument(metavar="REF", help="The old version.")],

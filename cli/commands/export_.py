@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import WRITES, exits
 from edl_ckpt.cli.options import CommandLineOnly, looks_like_ref, resolve_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_size
@@ -23,6 +24,7 @@ _FORMATS = (
     "export run@100 model.safetensors",
     "export run@100 users.csv --table user_embedding",
 )
+@exits(WRITES)
 def export_command(
     out: Output,
     words: Annotated[

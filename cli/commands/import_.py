@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import WRITES, exits
 from edl_ckpt.cli.options import ForceSeal, Layout, LockWait, asked_layout, parsed_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration
@@ -17,6 +18,7 @@ from edl_ckpt.core.errors import UsageError
     "import model.safetensors run@500 --ps 4",
     "import arrays.npz run@500 --ps 4 --map names.toml",
 )
+@exits(WRITES)
 def import_command(
     out: Output,
     source: Annotated[

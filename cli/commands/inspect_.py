@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import READS, exits
 from edl_ckpt.cli.options import Ref, resolve_ref, warn_of_seal
 from edl_ckpt.cli.output import Output
 
@@ -15,6 +16,7 @@ from edl_ckpt.cli.output import Output
     "inspect run@100",
     "inspect run@100 --table user_embedding --stats",
 )
+@exits(READS)
 def inspect_command(
     out: Output,
     ref: Ref = None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import LISTS, exits
 from edl_ckpt.cli.options import Csv, Experiment, Grace, Mode, Places
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     "list run",
     "list --experiment runs --metric auc",
 )
+@exits(LISTS, c3="a version is there, and cannot be read now")
 def list_command(
     out: Output,
     locations: Places = None,

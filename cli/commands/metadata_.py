@@ -9,6 +9,7 @@ import typer
 
 from edl_ckpt.cli import options as o
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import NOTES, exits
 from edl_ckpt.cli.output import Output
 from edl_ckpt.core.errors import UsageError
 
@@ -23,6 +24,7 @@ _AS_TEXT = ("{", "[", '"')
     "metadata set run@100 lr=0.05 owner=ads",
     "metadata set run@100 'beta=[0.9, 0.999]'",
 )
+@exits(NOTES)
 def metadata_set_command(
     out: Output,
     words: Annotated[
@@ -47,6 +49,7 @@ def metadata_set_command(
     "metadata show run@100",
     "metadata show run@best:auc --json",
 )
+@exits(NOTES, c3="some of it cannot be read now")
 def metadata_show_command(out: Output, ref: o.Ref = None) -> None:
     """Show the values that were recorded with a version."""
     version = o.resolve_ref(ref, out)
@@ -61,6 +64,7 @@ def metadata_show_command(out: Output, ref: o.Ref = None) -> None:
     "metadata remove run@100 owner",
     "metadata remove run@100 owner lr",
 )
+@exits(NOTES)
 def metadata_remove_command(
     out: Output,
     words: Annotated[list[str], typer.Argument(metavar="[REF] KEY...", help="The version, and the keys to remove.")],

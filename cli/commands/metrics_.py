@@ -8,6 +8,7 @@ import typer
 
 from edl_ckpt.cli import options as o
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import NOTES, exits
 from edl_ckpt.cli.output import Output
 from edl_ckpt.core.errors import UsageError
 
@@ -26,6 +27,7 @@ _Format = Annotated[
     "metrics set run@100 auc=0.78",
     "metrics set run@100 loss=0.21 --mode min",
 )
+@exits(NOTES)
 def metrics_set_command(
     out: Output,
     words: Annotated[list[str], typer.Argument(metavar="[REF] NAME=VALUE...", help="The version, and its metrics.")],
@@ -48,6 +50,7 @@ def metrics_set_command(
     "metrics show run",
     "metrics show run@best:auc --json",
 )
+@exits(NOTES, c3="some metrics cannot be read now")
 def metrics_show_command(out: Output, ref: o.Ref = None, csv: o.Csv = False) -> None:  # noqa: ARG001
     """Show the metrics of one version, or of all."""
     from edl_ckpt.core.checkpoint.catalog import split_version_dir
@@ -65,6 +68,7 @@ def metrics_show_command(out: Output, ref: o.Ref = None, csv: o.Csv = False) -> 
     "metrics import master.log run",
     "metrics import metrics.csv run --nearest 50 --dry-run",
 )
+@exits(NOTES)
 def metrics_import_command(
     out: Output,
     source: Annotated[
@@ -104,6 +108,7 @@ def metrics_import_command(
     "metrics remove run@100 auc",
     "metrics remove run@100 auc loss",
 )
+@exits(NOTES)
 def metrics_remove_command(
     out: Output,
     words: Annotated[list[str], typer.Argument(metavar="[REF] NAME...", help="The version, and the names of metrics.")],
@@ -124,6 +129,7 @@ def metrics_remove_command(
     "metrics mode run auc max",
     "metrics mode run loss min",
 )
+@exits(NOTES)
 def metrics_mode_command(
     out: Output,
     words: Annotated[

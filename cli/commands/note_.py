@@ -8,6 +8,7 @@ import typer
 
 from edl_ckpt.cli import options as o
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import NOTES, exits
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import escaped
 from edl_ckpt.core.errors import UsageError
@@ -17,6 +18,7 @@ from edl_ckpt.core.errors import UsageError
     'note run@100 "before the new features"',
     'note run@100 ""',
 )
+@exits(NOTES)
 def note_command(
     out: Output,
     words: Annotated[

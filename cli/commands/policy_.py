@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from edl_ckpt.cli import options as o
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import LISTS, NOTES, exits
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import escaped
 from edl_ckpt.core.errors import UsageError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     "policy show run",
     "policy show s3://models/run --json",
 )
+@exits(LISTS)
 def policy_show_command(out: Output, location: o.Place = None) -> None:
     """Show the retention rules stored with a location."""
     from edl_ckpt.core.checkpoint.catalog import list_versions
@@ -40,6 +42,7 @@ def policy_show_command(out: Output, location: o.Place = None) -> None:
     "policy set run --keep 5",
     "policy set run --keep 3 --keep-best 1 --metric auc",
 )
+@exits(NOTES)
 def policy_set_command(
     out: Output,
     rules: o.RuleOptions,
@@ -60,6 +63,7 @@ def policy_set_command(
     "policy clear run",
     "policy clear s3://models/run",
 )
+@exits(NOTES)
 def policy_clear_command(out: Output, location: o.Place = None, lock_wait: o.LockWait = "10s") -> None:
     """Remove the retention rules of a location."""
     from edl_ckpt.core.operations.prune.retention import Policy

@@ -10,6 +10,7 @@ import typer
 
 from edl_ckpt.cli import options as o
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import NOTES, exits
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration
 from edl_ckpt.core.errors import AuthError, EdlCkptError, UnavailableError, UnsupportedError, UsageError
@@ -28,6 +29,7 @@ _SAME_CODE = (AuthError, UnavailableError, UnsupportedError)
     "prune run --keep 5 --dry-run",
     "prune --experiment runs --policy determined --metric auc",
 )
+@exits(NOTES, c3="some files could not be deleted, or a version could not be read")
 def prune_command(
     out: Output,
     rules: o.RuleOptions,

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import NOTES, exits
 from edl_ckpt.cli.options import LockWait, Place
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import escaped, parse_duration
@@ -16,6 +17,7 @@ from edl_ckpt.cli.text import escaped, parse_duration
     "recover run",
     "recover s3://models/run --drop-copies",
 )
+@exits(NOTES, c3="something could not be settled")
 def recover_command(
     out: Output,
     location: Place = None,

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import WRITES, exits
 from edl_ckpt.cli.options import DryRun, ForceSeal, LockWait, Ref, Workers, asked_layout, resolve_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration, parse_size
@@ -16,6 +17,7 @@ from edl_ckpt.cli.text import parse_duration, parse_size
     "reshard run --ps 8 --dry-run",
     "reshard run@100 --ps 8 --output s3://models/run",
 )
+@exits(WRITES)
 def reshard_command(
     out: Output,
     ref: Ref = None,

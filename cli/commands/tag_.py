@@ -9,6 +9,7 @@ import typer
 
 from edl_ckpt.cli import options as o
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import LISTS, NOTES, exits
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import escaped
 from edl_ckpt.core.errors import UsageError
@@ -25,6 +26,7 @@ _Words = Annotated[list[str], typer.Argument(metavar="[REF] TAG", help="The vers
     "tag add run@100 serving",
     "tag add run@best:auc candidate --also",
 )
+@exits(NOTES)
 def tag_add_command(
     out: Output,
     words: _Words,
@@ -53,6 +55,7 @@ def tag_add_command(
     "tag remove run@100 serving",
     "tag remove run@serving serving",
 )
+@exits(NOTES)
 def tag_remove_command(out: Output, words: _Words, lock_wait: o.LockWait = "10s") -> None:
     """Remove a tag from a version."""
     from edl_ckpt.core.operations.annotate import remove_tag
@@ -67,6 +70,7 @@ def tag_remove_command(out: Output, words: _Words, lock_wait: o.LockWait = "10s"
     "tag list run",
     "tag list run --csv",
 )
+@exits(LISTS, c3="some tags cannot be read now")
 def tag_list_command(out: Output, location: o.Place = None, csv: o.Csv = False) -> None:  # noqa: ARG001
     """List the tags of a location, and their versions."""
     listing = _show(out, out.location(location))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import NOTES, exits
 from edl_ckpt.cli.options import LockWait, Place
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import escaped, parse_duration
@@ -12,6 +13,7 @@ from edl_ckpt.cli.text import escaped, parse_duration
     "undo run",
     "undo run --lock-wait 1m",
 )
+@exits(NOTES)
 def undo_command(out: Output, location: Place = None, lock_wait: LockWait = "10s") -> None:
     """Restore what the last `prune --trash` deleted.
 

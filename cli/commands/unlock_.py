@@ -10,6 +10,7 @@ import typer
 
 from edl_ckpt.cli import options as o
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import NOTES, exits
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import escaped
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     "unlock run",
     "unlock s3://models/run --yes",
 )
+@exits(NOTES, c0="the lock is gone", c11="the holder is alive", c16="nobody confirmed")
 def unlock_command(
     out: Output,
     location: o.Place = None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import WRITES, exits
 from edl_ckpt.cli.options import LockWait, Ref, Workers, locking, parsed_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import escaped
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     "verify run@100 --deep",
     "verify run --all --seal",
 )
+@exits(WRITES, c0="no errors", c3="errors, or with --strict also warnings")
 def verify_command(
     out: Output,
     ref: Ref = None,

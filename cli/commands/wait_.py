@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import LISTS, exits
 from edl_ckpt.cli.options import Interval, Mode, Place, StallAfter, followed_location
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import escaped, parse_limit
@@ -18,6 +19,7 @@ from edl_ckpt.core.errors import UsageError
     "wait run --version-ge 300 --timeout 2h",
     "wait s3://models/run --best auc --stall-after 45m",
 )
+@exits(LISTS, c0="the version is there", c3="the time is over, or nothing changes any more")
 def wait_command(
     out: Output,
     location: Place = None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import LISTS, exits
 from edl_ckpt.cli.options import CommandLineOnly, Interval, Place, StallAfter, followed_location
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_limit
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     "watch run",
     'watch run --on complete --exec "python evaluate.py"',
 )
+@exits(LISTS, c1="a command of --exec failed")
 def watch_command(
     out: Output,
     location: Place = None,

@@ -20,6 +20,7 @@ from edl_ckpt.core.adapters.variables import read_variable, unique
 from edl_ckpt.core.arrays import is_array
 from edl_ckpt.core.errors import CorruptError, NameNotFoundError, UsageError
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES, parse_document
+from edl_ckpt.core.words import meant
 
 STRUCTURE: Final = ".structure"
 _SCHEMA: Final = "edl-ckpt/nest/1"
@@ -90,7 +91,8 @@ def unflatten(
     if f"{prefix}{STRUCTURE}" not in variables:
         names = [name for name in variables if name.startswith(prefix)]
         if not names:
-            raise NameNotFoundError(f"no variable begins with {prefix!r}")
+            hint = meant(prefix, variables, "variables")
+            raise NameNotFoundError(f"no variable begins with {prefix!r}", hint=hint)
         return {name.removeprefix(prefix): leaf(read_variable(variables, name)) for name in names}
     built: list[Any] = []
     for node in _nodes(read_variable(variables, f"{prefix}{STRUCTURE}")):

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from edl_ckpt.core.arrays import as_array, dtype_name
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.errors import NameNotFoundError, UsageError
+from edl_ckpt.core.words import meant
 
 
 def read_variable(variables: Mapping[str, Any], name: str) -> npt.NDArray[Any]:
@@ -17,7 +18,7 @@ def read_variable(variables: Mapping[str, Any], name: str) -> npt.NDArray[Any]:
     if isinstance(variables, Checkpoint):
         return variables.variable(name, bits=True)
     if name not in variables:
-        raise NameNotFoundError(f"no variable {name!r}")
+        raise NameNotFoundError(f"no variable {name!r}", hint=meant(name, variables, "variables"))
     return as_array(variables[name], f"variable {name!r}")
 
 

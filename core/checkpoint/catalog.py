@@ -47,6 +47,7 @@ from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStor
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.interface import Entry, Store
 from edl_ckpt.core.storage.location import as_url
+from edl_ckpt.core.words import closest, meant, neighbours
 
 GRACE_SECONDS: Final = 600.0
 """An incomplete version that changed within this time counts as still being written (`--grace`)."""
@@ -324,7 +325,7 @@ def pick(listing: Listing, wanted: int | str) -> Version:
             return begun
         if wanted in listing.replacing:
             raise being_replaced(f"{listing.location}@{wanted}", listing.replacing[wanted])
-        raise _not_found(listing, f"no version {wanted}")
+        raise _not_found(listing, f"no version {wanted}", wanted)
     if wanted == "best" or wanted.startswith("best:"):
         return best_version(listing, wanted.partition(":")[2] or None)
     if wanted != "latest":
@@ -375,7 +376,7 @@ def best_version(listing: Listing, metric: str | None = None, mode: str | None =
         raise NotFoundError(
             f"no complete version has a value of {metric!r}" if known else "no version has any metric",
             path=listing.location.url,
-            hint=f"metrics there: {', '.join(known)}" if known else "try: edl-ckpt metrics import SOURCE LOCATION",
+            hint=meant(metric, known, "metrics") if known else "try: edl-ckpt metrics import SOURCE LOCATION",
         )
     return best[0]
 
@@ -435,16 +436,21 @@ def _tagged(listing: Listing, tag: str) -> Version:
         return found[0] if len(found) == 1 else pick(listing, found[0].version)
     if begun := with_uuid(listing, tag):
         return begun
-    tags = sorted({t for v in listing.versions for t in v.tags})
-    if tags:
-        raise NotFoundError(
-            f"no version or tag {tag!r}", path=listing.location.url, hint=f"tags there: {', '.join(tags)}"
-        )
+    tags = {t for v in listing.versions for t in v.tags}
+    words = closest(tag, {*tags, "latest", "best", *(f"best:{name}" for v in listing.versions for name in v.metrics)})
+    if words or tags:
+        hint = meant(tag, words or tags, "tags")
+        raise NotFoundError(f"no version or tag {tag!r}", path=listing.location.url, hint=hint)
     raise _not_found(listing, f"no version or tag {tag!r}")
 
 
-def _not_found(listing: Listing, message: str) -> NotFoundError:
-    known = ", ".join(str(v.key) for v in listing.versions[-8:])
-    more = "... " if len(listing.versions) > 8 else ""
-    hint = f"versions there: {more}{known}" if known else "is this a checkpoint_dir?"
+def _not_found(listing: Listing, message: str, wanted: int | None = None) -> NotFoundError:
+    """Return the error of a reference; its hint names all versions if they are few, else those near the number."""
+    keys = [v.key for v in listing.versions]
+    numbers = {v.version for v in listing.versions}
+    if wanted is not None and len(keys) > 8:
+        hint = f"the nearest versions there: {', '.join(map(str, neighbours(wanted, numbers)))}"
+    else:
+        known = ", ".join(str(key) for key in keys[-8:])
+        hint = f"versions there: {'... ' if len(keys) > 8 else ''}{known}" if known else "is this a checkpoint_dir?"
     return NotFoundError(message, path=listing.location.url, hint=hint)

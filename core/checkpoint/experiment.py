@@ -19,7 +19,7 @@ from edl_ckpt.core.format.names import parse_single_file, parse_version_dir
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.state.metadata import mode_of, rank
 from edl_ckpt.core.storage import Location, LocationLike, open_store
-from edl_ckpt.core.words import counted, describe, escaped
+from edl_ckpt.core.words import counted, describe, escaped, meant
 
 _REMOTE_TRIALS: Final = 8
 """So many trials are listed at a time where each listing takes requests."""
@@ -104,7 +104,7 @@ def list_experiment(
     found = [trial for trial in run_parallel(look, names, workers) if trial is not None]
     known = {name for trial in found for version in trial.listing.versions for name in version.metrics}
     if metric is not None and found and metric not in known:
-        hint = f"metrics there: {', '.join(sorted(known))}" if known else "record some: edl-ckpt metrics set"
+        hint = meant(metric, known, "metrics") if known else "record some: edl-ckpt metrics set"
         raise NotFoundError(f"no trial has a value of {metric!r}", path=where.url, hint=hint)
     chosen = metric if metric is not None or len(known) != 1 else next(iter(known))
     better = None if chosen is None else _mode(found, chosen, mode, is_named=metric is not None)

@@ -13,7 +13,7 @@ from edl_ckpt.core.arrays import Ids, as_array, as_ids, dtype_name
 from edl_ckpt.core.errors import NameNotFoundError, UsageError
 from edl_ckpt.core.format.initial_rows import initial_rows
 from edl_ckpt.core.format.model import TableInfo
-from edl_ckpt.core.words import abridged, counted, describe
+from edl_ckpt.core.words import counted, describe, meant
 
 Shape = tuple[tuple[int, ...], np.dtype[Any]]
 
@@ -52,7 +52,7 @@ class Part:
         table, and the errors of `initial_rows`.
         """
         if table not in self.tables:
-            hint = f"tables there: {abridged(self.tables, 8) or 'none'}"
+            hint = meant(table, self.tables, "tables") or "tables there: none"
             raise NameNotFoundError(f"no table {table!r} in the part of a server", hint=hint)
         known, vectors = self.tables[table]
         wanted = as_ids(ids)

@@ -47,7 +47,7 @@ from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.interface import RangeReader, Store
 from edl_ckpt.core.storage.local import MappedReader
-from edl_ckpt.core.words import abridged, counted, describe, escaped, missing_shards, size
+from edl_ckpt.core.words import abridged, counted, describe, escaped, meant, missing_shards, size
 
 
 class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
@@ -138,13 +138,15 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
     def entries(self, table: str) -> list[tuple[ShardIndex, TableEntry]]:
         """Return the shards that have a table, with their entries of it; NameNotFoundError for an unknown name."""
         if table not in self._entries:
-            raise NameNotFoundError(f"no table {table!r}", path=self.version.ref)
+            hint = meant(table, self._entries, "tables")
+            raise NameNotFoundError(f"no table {table!r}", path=self.version.ref, hint=hint)
         return self._entries[table]
 
     def find_variable(self, name: str) -> tuple[ShardIndex, DenseEntry]:
         """Return the first shard that has a variable, with its entry of it; NameNotFoundError for an unknown name."""
         if name not in self._variables:
-            raise NameNotFoundError(f"no variable {name!r}", path=self.version.ref)
+            hint = meant(name, self._variables, "variables")
+            raise NameNotFoundError(f"no variable {name!r}", path=self.version.ref, hint=hint)
         return self._variables[name]
 
     def table_dtype(self, table: str) -> DType | None:

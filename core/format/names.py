@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.words import meant
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,5 +198,5 @@ def scan_crashes(names: Iterable[str]) -> list[str]:
 def writable_layout(name: str) -> Layout:
     """Return the layout with this name; UsageError for a name that `--layout` does not accept."""
     if name not in WRITABLE:
-        raise UsageError(f"unknown layout {name!r}; expected {' or '.join(WRITABLE)}")
+        raise UsageError(f"unknown layout {name!r}; expected {' or '.join(WRITABLE)}", hint=meant(name, WRITABLE))
     return WRITABLE[name]

@@ -20,7 +20,7 @@ from edl_ckpt.core.errors import IncompleteError, NameNotFoundError, Unsupported
 from edl_ckpt.core.format import placement
 from edl_ckpt.core.format.bulk import I64
 from edl_ckpt.core.format.model import DType, Version
-from edl_ckpt.core.words import counted, describe, escaped, missing_shards
+from edl_ckpt.core.words import counted, describe, escaped, meant, missing_shards
 
 _QUERIES_AT_ONCE: Final = 256
 
@@ -127,13 +127,15 @@ def read_variable(version: VersionLike, name: str) -> tuple[npt.NDArray[np.gener
     """
     version = as_version(version)
     ps_num = version.ps_num or 0
+    known: list[str] = []
     owner = {placement.variable_owner(name, ps_num)} if ps_num else set()
     present = {shard.ps_id for shard in version.shards}
     for owners in (owner & present, present):
         with _open_some(version, owners) as checkpoint:
             if name in checkpoint:
                 return checkpoint.variable(name), checkpoint.find_variable(name)[1].dtype
-    raise NameNotFoundError(f"no variable {name!r}", path=version.ref)
+            known = checkpoint.variable_names
+    raise NameNotFoundError(f"no variable {name!r}", path=version.ref, hint=meant(name, known, "variables"))
 
 
 def find_nearest(

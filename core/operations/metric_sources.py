@@ -30,6 +30,7 @@ from edl_ckpt.core.storage import Location, LocationLike
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.location import as_url
 from edl_ckpt.core.storage.regular import check_input, open_input
+from edl_ckpt.core.words import extra_hint, meant
 
 FORMATS: Final = ("log", "tensorboard", "csv", "jsonl")
 
@@ -99,7 +100,9 @@ def read_series(source: str | os.PathLike[str], kind: str | None = None) -> Metr
     source = as_url(source)
     chosen = kind or _guess(source)
     if chosen not in FORMATS:
-        raise UsageError(f"unknown format {chosen!r}; expected one of {', '.join(FORMATS)}")
+        raise UsageError(
+            f"unknown format {chosen!r}; expected one of {', '.join(FORMATS)}", hint=meant(chosen, FORMATS)
+        )
     steps: dict[int, dict[str, float]] = {}
     skipped: list[str] = []
     more = 0
@@ -351,9 +354,8 @@ def _from_tensorboard(source: str) -> Found:
         from tensorboard.backend.event_processing import event_accumulator, io_wrapper
         from tensorboard.util import tensor_util
     except ImportError:
-        raise UnsupportedError(
-            "TensorBoard's library is not installed", path=source, hint="pip install 'edl-ckpt[tensorboard]'"
-        ) from None
+        hint = extra_hint("tensorboard")
+        raise UnsupportedError("TensorBoard's library is not installed", path=source, hint=hint) from None
     with storage_errors(source):
         os.stat(source)
     _check_events(source)

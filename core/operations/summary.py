@@ -8,7 +8,7 @@ from typing import Any
 
 from edl_ckpt.core.errors import NotFoundError
 from edl_ckpt.core.format.model import ShardIndex, Version
-from edl_ckpt.core.words import counted, describe, escaped, size
+from edl_ckpt.core.words import abridged, counted, describe, escaped, meant, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,14 @@ def select(
     by_name = table is not None or variable is not None
     variables = [v for v in summary.variables if shard in {None, v.shard} and (v.name == variable if by_name else True)]
     tables = [t for t in summary.tables if (t.name == table if by_name else True)]
-    for wanted, found, kind in ((shard, shards, "shard"), (table, tables, "table"), (variable, variables, "variable")):
+    numbers = [s.ps_id for s in summary.shards]
+    if shard is not None and not shards:
+        raise NotFoundError(f"no shard {shard}", path=summary.ref, hint=f"shards there: {abridged(numbers, 8)}")
+    every = [v.name for v in summary.variables], [t.name for t in summary.tables]
+    for wanted, found, known, kind in (
+        (variable, variables, every[0], "variable"),
+        (table, tables, every[1], "table"),
+    ):
         if wanted is not None and not found:
-            raise NotFoundError(f"no {kind} {wanted!r}", path=summary.ref)
+            raise NotFoundError(f"no {kind} {wanted!r}", path=summary.ref, hint=meant(wanted, known, f"{kind}s"))
     return replace(summary, shards=tuple(shards), variables=tuple(variables), tables=tuple(tables))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, NotFoundError, UsageError
 from edl_ckpt.core.format.model import Version
@@ -36,9 +36,9 @@ from edl_ckpt.core.state.paths import LOCATION_FILE, META_DIR, version_file
 from edl_ckpt.core.storage import LocationLike, open_store
 from edl_ckpt.core.storage.interface import Store
 from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.words import meant
 
 Document = dict[str, Any]
-_SOME: Final = 8
 
 
 def write_metrics(
@@ -68,7 +68,8 @@ def erase_metrics(version: Version, names: Sequence[str]) -> None:
     def change(document: Document) -> None:
         absent = [name for name in names if name not in document.get("metrics", {})]
         if absent:
-            raise NotFoundError(f"no metric {absent[0]!r}", path=version.ref)
+            hint = meant(absent[0], document.get("metrics", {}), "metrics")
+            raise NotFoundError(f"no metric {absent[0]!r}", path=version.ref, hint=hint)
         for key in ("metrics", "steps"):
             document[key] = {n: v for n, v in document.get(key, {}).items() if n not in names}
 
@@ -93,7 +94,8 @@ def erase_tag(version: Version, tag: str) -> None:
 def _erase_tag(location: Location, key: int | str, tag: str) -> None:
     def change(document: Document) -> None:
         if tag not in document.get("tags", []):
-            raise NotFoundError(f"no tag {tag!r}", path=f"{location}@{key}")
+            hint = meant(tag, document.get("tags", []), "tags")
+            raise NotFoundError(f"no tag {tag!r}", path=f"{location}@{key}", hint=hint)
         document["tags"] = [t for t in document.get("tags", []) if t != tag]
 
     _edit_version(location, key, change)
@@ -125,10 +127,8 @@ def erase_metadata(version: Version, keys: Sequence[str]) -> None:
         present = document.get("metadata", {})
         absent = [key for key in keys if key not in present]
         if absent:
-            known = ", ".join(map(repr, sorted(present)[:_SOME]))
-            raise NotFoundError(
-                f"no metadata {absent[0]!r}", path=version.ref, hint=f"keys there: {known}" if known else ""
-            )
+            hint = meant(absent[0], present, "keys")
+            raise NotFoundError(f"no metadata {absent[0]!r}", path=version.ref, hint=hint)
         document["metadata"] = {key: value for key, value in present.items() if key not in keys}
 
     _edit_version(version.location, version.key, change)

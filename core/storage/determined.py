@@ -7,7 +7,6 @@ YAML file, as a dict, becomes a value. Secrets in it never appear in a message.
 
 from __future__ import annotations
 
-import difflib
 import os
 import posixpath
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +15,7 @@ from typing import Any, Final
 
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.words import meant
 
 SECTION: Final = "checkpoint_storage"
 SECRETS: Final = ("access_key", "secret_key")
@@ -184,9 +184,7 @@ def _check(config: _Section, keys: Iterable[str], what: str) -> None:
     known = tuple(keys)
     for key, value in config.items():
         if key not in known:
-            close = difflib.get_close_matches(str(key), known, 1)
-            hint = f"did you mean {close[0]}?" if close else f"keys there: {', '.join(known)}"
-            raise UsageError(f"{what}: no key {key!r}", hint=hint)
+            raise UsageError(f"{what}: no key {key!r}", hint=meant(str(key), known, "keys"))
         if key in _SAVES:
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise _fault(what, f"must be a whole number of 0 or more, got {value!r}", key)

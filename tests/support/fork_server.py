@@ -114,7 +114,7 @@ def _child(request: Mapping[str, Any], fds: Sequence[int]) -> None:
 
 def _serve(number: int) -> None:
     from edl_ckpt import core
-    from edl_ckpt.cli.app import COMMANDS
+    from edl_ckpt.cli.catalogue import COMMANDS
 
     for command in COMMANDS:
         import_module(f"edl_ckpt.cli.commands.{command.partition(' ')[0]}_")

@@ -54,11 +54,13 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "recover": ("run",),
     "unlock": ("run", "--yes"),
     "demo": ("demo",),
+    "help": ("help", "refs"),
+    "version": ("version",),
 }
 """Every command, with words for a scene. A new command needs a row: a test compares them with the program's."""
 READING = frozenset({
     "list", "inspect", "get", "diff", "verify", "export", "policy show", "metrics show", "metadata show",
-    "tag list", "demo", "wait", "watch",
+    "tag list", "demo", "help", "version", "wait", "watch",
 })  # fmt: skip
 """The commands that change nothing in a location."""
 

@@ -129,7 +129,7 @@ def _run(request: dict[str, Any]) -> None:
 
 def main() -> None:
     """Serve requests until stdin ends."""
-    from edl_ckpt.cli.app import COMMANDS
+    from edl_ckpt.cli.catalogue import COMMANDS
 
     for command in COMMANDS:
         import_module(f"edl_ckpt.cli.commands.{command.partition(' ')[0]}_")

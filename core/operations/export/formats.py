@@ -12,6 +12,7 @@ from edl_ckpt.core.operations.export.frameworks import Parquet, TensorFlow, Torc
 from edl_ckpt.core.operations.export.interface import ExportFormat, ExportRequest
 from edl_ckpt.core.operations.export.merged import MergedCheckpoint
 from edl_ckpt.core.operations.export.text import Csv, JsonLines, Projector, Word2Vec
+from edl_ckpt.core.words import meant
 
 _FORMATS: Final[tuple[type[ExportFormat], ...]] = (
     MergedCheckpoint,
@@ -46,7 +47,7 @@ def guess_format(output: str) -> str:
 def new_format(name: str, request: ExportRequest) -> ExportFormat:
     """Return a format for a request; UsageError for an unknown name, or a request that the format cannot fulfil."""
     if name not in FORMATS:
-        raise UsageError(f"no format {name!r}; expected one of {', '.join(FORMATS)}")
+        raise UsageError(f"no format {name!r}; expected one of {', '.join(FORMATS)}", hint=meant(name, FORMATS))
     chosen = FORMATS[name]
     if request.limit is not None and not chosen.traits.takes_limit:
         limited = sorted(each.traits.name for each in _FORMATS if each.traits.takes_limit)

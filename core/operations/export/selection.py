@@ -9,6 +9,7 @@ from typing import Final
 
 from edl_ckpt.core.errors import NotFoundError, UsageError
 from edl_ckpt.core.format.model import DTYPES, DType
+from edl_ckpt.core.words import meant
 
 CASTS: Final = ("float16", "bfloat16", "float32")
 FILLS: Final = ("zeros", "initializer")
@@ -33,9 +34,11 @@ class Selection:
 
     def __post_init__(self) -> None:
         if self.dtype is not None and self.dtype not in CASTS:
-            raise UsageError(f"dtype must be one of {', '.join(CASTS)}, got {self.dtype!r}")
+            raise UsageError(
+                f"dtype must be one of {', '.join(CASTS)}, got {self.dtype!r}", hint=meant(self.dtype, CASTS)
+            )
         if self.fill not in FILLS:
-            raise UsageError(f"fill must be {' or '.join(FILLS)}, got {self.fill!r}")
+            raise UsageError(f"fill must be {' or '.join(FILLS)}, got {self.fill!r}", hint=meant(self.fill, FILLS))
 
     @property
     def is_lossless(self) -> bool:
@@ -61,5 +64,5 @@ def _matching(names: Sequence[str], globs: Sequence[str], kind: str, other_globs
         return [] if other_globs else list(names)
     for glob in globs:
         if not any(fnmatchcase(name, glob) for name in names):
-            raise NotFoundError(f"no {kind} matches {glob!r}", hint=f"{kind}s there: {', '.join(names[:8])}")
+            raise NotFoundError(f"no {kind} matches {glob!r}", hint=meant(glob, names, f"{kind}s"))
     return [name for name in names if any(fnmatchcase(name, glob) for glob in globs)]

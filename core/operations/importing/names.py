@@ -16,6 +16,7 @@ from edl_ckpt.core.operations.importing.arrays import ArrayData, ArraySource
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.location import as_url
 from edl_ckpt.core.storage.regular import open_input
+from edl_ckpt.core.words import meant
 
 _INTEGERS: Final = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"}
 
@@ -98,7 +99,8 @@ def read_map(path: str | os.PathLike[str]) -> NameMap:
     rename, tables = document.get("rename", {}), document.get("tables", {})
     unknown = sorted(set(document) - {"rename", "tables"})
     if unknown:
-        raise UsageError(f"no section {unknown[0]!r}; expected [rename] and [tables.NAME]", path=path)
+        hint = meant(unknown[0], ("rename", "tables"))
+        raise UsageError(f"no section {unknown[0]!r}; expected [rename] and [tables.NAME]", path=path, hint=hint)
     if not isinstance(rename, dict) or not all(isinstance(v, str) for v in rename.values()):
         raise UsageError('[rename] takes old = "new"', path=path)
     for name, table in tables.items() if isinstance(tables, dict) else [("", None)]:

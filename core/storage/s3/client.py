@@ -29,6 +29,7 @@ from edl_ckpt.core.errors import (
 )
 from edl_ckpt.core.parallel import pause
 from edl_ckpt.core.storage.s3.transport import CONNECTIONS, DamagedError, Transport
+from edl_ckpt.core.words import extra_hint, meant
 
 
 class NoBucketError(NotFoundError):
@@ -77,9 +78,7 @@ class Connection:
         try:
             import botocore.session  # noqa: F401 - to say at once that it is missing
         except ImportError as error:
-            raise UnsupportedError(
-                str(error), path=shown, hint="for s3:// install the extra: pip install 'edl-ckpt[s3]'"
-            ) from error
+            raise UnsupportedError(str(error), path=shown, hint=extra_hint("s3")) from error
         self._transport = Transport(functools.partial(_make_client, *_settings(options, shown)))
         self.takes_quoted_etags = True
         """False once this service answered 412 to If-Match with the right ETag in quotes (Ceph's gateway)."""
@@ -161,7 +160,7 @@ def _settings(options: Mapping[str, str], shown: str) -> tuple[str | None, dict[
         raise UsageError(
             f"unknown storage option {unknown[0]!r} for S3",
             path=shown,
-            hint=f"known options: {', '.join(sorted(known))}",
+            hint=meant(unknown[0], known) or f"known options: {', '.join(sorted(known))}",
         )
     try:
         seconds = {name: float(options.get(name, default)) for name, default in _SECONDS_OPTIONS.items()}

@@ -50,7 +50,7 @@ from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.local import is_gone
 from edl_ckpt.core.storage.spool import SpooledReader
 from edl_ckpt.core.training.elastic.checkpoint import DEFAULT_KEY, Checkpoint, CheckpointManager
-from edl_ckpt.core.words import abridged
+from edl_ckpt.core.words import abridged, meant
 
 VARIABLE_PREFIX: Final = "torchelastic/"
 _BUFFER_BYTES: Final = 4 << 20
@@ -262,8 +262,8 @@ class _VariableStream(io.RawIOBase):
         name = f"{VARIABLE_PREFIX}{key}"
         found = [(s, v) for s in checkpoint.shards for v in s.variables if v.name == name]
         if not found:
-            keys = ", ".join(sorted(_keys_of(checkpoint)))
-            raise NotFoundError(f"no stream {key!r}", path=checkpoint.version.ref, hint=f"streams there: {keys}")
+            hint = meant(key, _keys_of(checkpoint), "streams")
+            raise NotFoundError(f"no stream {key!r}", path=checkpoint.version.ref, hint=hint)
         shard, entry = found[0]
         self.name = f"{checkpoint.version.ref}:{key}"
         self._checkpoint = checkpoint

@@ -1,0 +1,44 @@
+"""The names of all commands, in the order of the help, and the functions behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Look": ("list", "inspect", "get", "diff"),
+    "Check": ("verify",),
+    "Follow": ("wait", "watch"),
+    "Change": ("reshard", "copy", "export", "import"),
+    "Keep": ("prune", "undo", "policy"),
+    "Record": ("metrics", "tag", "note", "metadata"),
+    "Mend": ("recover", "unlock"),
+    "Learn": ("demo", "help", "version"),
+}
+"""The commands by the headings of the help, in its order."""
+GROUPS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "policy": ("Store retention rules with a location.", ("show", "set", "clear")),
+    "metrics": ("Record, import and show metrics of versions.", ("set", "show", "import", "remove", "mode")),
+    "metadata": ("Record values of your own with versions.", ("set", "show", "remove")),
+    "tag": ("Name versions, and protect them from pruning.", ("add", "remove", "list")),
+}
+"""The commands that are groups: the first line of their help, and their sub-commands."""
+COMMANDS: Final = tuple(
+    command
+    for section in SECTIONS.values()
+    for name in section
+    for command in ([f"{name} {sub}" for sub in GROUPS[name][1]] if name in GROUPS else [name])
+)
+"""All commands.
+
+`list` is `list_command` in `commands/list_.py`; `tag add` is `tag_add_command` in `commands/tag_.py`.
+"""
+
+
+def function_of(command: str) -> Callable[..., None]:
+    """Return the function behind a command such as `list` or `tag add`."""
+    from importlib import import_module
+
+    module = import_module(f"edl_ckpt.cli.commands.{command.partition(' ')[0]}_")
+    function: Callable[..., None] = getattr(module, f"{command.replace(' ', '_')}_command")
+    return function

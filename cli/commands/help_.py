@@ -1,0 +1,39 @@
+"""`edl-ckpt help`: the help of a command, or a topic that belongs to no single command."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from edl_ckpt.cli.help import drawn, examples
+from edl_ckpt.cli.output import Output
+from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.words import escaped, meant
+
+
+@examples(
+    "help prune",
+    "help exit-codes",
+)
+def help_command(
+    out: Output,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[COMMAND|TOPIC]", help="A command such as `prune` or `tag add`, or a topic."),
+    ] = None,
+) -> None:
+    """Show the help of a command, or a topic.
+
+    The topics are refs, exit-codes, env, config and json. Without an argument, the command shows the program's help.
+    """
+    from edl_ckpt.cli.catalogue import COMMANDS, GROUPS
+    from edl_ckpt.cli.manual.pages import page
+    from edl_ckpt.cli.manual.topics import TOPICS
+
+    name = " ".join(words or ())
+    known = (*COMMANDS, *GROUPS, *TOPICS)
+    if name and name not in known:
+        hint = meant(name, known) or f"topics: {', '.join(TOPICS)}"
+        raise UsageError(f"no help on {escaped(name)}", hint=hint)
+    out.write(drawn(page(name)) + "\n")

@@ -1,0 +1,52 @@
+"""`edl-ckpt version`: the version of the program, and of what it runs with."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from typing import Final
+
+from edl_ckpt.cli import __version__
+from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.output import Output
+
+_LIBRARIES: Final = ("numpy", "protobuf", "typer", "rich", "fsspec", "xxhash", "s3fs", "botocore", "pyarrow", "torch")
+
+
+@examples(
+    "version",
+    "version --json",
+)
+def version_command(out: Output) -> None:
+    """Print the version, and what it runs with.
+
+    `edl-ckpt --version` prints the version alone.
+    """
+    from edl_ckpt.core.format import bulk
+
+    kernel = "compiled" if bulk.kernel else "numpy"
+    libraries = _installed()
+    document = {
+        "schema": "edl-ckpt/version/1",
+        "version": __version__,
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "kernel": kernel,
+        "libraries": libraries,
+    }
+    present = [f"{name} {version}" for name, version in libraries.items() if version]
+    words = f"{kernel} kernel, Python {document['python']}, {document['platform']}"
+    out.show(lambda: document, lambda: [f"edl-ckpt {__version__} ({words})", f"with {', '.join(present)}"])
+
+
+def _installed() -> Mapping[str, str | None]:
+    """Return the versions of the libraries that it can use; None for one that is not installed. None is imported."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found: dict[str, str | None] = {}
+    for name in _LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found

@@ -1,0 +1,83 @@
+"""All pages of the manual: of the program, its groups and commands, and its topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, SECTIONS, function_of
+from edl_ckpt.cli.manual.page import PROGRAM, Block, Page, Row, command_page, group_page
+from edl_ckpt.cli.manual.topics import TOPICS, topic
+
+_SUMMARY: Final = "Look at, check, change and prune the checkpoints of ElasticDL's parameter servers."
+_DESCRIPTION: Final = (
+    (
+        "`edl-ckpt COMMAND --help` shows the options of a command, with examples. The same is in the man pages, as in "
+        "`man edl-ckpt-prune`."
+    ),
+)
+_EXAMPLES: Final = ("demo", "list s3://models/run", "verify run@100 --deep", "prune run --keep 5 --dry-run")
+
+
+def root() -> Page:
+    """Return the page of the program."""
+    sections = [
+        Block(heading, rows=tuple(Row(name, _summary(name)) for name in names)) for heading, names in SECTIONS.items()
+    ]
+    topics = tuple(Row(f"help {name}", summary) for name, summary in TOPICS.items())
+    options = (
+        Row("-h, --help", "Show this help, or that of a command."),
+        Row("-V, --version", "Print the version."),
+    )
+    codes = "0 done, 3 findings, 4 incomplete, 5 corrupt, 10 not found, 16 refused: `edl-ckpt help exit-codes`."
+    lines = tuple(f"{PROGRAM} {line}" for line in _EXAMPLES)
+    rest = (
+        Block("Topics", rows=topics),
+        Block("Options", rows=options),
+        Block("Exit codes", (codes,)),
+        Block("Examples", lines=lines),
+    )
+    return Page("", _SUMMARY, f"{PROGRAM} COMMAND [ARGUMENTS] [OPTIONS]", _DESCRIPTION, (*sections, *rest))
+
+
+def group(name: str) -> Page:
+    """Return the page of a group of commands, such as `tag`."""
+    summary, members = GROUPS[name]
+    commands = [f"{name} {member}" for member in members]
+    rows = [Row(member, _summary(command)) for member, command in zip(members, commands, strict=True)]
+    firsts = [getattr(function_of(command), "examples", ())[:1] for command in commands[:2]]
+    return group_page(name, summary, rows, (f"{PROGRAM} {line}" for lines in firsts for line in lines))
+
+
+def page(name: str) -> Page:
+    """Return the page of a command, a group or a topic, that of the program for ''."""
+    if name in COMMANDS:
+        return command(name)
+    return root() if not name else group(name) if name in GROUPS else topic(name)
+
+
+def every() -> Iterator[Page]:
+    """Yield all pages: the program's, each command's and each group's in the order of the help, and the topics."""
+    yield root()
+    for names in SECTIONS.values():
+        for name in names:
+            if name in GROUPS:
+                yield group(name)
+            yield from (command(each) for each in COMMANDS if each.partition(" ")[0] == name)
+    yield from map(topic, TOPICS)
+
+
+def command(name: str) -> Page:
+    """Return the page of a command, such as `list` or `tag add`."""
+    from edl_ckpt.cli.app import parser
+
+    program = parser(name.partition(" ")[0])
+    for word in name.split():
+        program = program.commands[word]
+    context = program.make_context(f"{PROGRAM} {name}", [], resilient_parsing=True)
+    return command_page(name, program, context, function_of(name))
+
+
+def _summary(name: str) -> str:
+    """Return the first line of the help of a command or a group."""
+    return GROUPS[name][0] if name in GROUPS else (function_of(name).__doc__ or "").strip().partition("\n")[0]

@@ -1,0 +1,52 @@
+"""The panels of a command's help: which options choose, which say how something is done, written or printed.
+
+An option has the same panel in every command that has it, unless the command is named. A test finds those without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+CHOOSE: Final = "What it takes"
+KEEP: Final = "What is kept"
+DELETE: Final = "What is deleted"
+WRITE: Final = "How it is written"
+DO: Final = "How it is done"
+WORK: Final = "How it works"
+OUTPUT: Final = "Output"
+STORAGE: Final = "Storage and configuration"
+OTHER: Final = "Options"
+
+ORDER: Final = (CHOOSE, KEEP, DELETE, WRITE, DO, WORK, OTHER, OUTPUT, STORAGE)
+"""The panels from top to bottom."""
+
+_PANELS: Final[Mapping[str, str]] = {
+    CHOOSE: "all since shard table variable id ids-file everywhere nearest sort best tag mode metric experiment "
+    "recursive format version-ge complete on after",
+    KEEP: "keep keep-best keep-experiment-best keep-every keep-within keep-tag max-size policy save-experiment-best "
+    "save-trial-best save-trial-latest",
+    DELETE: "incomplete delete drop-tag max-delete purge older-than drop-copies",
+    WRITE: "ps output layout keep-old dry-run force ignore-seal yes trash plan-out apply map also move seal",
+    WORK: "quick deep strict stats tolerance top grace workers max-memory lock-wait timeout stall-after interval exec "
+    "shell cluster",
+    OUTPUT: "json csv rows npy junit quiet verbose no-color progress help",
+    STORAGE: "storage-option config",
+}
+_OF_COMMAND: Final[Mapping[str, Mapping[str, str]]] = {
+    "prune": {
+        **dict.fromkeys(("mode", "metric"), KEEP),
+        **dict.fromkeys(("dry-run", "yes", "trash", "plan-out", "apply"), DO),
+        "all": DELETE,
+    },
+    "policy set": {"mode": KEEP, "metric": KEEP},
+    "export": dict.fromkeys(("format", "dtype", "dense-rows", "fill", "seed", "limit", "max-shard-size"), WRITE),
+    "metrics set": {"mode": WRITE},
+}
+_BY_OPTION: Final = {option: panel for panel, options in _PANELS.items() for option in options.split()}
+
+
+def panel_of(command: str, flag: str) -> str:
+    """Return the panel of an option, by its long flag; `OTHER` for one that has none."""
+    option = flag.lstrip("-")
+    return _OF_COMMAND.get(command, {}).get(option) or _BY_OPTION.get(option, OTHER)

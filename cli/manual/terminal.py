@@ -1,0 +1,90 @@
+"""Pages for a terminal: headings and names in colour, text wrapped at the width of the window, and nothing cut."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from edl_ckpt.cli.manual.page import Block, Page, Row
+from edl_ckpt.cli.style import painted
+
+_WIDEST: Final = 110
+"""Longer lines of text are hard to read."""
+_NARROW: Final = 60
+"""Below this, a term stands above its text."""
+_TERM: Final = 30
+"""A longer term stands above its text too, so that one does not push all texts to the right."""
+_GAP: Final = 2
+_GLUE: Final = "\u00a0"
+"""Stands for a blank at which no line is broken."""
+_CODE: Final = re.compile(r"`([^`]+)`")
+
+
+def draw(page: Page, *, width: int, colour: bool = False) -> str:
+    """Return a page as text of at most so many columns, but for example lines, which must stay whole."""
+    width = max(20, min(width, _WIDEST))
+    lines = [*_paragraph(page.summary, width, colour=colour), ""]
+    for text in page.description:
+        lines += [*_paragraph(text, width, colour=colour), ""]
+    if page.usage:
+        head, words = painted("Usage:", "heading", colour=colour), page.usage
+        wrapped = textwrap.wrap(words, width, initial_indent=" " * 7, subsequent_indent=" " * 9, break_on_hyphens=False)
+        wrapped = [line.replace("edl-ckpt", painted("edl-ckpt", "name", colour=colour), 1) for line in wrapped]
+        lines += [head + wrapped[0][6:], *wrapped[1:], ""]
+    terms = [row.term for block in page.blocks for row in block.rows if len(row.term) <= _TERM]
+    column = max(map(len, terms), default=0) + 2 + _GAP
+    for block in page.blocks:
+        lines += [*_block(block, width, column, colour=colour), ""]
+    return "\n".join(lines).rstrip()
+
+
+def _block(block: Block, width: int, column: int, *, colour: bool) -> Iterator[str]:
+    yield painted(f"{block.heading}:", "heading", colour=colour)
+    for number, text in enumerate(block.paragraphs):
+        if number:
+            yield ""
+        yield from (f"  {line}" for line in _paragraph(text, width - 2, colour=colour))
+    if block.paragraphs and (block.rows or block.lines):
+        yield ""
+    for row in block.rows:
+        yield from _row(row, width, column, colour=colour)
+    if block.rows and block.lines:
+        yield ""
+    for line in block.lines:
+        yield f"  {painted(line, 'value', colour=colour)}"
+
+
+def _row(row: Row, width: int, column: int, *, colour: bool) -> Iterator[str]:
+    """Yield a term and its text beside it; below it in a narrow window, and for a term that is too long."""
+    above = width < _NARROW or len(row.term) + 2 + _GAP > column
+    indent = 6 if width < _NARROW else column
+    term = painted(row.term, "name", colour=colour)
+    lines = list(_paragraph(" ".join([row.text, *_glued(row.notes)]), width - indent, colour=colour))
+    if above:
+        yield from _term_lines(row.term, width, colour=colour)
+    elif lines:
+        yield f"  {term}{' ' * (column - 2 - len(row.term))}{lines.pop(0)}"
+    else:
+        yield f"  {term}"
+    yield from (f"{'':{indent}}{line}" for line in lines)
+
+
+def _term_lines(term: str, width: int, *, colour: bool) -> Iterator[str]:
+    for line in textwrap.wrap(term, width - 2, break_on_hyphens=False, subsequent_indent="  "):
+        yield f"  {painted(line, 'name', colour=colour)}"
+
+
+def _glued(notes: Iterable[str]) -> Iterator[str]:
+    """Yield notes in brackets, which no line break parts."""
+    yield from (f"[{note}]".replace(" ", _GLUE) for note in notes)
+
+
+def _paragraph(text: str, width: int, *, colour: bool) -> Iterator[str]:
+    """Yield a text in lines; a command in backticks is not broken if it fits a line, and has its colour."""
+    glued = _CODE.sub(lambda m: m[0].replace(" ", _GLUE) if len(m[0]) <= width else m[0], text)
+    for line in textwrap.wrap(glued, width, break_on_hyphens=False, break_long_words=True):
+        shown = _CODE.sub(lambda m: painted(m[0], "value", colour=colour), line) if colour else line
+        shown = re.sub(r"\[(default|env|required)[^\]]*\]", lambda m: painted(m[0], "faint", colour=colour), shown)
+        yield shown.replace(_GLUE, " ")

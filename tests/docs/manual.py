@@ -1,0 +1,79 @@
+"""Make the man pages in `man/` and the reference in `docs/reference/`, from what `--help` shows.
+
+python tests/docs/manual.py             compare; the exit code is 1 when a file is out of date
+python tests/docs/manual.py --update    rewrite the files
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from edl_ckpt.cli.catalogue import SECTIONS
+from edl_ckpt.cli.manual import markdown, roff
+from edl_ckpt.cli.manual.page import Page
+from edl_ckpt.cli.manual.pages import every
+
+TOP = Path(__file__).parents[2]
+_ROOT = "edl-ckpt.1"
+
+
+def files() -> dict[str, str]:
+    """Return the text of every generated file, by its path below the top of the repository."""
+    pages = list(every())
+    return {**_man_pages(pages), **_reference(pages)}
+
+
+def _man_pages(pages: list[Page]) -> dict[str, str]:
+    """Return the man pages; that of the program names all others."""
+    names = [roff.file_name(page) for page in pages]
+    return {
+        f"man/{name}": roff.draw(page, tuple(names[1:]) if name == _ROOT else (_ROOT,))
+        for name, page in zip(names, pages, strict=True)
+    }
+
+
+def _reference(pages: list[Page]) -> dict[str, str]:
+    """Return a page for each command and topic, with those of its sub-commands, and an index."""
+    found: dict[str, list[Page]] = {}
+    for page in pages:
+        found.setdefault(page.name.partition(" ")[0] or "index", []).append(page)
+    texts = {f"docs/reference/{name}.md": markdown.draw(group) for name, group in found.items()}
+    return {**texts, "docs/reference/index.md": _index(found)}
+
+
+def _index(found: dict[str, list[Page]]) -> str:
+    """Return the index: the commands in their sections, and the topics."""
+    lines = ["# Reference", "", "These pages say what `--help`, `edl-ckpt help` and the man pages say.", ""]
+    topics = [name for name, group in found.items() if group[0].is_topic]
+    for heading, names in {**SECTIONS, "Topics": tuple(topics)}.items():
+        lines += [f"## {heading}", "", "| | |", "|---|---|"]
+        lines += [f"| [{name}]({name}.md) | {found[name][0].summary} |" for name in names]
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def stale() -> list[str]:
+    """Return the generated files that are not as they would be made now: changed, absent, or of no page."""
+    made = files()
+    present = {str(path.relative_to(TOP)) for folder in ("man", "docs/reference") for path in TOP.glob(f"{folder}/*")}
+    changed = [p for p, text in made.items() if p in present and (TOP / p).read_text(encoding="utf-8") != text]
+    return sorted({*changed, *(made.keys() ^ present)})
+
+
+def update() -> None:
+    """Rewrite all generated files, and remove those of no page."""
+    made = files()
+    for path in stale():
+        if path in made:
+            (TOP / path).parent.mkdir(parents=True, exist_ok=True)
+            (TOP / path).write_text(made[path], encoding="utf-8")
+        else:
+            (TOP / path).unlink()
+
+
+if __name__ == "__main__":
+    if "--update" in sys.argv:
+        update()
+    print("\n".join(stale()), end="")
+    sys.exit(1 if stale() else 0)
