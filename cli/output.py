@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from edl_ckpt.core.storage.determined import Storages
     from edl_ckpt.core.storage.location import Location
 
-_PIPE_WIDTH = 200
+_NO_WIDTH = 100_000
+"""The width of what is no terminal: nothing is folded or left out there."""
+_LEAST_WIDTH = 20
 
 
 class AlreadyReported(SystemExit):
@@ -61,7 +63,7 @@ class Output:
         return Console(
             file=file or stream,
             force_terminal=terminal or None,
-            width=None if terminal else _PIPE_WIDTH,
+            width=window_width(stream) if terminal else _NO_WIDTH,
             no_color=self.no_color or bool(os.environ.get("NO_COLOR")),
             highlight=False,
             markup=False,
@@ -101,10 +103,11 @@ class Output:
         """Print text on stdout, or on stderr where stdout is for data."""
         import io
 
+        from edl_ckpt.cli.tables import draw
+
         drawing = io.StringIO()
         console = self.console(stderr=stderr, file=drawing)
-        for item in renderables:
-            console.print(item)
+        draw(renderables, console)
         lines = [line.rstrip() for line in drawing.getvalue().rstrip().split("\n")]
         compact = lines[:1] + [line for before, line in pairwise(lines) if before or line]
         if not any(compact):
@@ -298,6 +301,17 @@ def reported_errors(out: Output) -> Iterator[None]:
         out.bug()
     finally:
         out.end_progress()
+
+
+def window_width(stream: TextIO) -> int:
+    """Return the columns of the terminal behind a stream: of COLUMNS, else as they are now, else 80."""
+    named = os.environ.get("COLUMNS", "")
+    if named.isascii() and named.isdigit() and int(named):
+        return max(int(named), _LEAST_WIDTH)
+    try:
+        return max(os.get_terminal_size(stream.fileno()).columns or 80, _LEAST_WIDTH)
+    except (OSError, ValueError):
+        return 80
 
 
 def _expressible(value: Any) -> Any:

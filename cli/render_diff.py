@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
-from edl_ckpt.cli.tables import new_table
+from edl_ckpt.cli.tables import Bar, Cell, Column, Table
 from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES
 
 if TYPE_CHECKING:
@@ -83,34 +83,37 @@ def _measure(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
-def _bar(part: DenseDiff | TableDiff, largest: float) -> RenderableType:
-    from rich.text import Text
+def _bar(part: DenseDiff | TableDiff, largest: float) -> Bar:
+    return Bar(part.relative or 0.0, largest, _BAR, "yellow")
 
-    return Text(text.bar(part.relative or 0.0, largest, _BAR), "yellow")
+
+_STATUS = Column("status", worth=9, title="")
+_LAST = (Column("relative", "number", worth=6), Column("bar", "bar", title=""), Column("what", "prose", worth=8))
 
 
 def _tables(tables: Sequence[TableDiff], largest: float) -> RenderableType:
-    from rich.text import Text
-
-    drawn = new_table("embedding table", "", "added>", "removed>", "changed>", "unchanged>", "relative>", "", "what")
+    counts = (
+        Column("added", "number", worth=7),
+        Column("removed", "number", worth=7),
+        Column("changed", "number", worth=7),
+        Column("unchanged", "number", worth=3),
+    )
+    drawn = Table(Column("embedding table", "name"), _STATUS, *counts, *_LAST)
     for t in tables:
-        counts = [text.count(n) if n else "" for n in (t.added, t.removed, t.changed, t.unchanged)]
-        status = Text(t.status, _STYLES[t.status])
-        drawn.add_row(
-            text.escaped(t.name), status, *counts, _measure(t.relative), _bar(t, largest), text.escaped(t.what)
-        )
+        numbers = [text.count(n) if n else "" for n in (t.added, t.removed, t.changed, t.unchanged)]
+        status = Cell(t.status, _STYLES[t.status])
+        drawn.add(t.name, status, *numbers, _measure(t.relative), _bar(t, largest), t.what)
     return drawn
 
 
 def _variables(variables: Sequence[DenseDiff], largest: float) -> RenderableType:
-    from rich.text import Text
-
-    drawn = new_table("dense variable", "", "max abs>", "cosine>", "relative>", "", "what")
+    measured = (Column("max abs", "number", worth=5), Column("cosine", "number", worth=4))
+    drawn = Table(Column("dense variable", "name"), _STATUS, *measured, *_LAST)
     for v in variables:
-        status = Text(v.status, _STYLES[v.status])
+        status = Cell(v.status, _STYLES[v.status])
         cosine = "" if v.cosine is None or v.status == "equal" else f"{v.cosine:.6f}"
         measures = (_measure(v.max_abs), cosine, _measure(v.relative))
-        drawn.add_row(text.escaped(v.name), status, *measures, _bar(v, largest), text.escaped(v.what))
+        drawn.add(v.name, status, *measures, _bar(v, largest), v.what)
     return drawn
 
 

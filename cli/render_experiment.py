@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import render_list, text
 from edl_ckpt.cli.render_metrics import BEST, metric_cell
-from edl_ckpt.cli.tables import Cell, aligned
+from edl_ckpt.cli.tables import Cell, Column, Table
 from edl_ckpt.core import words
 from edl_ckpt.core.checkpoint.experiment import Experiment, Trial
 from edl_ckpt.core.format.model import State, Version
@@ -97,21 +97,24 @@ def _by(experiment: Experiment) -> str:
 
 def _table(experiment: Experiment) -> RenderableType:
     metric = experiment.metric if experiment.mode else None
-    columns = ["best", text.escaped(metric)] if metric else []
-    rows: list[list[Cell]] = [[(name, "dim") for name in ("trial", "versions", "size", "latest", *columns, "")]]
+    ranked = (Column("best", "number", worth=8), Column(metric, "number", worth=9)) if metric else ()
+    table = Table(
+        Column("trial", "name"),
+        Column("versions", "number", worth=4),
+        Column("size", "number", worth=3),
+        Column("latest", "number", worth=6),
+        *ranked,
+        Column("remark", "prose", worth=7, title=""),
+    )
     for trial in experiment.trials:
-        cells = [
-            (text.escaped(trial.name), ""),
-            (text.count(len(trial.listing.versions)), ""),
-            (words.size(_size(trial)), ""),
-            (_key(trial.latest), ""),
-        ]
+        cells: list[Cell | str] = []
         if metric:
             is_best = trial.best is not None and trial.best is experiment.best
             value = metric_cell(trial.best.metrics, metric, best=is_best) if trial.best else ""
-            cells += [(_key(trial.best), ""), (value if is_best else f"{value} ", "green" if is_best else "")]
-        rows.append([*cells, _remark(trial)])
-    return aligned(rows, right=set(range(1, 4 + len(columns))), header=True)
+            cells = [_key(trial.best), Cell(value if is_best else f"{value} ", "green" if is_best else "")]
+        versions = text.count(len(trial.listing.versions))
+        table.add(trial.name, versions, words.size(_size(trial)), _key(trial.latest), *cells, _remark(trial))
+    return table
 
 
 def _key(version: Version | None) -> str:
@@ -121,6 +124,6 @@ def _key(version: Version | None) -> str:
 def _remark(trial: Trial) -> Cell:
     """Return what is wrong with a trial: it cannot be listed, or versions of it are not whole."""
     if trial.fault is not None:
-        return f"cannot be read now: {text.escaped(trial.fault.message)}", "red"
+        return Cell(f"cannot be read now: {trial.fault.message}", "red")
     others = len(trial.listing.versions) - _complete(trial)
-    return (f"{others} not complete", "dim") if others else ("", "")
+    return Cell(f"{others} not complete" if others else "", "dim")

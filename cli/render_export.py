@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
+from edl_ckpt.cli.tables import Column, Table
 from edl_ckpt.core import words
 
 if TYPE_CHECKING:
@@ -28,8 +29,10 @@ def human(result: ExportResult) -> Iterator[RenderableType]:
 
     head = Text(text.escaped(result.ref), "bold")
     yield head.append(f"  exported as {result.format}", "dim")
+    files = Table(Column("size", "number", title=""), Column("file", "name", worth=9, title=""))
     for file in result.files[:_FILES]:
-        yield Text(f"  {words.size(file.size_bytes):>10}  ").append(text.escaped(file.path))
+        files.add(words.size(file.size_bytes), file.path)
+    yield files
     if len(result.files) > _FILES:
         yield Text(f"  and {text.count(len(result.files) - _FILES, 'more file')}", "dim")
     counts = ((result.variables, "variable"), (result.tables, "table"), (result.rows, "row"))

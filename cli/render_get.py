@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.cli import text
+from edl_ckpt.cli.tables import Column, Fitted, Table
 from edl_ckpt.core import words
 
 if TYPE_CHECKING:
@@ -54,9 +55,10 @@ def human(found: Lookup, close: Sequence[Neighbours] = ()) -> Iterator[Renderabl
     head = Text(f"{text.escaped(found.ref)}  {text.escaped(found.table)}", "bold")
     rows_found = text.count(len(found.ids), "row")
     yield head.append(f"  {rows_found} of {found.vectors.shape[1]} {found.dtype}", "dim")
-    width = max((len(str(i)) for i in found.ids[:_ROWS].tolist()), default=0)
+    table = Table(Column("id", "number", title=""), Column("values", "prose", worth=9, title=""))
     for i, vector in zip(found.ids[:_ROWS].tolist(), found.vectors[:_ROWS], strict=True):
-        yield Text(f"  {i!s:>{width}}  ").append(_numbers(vector))
+        table.add(str(i), _numbers(vector))
+    yield table
     if len(found.ids) > _ROWS:
         yield Text(f"  and {text.count(len(found.ids) - _ROWS, 'more row')}; --json and --csv print all of them", "dim")
     for neighbours in close:
@@ -98,7 +100,9 @@ def variable_human(ref: str, name: str, values: npt.NDArray[np.generic], dtype: 
 
     shape = "x".join(map(str, values.shape)) or "scalar"
     yield Text(f"{text.escaped(ref)}  {text.escaped(name)}", "bold").append(f"  {dtype} {shape}", "dim")
-    yield Text(np.array2string(values, max_line_width=100, threshold=200, edgeitems=4, precision=6))
+    yield Fitted(
+        lambda width: np.array2string(values, max_line_width=min(width, 100), threshold=200, edgeitems=4, precision=6)
+    )
 
 
 def _numbers(vector: npt.NDArray[np.generic]) -> str:

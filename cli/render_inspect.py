@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
 from edl_ckpt.cli.render_metadata import lines
-from edl_ckpt.cli.tables import new_table, shard_table
+from edl_ckpt.cli.tables import Cell, Column, Histogram, Table, shard_table
 from edl_ckpt.core import words
 
 if TYPE_CHECKING:
@@ -50,30 +50,39 @@ def human(summary: CheckpointSummary, stats: Sequence[TensorStats] = ()) -> Iter
 
 
 def _tables(tables: Sequence[TableSummary]) -> RenderableType:
-    from rich.text import Text
-
-    table = new_table("embedding table", "rows>", "dim>", "dtype", "size>", "init", "balance")
+    table = Table(
+        Column("embedding table", "name"),
+        Column("rows", "number", worth=9),
+        Column("dim", "number", worth=8),
+        Column("dtype", worth=6),
+        Column("size", "number", worth=7),
+        Column("init", "name", worth=3),
+        Column("balance", "bar"),
+    )
     for entry in tables:
-        balance = Text(text.histogram(list(entry.rows_per_shard[:32])), "blue")
-        table.add_row(
-            Text(text.escaped(entry.name), "bold"),
+        table.add(
+            Cell(entry.name, "bold"),
             text.count(entry.rows),
             str(entry.dim),
             entry.dtype or "-",
             words.size(entry.size_bytes),
-            Text(text.escaped(entry.initializer if entry.initializer is not None else "(no info)")),
-            balance,
+            entry.initializer if entry.initializer is not None else "(no info)",
+            Histogram(entry.rows_per_shard),
         )
     return table
 
 
 def _variables(summary: CheckpointSummary) -> RenderableType:
-    from rich.text import Text
-
-    table = new_table("dense variable", "dtype", "shape", "size>", "shard>")
+    table = Table(
+        Column("dense variable", "name"),
+        Column("dtype", worth=6),
+        Column("shape", worth=8),
+        Column("size", "number", worth=7),
+        Column("shard", "number", worth=3),
+    )
     for entry in summary.variables:
-        table.add_row(
-            Text(text.escaped(entry.name), "bold"),
+        table.add(
+            Cell(entry.name, "bold"),
             entry.dtype,
             "x".join(map(str, entry.shape)) or "scalar",
             words.size(entry.size_bytes),

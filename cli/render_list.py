@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
 from edl_ckpt.cli.render_metrics import BEST, best_paths, metric_cell, names_of
-from edl_ckpt.cli.tables import Cell, aligned
+from edl_ckpt.cli.tables import Bar, Cell, Column, Table
 from edl_ckpt.core import words
 from edl_ckpt.core.format.model import Listing, State, Version
 
@@ -24,7 +24,6 @@ STATE_STYLES = {
     State.UNREADABLE: "red",
 }
 
-_BAR = 10
 _SOME = 4
 _METRICS = 5
 """The number of metrics shown as columns; `metrics show` shows all."""
@@ -131,36 +130,31 @@ def _table(listing: Listing, complete: Listing, now: float) -> RenderableType:
     newest = next((v.path for v in reversed(complete.versions) if v.state is State.COMPLETE), None)
     metrics = names_of(listing.versions)[:_METRICS]
     best = best_paths(complete, metrics)
-    uuids = any(v.uuid for v in listing.versions)
-    names = (
-        "version",
-        *(["uuid"] if uuids else []),
-        "shards",
-        "size",
-        " " * _BAR,
-        "age",
-        "state",
-        *map(text.escaped, metrics),
-        "",
+    table = Table(
+        Column("version", "number"),
+        Column("uuid", worth=9),
+        Column("shards", "number", worth=7),
+        Column("size", "number", worth=6),
+        Column("bar", "bar", title=""),
+        Column("age", "number", worth=3),
+        Column("state", worth=9),
+        *(Column(name, "number", worth=4) for name in metrics),
+        Column("remarks", "prose", worth=8, title=""),
     )
-    rows: list[list[Cell]] = [[(name, "dim") for name in names]]
     for v in listing.versions:
-        values = [metric_cell(v.metrics, name, best=best.get(name) == v.path).ljust(1) for name in metrics]
-        rows.append(
-            [
-                ("?" if v.number is None else str(v.number), ""),
-                *([(v.uuid, "")] if uuids else []),
-                (f"{len(v.shards)}/{'?' if v.ps_num is None else v.ps_num}", ""),
-                (words.size(v.size_bytes), ""),
-                (text.bar(v.size_bytes, largest, _BAR), "blue"),
-                (text.age(now - v.modified) if v.modified else "", ""),
-                (v.state.value, STATE_STYLES[v.state]),
-                *((cell, "green" if cell.endswith(BEST) else "") for cell in values),
-                (remarks(v, newest), "dim"),
-            ]
+        cells = (metric_cell(v.metrics, name, best=best.get(name) == v.path) for name in metrics)
+        table.add(
+            "?" if v.number is None else str(v.number),
+            v.uuid,
+            f"{len(v.shards)}/{'?' if v.ps_num is None else v.ps_num}",
+            words.size(v.size_bytes),
+            Bar(v.size_bytes, largest),
+            text.age(now - v.modified) if v.modified else "",
+            Cell(v.state.value, STATE_STYLES[v.state]),
+            *(Cell(cell, "green" if cell.endswith(BEST) else "") for cell in cells),
+            Cell(remarks(v, newest), "dim"),
         )
-    numeric = {1, 2, 4, *range(6, 6 + len(metrics))}
-    return aligned(rows, right={0, *(column + uuids for column in numeric)}, header=True)
+    return table
 
 
 def remarks(version: Version, newest: str | None) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
+from edl_ckpt.cli.tables import Cell, Column, Table
 from edl_ckpt.core.format.model import Version
 
 if TYPE_CHECKING:
@@ -36,11 +37,10 @@ def human(version: Version) -> Iterator[RenderableType]:
 
 def lines(metadata: Mapping[str, Any]) -> RenderableType:
     """Return a line for each key, by name: the key, and its value as JSON; a text stands without quotes."""
-    from rich.text import Text
-
-    rows = [(text.escaped(key), shown(metadata[key])) for key in sorted(metadata)]
-    width = max((len(key) for key, _ in rows), default=0)
-    return Text("\n").join(Text.assemble((f"  {key.ljust(width)}", "dim"), f"  {value}") for key, value in rows)
+    table = Table(Column("key", "name", title=""), Column("value", "prose", worth=9, title=""))
+    for key in sorted(metadata):
+        table.add(Cell(key, "dim"), shown(metadata[key]))
+    return table
 
 
 def shown(value: Any) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
-from edl_ckpt.cli.tables import new_table
+from edl_ckpt.cli.tables import Cell, Column, Table
 from edl_ckpt.core import words
 from edl_ckpt.core.checkpoint.catalog import ranked
 from edl_ckpt.core.errors import UsageError
@@ -80,13 +80,14 @@ def human(listing: Listing, versions: Sequence[Version]) -> Iterator[RenderableT
     if not names:
         yield Text("no metrics; record them with `edl-ckpt metrics set` or `metrics import`", "dim")
         return
-    table = new_table("version>", *(f"{text.escaped(name)}>" for name in names), "tags")
+    columns = (Column(name, "number") for name in names)
+    table = Table(Column("version", "number"), *columns, Column("tags", "prose", worth=4))
     for v in versions:
         cells = [
-            Text(metric_cell(v.metrics, name, best=is_best), "green" if is_best else "")
+            Cell(metric_cell(v.metrics, name, best=is_best).ljust(1), "green" if is_best else "")
             for name, is_best in ((name, best.get(name) == v.path) for name in names)
         ]
-        table.add_row(str(v.key), *cells, text.escaped(" ".join(v.tags)))
+        table.add(str(v.key), *cells, " ".join(v.tags))
     yield table
     undeclared = [name for name in names if name not in best and any(name in v.metrics for v in versions)]
     if {v.path for v in versions} & set(best.values()):
@@ -135,10 +136,12 @@ def import_human(plan: ImportPlan, *, applied: bool) -> Iterator[RenderableType]
 
     names = sorted({name for m in plan.matches for name in m.metrics})
     if plan.matches:
-        table = new_table("version>", "step>", *(f"{text.escaped(name)}>" for name in names), "")
+        columns = (Column(name, "number") for name in names)
+        replaces = Column("replaces", "prose", worth=8, title="")
+        table = Table(Column("version", "number"), Column("step", "number", worth=9), *columns, replaces)
         for m in plan.matches:
-            replaced = f"replaces {text.escaped(', '.join(m.replaced))}" if m.replaced else ""
-            table.add_row(str(m.version.key), str(m.step), *(metric_cell(m.metrics, name) for name in names), replaced)
+            replaced = f"replaces {', '.join(m.replaced)}" if m.replaced else ""
+            table.add(str(m.version.key), str(m.step), *(metric_cell(m.metrics, name) for name in names), replaced)
         yield table
     versions = text.count(len(plan.matches), "version")
     yield Text(f"recorded metrics of {versions}" if applied else f"would record metrics of {versions}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
-from edl_ckpt.cli.tables import aligned
+from edl_ckpt.cli.tables import Cell, Column, Table
 from edl_ckpt.core import words
 from edl_ckpt.core.operations.prune.plan import Action
 
@@ -97,16 +97,18 @@ def _head(location: Location, entries: Sequence[PruneEntry]) -> RenderableType:
 
 
 def _table(entries: Sequence[PruneEntry]) -> RenderableType:
-    rows = []
+    table = Table(
+        Column("version", "number", title=""),
+        Column("size", "number", worth=3, title=""),
+        Column("action", worth=9, title=""),
+        Column("why", "prose", worth=8, title=""),
+    )
     for entry in entries:
         going = entry.action is Action.DELETE
-        reasons = "; ".join(map(text.escaped, entry.reasons))
-        rows.append(
-            (
-                (str(entry.version), ""),
-                (words.size(entry.size_bytes), ""),
-                (entry.action.value, "red" if going else "green"),
-                (reasons, "" if going else "dim"),
-            )
+        table.add(
+            str(entry.version),
+            words.size(entry.size_bytes),
+            Cell(entry.action.value, "red" if going else "green"),
+            Cell("; ".join(entry.reasons), "" if going else "dim"),
         )
-    return aligned(rows, right=(0, 1))
+    return table

@@ -57,15 +57,14 @@ def _result(result: VerifyResult) -> dict[str, Any]:
 
 def human(results: Sequence[VerifyResult]) -> Iterator[RenderableType]:
     """Yield the verdict of each version with its findings, and say what was not checked."""
-    from rich.padding import Padding
     from rich.text import Text
 
     for result in results:
         yield _verdict(result)
         for finding in result.findings:
-            yield Padding(_line(finding), (0, 0, 0, 2))
+            yield _line(finding)
         if result.fingerprint:
-            yield Padding(Text(f"fingerprint {result.fingerprint}"), (0, 0, 0, 2))
+            yield Text(f"  fingerprint {result.fingerprint}")
     if results:
         yield Text(_checked(results), "dim")
         hints = {f.hint for r in results for f in r.findings if f.hint}
@@ -115,7 +114,7 @@ def _verdict(result: VerifyResult) -> RenderableType:
 def _line(finding: Finding) -> RenderableType:
     from rich.text import Text
 
-    line = Text(finding.severity, "red" if finding.severity == "error" else "yellow")
+    line = Text("  ").append(finding.severity, "red" if finding.severity == "error" else "yellow")
     line.append(f" {finding.code}", "bold")
     where = [] if finding.shard is None else [f"shard {finding.shard}"]
     where += [text.escaped(finding.subject)] if finding.subject else []

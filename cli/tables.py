@@ -1,72 +1,457 @@
-"""What several commands draw: tables, the table of shards, and lines of aligned cells."""
+"""Tables that never lie: what does not fit the window gives way in a known order, and no number is ever cut.
+
+A column says what it has. Bars and histograms give way first. Then names fold at separators, and prose at spaces. Then
+columns are left out, those of least worth first, and a line names them. Below 60 columns, and wherever even that does
+not fit, each row becomes a block of lines. A pipe has no width, so nothing there is folded or left out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from edl_ckpt.cli import text
 from edl_ckpt.core import words
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+    from rich.text import Text
 
     from edl_ckpt.core.checkpoint.target import TargetShard
     from edl_ckpt.core.operations.summary import ShardSummary
 
+_BLOCKS_BELOW: Final = 60
+_INDENT: Final = 2
+_GAP: Final = 2
+_NAME, _PROSE, _TITLE, _BAR = 20, 24, 10, 4
+"""The least widths of names, of prose, of the titles above numbers, and of bars."""
+_FOLDS: Final = 4
+"""A name that needs more lines than this loses its middle."""
+_UNITS = "B|[KMGTP]iB(?:/s)?|s|min|[hd]"
+_TOKEN = re.compile(rf"[^\s\d]{{0,2}}\d[\d.,]* (?:{_UNITS})(?!\w)\S*\s*|\S+\s*|\s+")
+"""What stays on one line if it can: a word, a number with its unit."""
+_PIECE = re.compile(r"[^/_:.@,;=-]*[/_:.@,;=-]+|[^/_:.@,;=-]+")
+"""What stays on one line of a word that is too long: up to a separator."""
 
-def new_table(*names: str) -> Table:
-    """Return an empty table; a column whose name ends in '>' has numbers, aligned to the right."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+Kind = Literal["number", "word", "name", "prose", "bar"]
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
-    for position, name in enumerate(names):
-        right = name.endswith(">")
-        table.add_column(
-            name.rstrip(">"),
-            justify="right" if right else "left",
-            no_wrap=position > 0 or right,
-            overflow="fold",
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What a column has, and how long it stays when there is no room.
+
+    A number or a word is never cut, a name folds at separators, prose at spaces, and a bar shrinks. `title` stands in
+    the place of the name above the column; '' shows none.
+    """
+
+    name: str
+    kind: Kind = "word"
+    worth: int = 5
+    title: str | None = None
+
+    @property
+    def heading(self) -> str:
+        """Return what stands above the column."""
+        return self.name if self.title is None else self.title
+
+
+class Cell(NamedTuple):
+    """A text and its style."""
+
+    text: str
+    style: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar for a value, as wide as its column where it is the largest."""
+
+    value: float
+    largest: float
+    width: int = 10
+    style: str = "blue"
+
+    def drawn(self, width: int) -> Cell:
+        """Return the bar for a column of this width."""
+        return Cell(text.bar(self.value, self.largest, min(width, self.width)), self.style)
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """A character for each value; in a narrow column one for the mean of several."""
+
+    values: Sequence[int]
+    style: str = "blue"
+
+    @property
+    def width(self) -> int:
+        """Return the width at which each value has a character, up to 32."""
+        return min(len(self.values), 32)
+
+    def drawn(self, width: int) -> Cell:
+        """Return the histogram for a column of this width."""
+        count, values = len(self.values), self.values
+        bins = min(width, count)
+        cuts = [i * count // bins for i in range(bins + 1)] if bins else [0]
+        means = [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts)]
+        return Cell(text.histogram(means), self.style)
+
+
+_Drawable = Cell | Bar | Histogram
+Content = str | Cell | tuple[str, str] | Bar | Histogram
+Line = list[Cell]
+
+
+class Table:
+    """Rows of cells in columns; the first column is the key of a row, and is never left out."""
+
+    def __init__(self, *columns: Column, indent: int = _INDENT) -> None:
+        self.columns = tuple(
+            replace(c, name=text.escaped(c.name), title=c.title and text.escaped(c.title)) for c in columns
         )
-    return table
+        self._indent = indent
+        self.rows: list[list[_Drawable]] = []
+
+    def add(self, *cells: Content) -> None:
+        """Add a row with a cell for each column; texts are escaped."""
+        if len(cells) != len(self.columns):
+            raise ValueError(f"{len(cells)} cells for {len(self.columns)} columns")
+        self.rows.append([_cell(cell) for cell in cells])
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        from rich.segment import Segment
+
+        for line in self.lines(options.max_width):
+            for cell in line:
+                yield Segment(cell.text, console.get_style(cell.style))
+            yield Segment.line()
+
+    def lines(self, width: int, *, blocks: bool = True) -> Iterator[Line]:
+        """Yield the lines for a window of this width, in cells that stand side by side.
+
+        An empty line follows a table that has headings, and blocks.
+        Without `blocks`, each row stays one line if that is at all possible.
+        """
+        layout = _Layout.of(self.columns, self.rows, width - self._indent, narrow=blocks and width < _BLOCKS_BELOW)
+        if layout is None:
+            yield from self._blocks(width)
+            yield []
+            return
+        yield from self._grid(layout)
+        if layout.left_out and blocks:
+            names = ", ".join(self.columns[c].name for c in layout.left_out)
+            margin = " " * self._indent
+            yield from ([Cell(margin + part, "dim")] for part in fold(f"left out at this width: {names}", layout.room))
+        if any(column.heading for column in self.columns):
+            yield []
+
+    def _grid(self, layout: _Layout) -> Iterator[Line]:
+        shown = [(self.columns[c], layout.widths[c], c) for c in layout.shown]
+        margin = " " * self._indent
+        titles = [_folded(Cell(column.heading, "dim"), column, width) for column, width, _ in shown]
+        if any(cells[0].text for cells in titles):
+            height = max(map(len, titles))
+            yield from _side_by_side([[Cell("")] * (height - len(t)) + t for t in titles], shown, margin)
+            ruled = [cell_width(column.heading) if column.kind == "prose" else width for column, width, _ in shown]
+            yield [Cell(margin + "─" * (sum(ruled) + _GAP * (sum(map(bool, ruled)) - 1)), "dim")]
+        for row in self.rows:
+            yield from _side_by_side([_folded(row[c], column, width) for column, width, c in shown], shown, margin)
+
+    def _blocks(self, width: int) -> Iterator[Line]:
+        """Yield a block for each row: a line for each cell that is not empty, with the name of its column."""
+        labelled = [cell_width(c.name) for c in self.columns if c.kind != "prose" or c.heading]
+        label = min(max(labelled, default=0), width // 2 - _GAP)
+        for number, row in enumerate(self.rows):
+            if number:
+                yield []
+            for position, (column, cell) in enumerate(zip(self.columns, row, strict=True)):
+                yield from self._entry(column, cell, width, label, is_key=position == 0)
+
+    def _entry(self, column: Column, cell: _Drawable, width: int, label: int, *, is_key: bool) -> Iterator[Line]:
+        """Yield the lines of one cell in a block."""
+        margin = " " * self._indent
+        name = column.name
+        if not isinstance(cell, Cell):
+            if not column.heading:
+                return
+            cell = cell.drawn(min(cell.width, width - self._indent - label - _GAP))
+        if not cell.text.strip():
+            return
+        if column.kind == "prose" and not column.heading:
+            yield from ([Cell(margin + part, cell.style)] for part in fold(cell.text, width - self._indent))
+            return
+        style = cell.style or ("bold" if is_key else "")
+        room = width - self._indent - label - _GAP
+        if cell_width(name) <= label and (column.kind in {"name", "prose"} or cell_width(cell.text) <= room):
+            parts = fold(cell.text, room)
+            heads = [padded(name, label), *[" " * label] * (len(parts) - 1)]
+            for head, part in zip(heads, parts, strict=True):
+                yield [Cell(margin + head + " " * _GAP, "dim"), Cell(part, style)]
+            return
+        yield from ([Cell(margin + part, "dim")] for part in fold(name, width - self._indent))
+        inner = margin + " " * _GAP
+        yield from ([Cell(inner + part, style)] for part in fold(cell.text, width - len(inner)))
 
 
-def shard_table(shards: Sequence[ShardSummary | TargetShard]) -> RenderableType:
-    """Return a table of shards, with a bar for the size of each."""
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The columns that are shown, by their positions, with their widths; and those that are left out."""
+
+    shown: tuple[int, ...]
+    widths: dict[int, int]
+    left_out: tuple[int, ...]
+    room: int
+
+    @staticmethod
+    def of(
+        columns: Sequence[Column], rows: Sequence[Sequence[_Drawable]], room: int, *, narrow: bool
+    ) -> _Layout | None:
+        """Return how a table fits; None when each row must be a block.
+
+        In a narrow window it fits only with all of its columns, and with names that are whole.
+        """
+        wants, leasts = _widths(columns, rows)
+        if narrow:
+            leasts = {c: leasts[c] if columns[c].kind in {"bar", "prose"} else wants[c] for c in wants}
+        bars = [c for c in wants if columns[c].kind == "bar"]
+        shown = [c for c in wants if c not in bars]
+        left_out: list[int] = []
+        order = sorted(shown[1:], key=lambda c: (columns[c].worth, -c))
+        while _total(leasts, shown) > room:
+            if narrow or not order:
+                return None
+            left_out.append(order[0])
+            shown.remove(order.pop(0))
+        for c in reversed(left_out):  # what was left out for a wide column may fit when that is left out too
+            if _total(leasts, [*shown, c]) <= room:
+                left_out.remove(c)
+                shown = sorted([*shown, c])
+        plain = {c: min(wants[c], _PROSE) if columns[c].kind == "prose" else wants[c] for c in wants}
+        if bars and not left_out and _total(plain | {c: leasts[c] for c in bars}, [*shown, *bars]) <= room:
+            widths = {c: leasts[c] if c in bars else plain[c] for c in (*shown, *bars)}
+            shown = sorted([*shown, *bars])
+            _share(widths, {c: wants[c] for c in bars}, room)
+        else:
+            widths = {c: leasts[c] for c in shown}
+            _share(widths, plain, room)
+            left_out += [c for c in bars if columns[c].heading]
+        _share(widths, wants, room)
+        return _Layout(tuple(shown), widths, tuple(sorted(left_out)), room)
+
+
+def _widths(columns: Sequence[Column], rows: Sequence[Sequence[_Drawable]]) -> tuple[dict[int, int], dict[int, int]]:
+    """Return the widths that columns want, and the least that they can have, without columns that are all empty."""
+    wants, leasts = {}, {}
+    for c, column in enumerate(columns):
+        title = cell_width(column.heading)
+        cells = [row[c] for row in rows]
+        content = max((cell_width(cell.text) if isinstance(cell, Cell) else cell.width for cell in cells), default=0)
+        if not content and c:
+            continue
+        least = {"name": min(content, _NAME), "prose": min(content, _PROSE), "bar": min(content, _BAR)}
+        wants[c] = max(content, title)
+        leasts[c] = max(least.get(column.kind, content), min(title, _TITLE))
+    return wants, leasts
+
+
+def _total(widths: dict[int, int], shown: Sequence[int]) -> int:
+    return sum(widths[c] for c in shown) + _GAP * max(0, len(shown) - 1)
+
+
+def _share(widths: dict[int, int], wants: dict[int, int], room: int) -> None:
+    """Widen columns up to what they want while there is room, all of them alike."""
+    left = room - _total(widths, list(widths))
+    while left > 0 and (short := [c for c in widths if c in wants and widths[c] < wants[c]]):
+        step = max(1, min(left // len(short), *(wants[c] - widths[c] for c in short)))
+        for c in sorted(short, key=widths.__getitem__)[: max(1, left // step)]:
+            widths[c] += step
+        left = room - _total(widths, list(widths))
+
+
+def _cell(content: Content) -> _Drawable:
+    if isinstance(content, Bar | Histogram):
+        return content
+    found = Cell(content) if isinstance(content, str) else Cell(*content)
+    return Cell(text.escaped(found.text), found.style)
+
+
+def _folded(cell: _Drawable, column: Column, width: int) -> list[Cell]:
+    """Return the lines of a cell in a column of this width."""
+    if not isinstance(cell, Cell):
+        return [cell.drawn(width)]
+    if cell_width(cell.text) <= width:
+        return [cell]
+    return [Cell(part, cell.style) for part in _limited(fold(cell.text, width), column)]
+
+
+def _limited(parts: list[str], column: Column) -> list[str]:
+    """Return the lines of a name without its middle when there are too many."""
+    if column.kind != "name" or len(parts) <= _FOLDS:
+        return parts
+    head, tail = parts[: _FOLDS // 2], parts[-(_FOLDS // 2) + 1 :]
+    return [*head, "...", *tail]
+
+
+def _side_by_side(cells: list[list[Cell]], shown: Sequence[tuple[Column, int, int]], margin: str) -> Iterator[Line]:
+    for level in range(max(map(len, cells))):
+        line: Line = [Cell(margin)] if margin else []
+        for position, ((column, width, _), parts) in enumerate(zip(shown, cells, strict=True)):
+            part = parts[level] if level < len(parts) else Cell("")
+            gap = " " * _GAP if position + 1 < len(shown) else ""
+            line.append(Cell(padded(part.text, width, right=column.kind == "number") + gap, part.style))
+        yield line
+
+
+def cell_width(content: str) -> int:
+    """Return how many columns of a terminal a text takes: two for a wide character, none for a combining mark."""
+    if content.isascii():
+        return len(content)
+    from rich.cells import cell_len
+
+    return cell_len(content)
+
+
+def padded(content: str, width: int, *, right: bool = False) -> str:
+    """Return a text with spaces up to this width; with `right` they come first."""
+    spaces = " " * (width - cell_width(content))
+    return spaces + content if right else content + spaces
+
+
+def shortened(content: str, width: int) -> str:
+    """Return a name without its middle, so that it takes no more than this width.
+
+    >>> shortened("embedding/user/table:0", 16), shortened("table", 16)
+    ('embeddi...able:0', 'table')
+    """
+    if cell_width(content) <= width:
+        return content
+    room = max(0, width - 3)
+    head = _head(content, room - room // 2)
+    tail = _head(content[::-1], room // 2)
+    return (head + "..." + tail[::-1])[: max(0, width)]
+
+
+def _head(content: str, width: int) -> str:
+    """Return the longest beginning of a text that takes no more than this width."""
+    taken = 0
+    for position, char in enumerate(content):
+        taken += cell_width(char)
+        if taken > width:
+            return content[:position]
+    return content
+
+
+def fold(content: str, width: int) -> list[str]:
+    """Return a text in lines of at most this width.
+
+    It folds at spaces, a longer word at separators, and what has none anywhere. A number stays with its unit. Lines
+    after the first are indented like it.
+
+    >>> fold("run/version_100/shard", 14), fold("it has 1.5 MiB", 11)
+    (['run/version_', '100/shard'], ['it has', '1.5 MiB'])
+    """
+    if cell_width(content) <= width:
+        return [content]
+    indent, starts = _breaks(content, width)
+    parts = [content[a:b].rstrip() for a, b in zip(starts, [*starts[1:], None], strict=True)]
+    return [parts[0], *(" " * indent + part for part in parts[1:])]
+
+
+@lru_cache(maxsize=64)
+def _breaks(content: str, width: int) -> tuple[int, list[int]]:
+    """Return the indentation of a text, and where its lines begin."""
+    indent = min(len(content) - len(content.lstrip(" ")), max(0, width - 10))
+    starts, taken = [0], indent
+    for match in _TOKEN.finditer(content, indent):
+        word = cell_width(match[0].rstrip())
+        if taken + word > width and taken > indent:
+            starts.append(match.start())
+            taken = indent
+        if taken + word > width:
+            for begin, size in _pieces(match[0].rstrip(), width - indent):
+                if taken + size > width and taken > indent:
+                    starts.append(match.start() + begin)
+                    taken = indent
+                taken += size
+            taken += len(match[0]) - len(match[0].rstrip())
+        else:
+            taken += cell_width(match[0])
+    return indent, starts
+
+
+def _pieces(word: str, width: int) -> Iterator[tuple[int, int]]:
+    """Yield the begin and the width of each piece of a long word: up to a separator, and cut where it has none."""
+    for match in _PIECE.finditer(word):
+        begin, rest = match.start(), match[0]
+        while rest:
+            piece = _head(rest, max(2, width)) or rest[0]
+            yield begin, cell_width(piece)
+            begin, rest = begin + len(piece), rest[len(piece) :]
+
+
+def draw(items: Iterable[RenderableType], console: Console) -> None:
+    """Print what a renderer made, folded to the width of the console."""
     from rich.text import Text
 
-    table = new_table("shard>", "size>", "", "rows>", "variables>")
+    parts: list[RenderableType] = []
+    for item in items:
+        if isinstance(item, str | Text | Fitted):
+            parts += folded(item, console.width)
+        else:
+            parts.append(item)
+    console.print(*parts, sep="\n", soft_wrap=True)
+
+
+def folded(item: str | Text | Fitted, width: int) -> list[Text]:
+    """Return styled text in lines of at most this width, as `fold` does it."""
+    from rich.text import Text
+
+    made = item.make(width) if isinstance(item, Fitted) else item
+    whole = Text(made) if isinstance(made, str) else made
+    if "\n" in whole.plain:
+        return [part for line in whole.split("\n", allow_blank=True) for part in folded(line, width)]
+    if cell_width(whole.plain) <= width:
+        return [whole]
+    indent, starts = _breaks(whole.plain, width)
+    first, *rest = whole.divide(starts[1:])
+    lines = [first, *(Text(" " * indent).append_text(part) for part in rest)]
+    for part in lines:
+        part.rstrip()
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A text that is made for the width that there is."""
+
+    make: Callable[[int], str]
+    """Called with the width; returns the text."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        yield from folded(self, options.max_width)
+
+
+def shard_table(shards: Sequence[ShardSummary | TargetShard]) -> Table:
+    """Return a table of shards, with a bar for the size of each."""
+    table = Table(
+        Column("shard", "number"),
+        Column("size", "number", worth=9),
+        Column("bar", "bar", title=""),
+        Column("rows", "number", worth=8),
+        Column("variables", "number"),
+    )
     largest = max((shard.size_bytes for shard in shards), default=0)
     for shard in shards:
-        table.add_row(
+        table.add(
             str(shard.ps_id),
             words.size(shard.size_bytes),
-            Text(text.bar(shard.size_bytes, largest, 20), "blue"),
+            Bar(shard.size_bytes, largest, 20),
             text.count(shard.rows),
             text.count(shard.variables),
         )
     return table
-
-
-Cell = tuple[str, str]
-"""A text and its style."""
-
-
-def aligned(rows: Sequence[Sequence[Cell]], *, right: Collection[int], header: bool = False) -> RenderableType:
-    """Return rows as lines of aligned cells, the columns in `right` aligned to the right.
-
-    With `header`, a rule follows the first row. Rich's own table takes half a second for a thousand rows.
-    """
-    from rich.text import Text
-
-    widths = [max(len(cell) for cell, _ in column) for column in zip(*rows, strict=True)]
-    lines = Text(end="")
-    for number, row in enumerate(rows):
-        for column, ((cell, style), width) in enumerate(zip(row, widths, strict=True)):
-            lines.append("  " + (cell.rjust(width) if column in right else cell.ljust(width)), style)
-        lines.append("\n")
-        if header and number == 0:
-            lines.append("  " + "─" * (sum(widths[:-1]) + 2 * len(widths) - 4) + "\n", "dim")
-    return lines

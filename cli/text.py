@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+from collections.abc import Sequence
 
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.words import plural
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE | re.ASCII)
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhdw])", re.ASCII)
+_UNSURE = re.compile("[\ufe00-\ufe0f\U0001f1e6-\U0001f1ff\U0001f3fb-\U0001f3ff\U000e0100-\U000e01ef]")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _ASCII = str.maketrans("▏▎▍▌▋▊▉█▁▂▃▄▅▆▇━─", "   #####_.-=+*%--")
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -21,12 +23,25 @@ def escaped(name: str) -> str:
 
     >>> escaped("a\x1b[31mb\nc")
     'a\\x1b[31mb\\nc'
+
+    So are characters whose width differs between terminals: selectors of a variant, flags, colours of skin, and a
+    combining mark that stands alone.
     """
-    return "".join(c if _harmless(c) else repr(c)[1:-1] if len(repr(c)) > 3 else f"\\u{ord(c):04x}" for c in name)
+    if name.isascii() and name.isprintable():
+        return name
+    after = [" ", *name]
+    return "".join(c if _harmless(c, before) else _escape(c) for before, c in zip(after, name, strict=False))
 
 
-def _harmless(char: str) -> bool:
-    return unicodedata.category(char)[0] not in "CZ" or char == " "
+def _escape(char: str) -> str:
+    return repr(char)[1:-1] if len(repr(char)) > 3 else char.encode("ascii", "backslashreplace").decode()
+
+
+def _harmless(char: str, before: str) -> bool:
+    category = unicodedata.category(char)
+    if category[0] in "CZ":
+        return char == " "
+    return not (_UNSURE.match(char) or (category[0] == "M" and before == " "))
 
 
 def in_ascii(drawing: str) -> str:
@@ -74,7 +89,7 @@ def bar(value: float, largest: float, width: int = 12) -> str:
     return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)
 
 
-def histogram(values: list[int]) -> str:
+def histogram(values: Sequence[float]) -> str:
     """Return a histogram on one line, one character for each value.
 
     >>> histogram([0, 1, 4, 8])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import io
@@ -10,6 +11,7 @@ import math
 import pkgutil
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 import edl_ckpt.cli
@@ -37,6 +40,7 @@ from edl_ckpt.cli import (
     render_verify,
     render_wait,
     render_watch,
+    tables,
 )
 from edl_ckpt.cli.output import Output
 from edl_ckpt.core import (
@@ -89,13 +93,22 @@ if TYPE_CHECKING:
 PLACES = sorted({p.parents[1] for p in GOLDEN.rglob("variables-*")} | {p.parent for p in GOLDEN.rglob("model_v*")})
 
 
+WIDTHS = (30, 40, 60, 72, 80, 100, 160)
+ANY_WIDTH = 100_000
+
+
 def drawn(renderables: Iterable[RenderableType], width: int) -> str:
     """Return what people would see on a terminal of so many columns."""
-    stream = io.StringIO()
-    console = Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
-    for item in renderables:
-        console.print(item)
+    console = console_of(width)
+    console.file = stream = io.StringIO()
+    tables.draw(renderables, console)
     return stream.getvalue()
+
+
+@functools.cache
+def console_of(width: int) -> Console:
+    """Return a console of so many columns; making one takes longer than printing on it."""
+    return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
 def check(document: dict[str, Any], human: Iterator[RenderableType], command: str, capsys: Any) -> None:
@@ -114,11 +127,41 @@ def check_document(document: dict[str, Any], command: str, capsys: Any) -> None:
 def check_human(human: Iterator[RenderableType]) -> None:
     """Assert that words fit the terminal, are not empty, and have no control characters of a name."""
     items = list(human)
-    for width in (80, 200):
-        text = drawn(items, width)
-        assert text.strip()
-        assert max(map(len, text.splitlines())) <= width
-        assert not {"\x1b", "\r", "\x07"} & set(text)
+    assert drawn(items, 80).strip()
+    for item in items:
+        wide = "\n".join(lines_of(item, ANY_WIDTH))
+        assert not {"\x1b", "\r", "\x07"} & set(wide)
+        for width in WIDTHS:
+            narrow = lines_of(item, width)
+            assert max(map(cell_len, narrow), default=0) <= width
+            if isinstance(item, tables.Table):
+                check_table(item, "\n".join(narrow))
+            elif isinstance(item, tables.Fitted):
+                assert Counter(filter(str.isdigit, "".join(narrow))) == Counter(filter(str.isdigit, wide))
+            else:
+                assert "".join("".join(narrow).split()) == "".join(wide.split())
+
+
+def lines_of(item: Any, width: int) -> list[str]:
+    """Return the lines that `draw` prints, without rich, which takes ten times as long."""
+    if isinstance(item, tables.Table):
+        return ["".join(cell.text for cell in line) for line in item.lines(width)]
+    return [part.plain for part in tables.folded(item, width)]
+
+
+def check_table(table: tables.Table, narrow: str) -> None:
+    """Assert that a narrow window shows each number and word of a table whole, or names its column as left out."""
+    *above, note = narrow.rstrip().split("left out at this width: ") if "left out at" in narrow else (narrow, "")
+    left_out = {name for name in re.split(r",\s+", note) if name}
+    assert left_out <= {column.name for column in table.columns[1:]}
+    tokens, digits = Counter(" ".join(above).split()), Counter(filter(str.isdigit, " ".join(above)))
+    shown = [(c, column) for c, column in enumerate(table.columns) if column.name not in left_out]
+    cells = [
+        (column, cell.text) for row in table.rows for c, column in shown if isinstance(cell := row[c], tables.Cell)
+    ]
+    assert Counter(token for c, cell in cells if c.kind in {"number", "word"} for token in cell.split()) <= tokens
+    if "..." not in narrow:
+        assert Counter(d for _, cell in cells for d in cell if d.isdigit()) <= digits
 
 
 def versions_of(place: Path) -> tuple[Version, ...]:
