@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.arrays import BFLOAT16
-from edl_ckpt.core.errors import CorruptError, UnsupportedError
+from edl_ckpt.core.errors import CorruptError, LockedError, UnsupportedError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.model import DType, IdRun, TableEntry
 from edl_ckpt.core.storage.interface import RangeReader
@@ -75,6 +75,20 @@ def read_id_block(reader: RangeReader, table: str, run: IdRun, start: int, end: 
 def bad_id(reader: RangeReader, table: str, offset: int, fault: str) -> CorruptError:
     """Return the error for ids that cannot be decoded."""
     return CorruptError(f"table {table!r}: {fault}", path=reader.path, offset=offset)
+
+
+def raise_bad_ids(reader: RangeReader, entry: TableEntry) -> NoReturn:
+    """Read a table's ids again, which cannot be decoded or are not as many as its rows, and raise CorruptError.
+
+    Raises LockedError when they are right now.
+    """
+    check_row_count(reader, entry, sum(len(block.ids) for block in id_blocks(reader, entry)))
+    raise LockedError(
+        f"table {entry.name!r}: its ids changed while they were read",
+        path=reader.path,
+        offset=entry.offset,
+        hint="another process is writing the shard, or the storage returns wrong bytes; try again",
+    )
 
 
 def read_rows(reader: RangeReader, entry: TableEntry, first: int, rows: bulk.U8) -> bulk.U8:

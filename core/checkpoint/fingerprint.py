@@ -39,26 +39,30 @@ import hashlib
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from threading import Lock
 from typing import Final
 
 import numpy as np
 
-from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES
+from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES, raise_bad_ids
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import (
     PIECE_BYTES,
+    Bundle,
     DensePiece,
     IdPiece,
+    bundles,
     count_rows,
     dense_pieces,
     id_pieces,
+    read_bundle,
     read_dense,
     read_piece,
     row_batches,
 )
 from edl_ckpt.core.checkpoint.summing import ChunkSums
-from edl_ckpt.core.format import bulk
+from edl_ckpt.core.format import bulk, routing
 from edl_ckpt.core.format.model import DenseEntry, TableEntry, TableInfo
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
@@ -96,6 +100,15 @@ class ContentSketch:
         if len(rest) or total_bytes == 0:
             bulk.sketch_rows(sketch, np.zeros(1, np.int64), rest.reshape(1, -1), first_chunk=first + whole)
         self._add(self.variables, name, sketch)
+
+    def add_parts(self, tables: Sequence[str], sums: bulk.U32, parts: bulk.I64) -> None:
+        """Add the sketches that `routing` made of parts of these tables."""
+        with self._lock:
+            for name, sketch in zip(tables, routing.sketches(sums, parts), strict=True):
+                if name in self.tables:
+                    self.tables[name] += sketch
+                else:
+                    self.tables[name] = sketch.copy()
 
     def _add(self, sums: dict[str, bulk.U32], name: str, sketch: bulk.U32) -> None:
         with self._lock:
@@ -195,7 +208,11 @@ def fingerprint_checkpoint(
     """
     sketch = ContentSketch()
 
-    def add(piece: IdPiece | DensePiece) -> None:
+    def add(piece: IdPiece | DensePiece | Bundle) -> None:
+        if isinstance(piece, Bundle):
+            _add_bundle(sketch, checkpoint, piece, sums)
+            reporter.advance(piece.value_bytes)
+            return
         if isinstance(piece, DensePiece):
             sketch.add_dense(piece.entry.name, piece.entry.size_bytes, piece.start, read_dense(checkpoint, piece, sums))
             reporter.advance(piece.size)
@@ -205,8 +222,22 @@ def fingerprint_checkpoint(
             sketch.add_rows(piece.entry.name, block.ids[some], rows)
             reporter.advance(rows.nbytes)
 
-    pieces: list[IdPiece | DensePiece] = list(dense_pieces(checkpoint, min(piece_bytes, batch_bytes)))
-    pieces += count_rows(checkpoint, id_pieces(checkpoint, piece_bytes), workers)
+    pieces: list[IdPiece | DensePiece | Bundle] = list(dense_pieces(checkpoint, min(piece_bytes, batch_bytes)))
+    pieces += bundles(checkpoint, min(PIECE_BYTES, batch_bytes))
+    pieces += count_rows(checkpoint, id_pieces(checkpoint, piece_bytes, small=False), workers, small=False)
     for _ in run_parallel(add, pieces, workers):
         pass
     return fingerprint_of(checkpoint, sketch)
+
+
+def _add_bundle(sketch: ContentSketch, checkpoint: Checkpoint, bundle: Bundle, sums: ChunkSums | None) -> None:
+    """Add small parts of tables to a sketch; CorruptError for one that has other ids than rows."""
+    sizes = [routing.sketch_size(entry.row_bytes) for entry in bundle.entries]
+    added, parts = (
+        np.zeros(sum(sizes), np.uint32),
+        bundle.parts([end - size for end, size in zip(accumulate(sizes), sizes, strict=True)]),
+    )
+    bad = routing.sketch_parts(added, read_bundle(checkpoint, bundle, sums), parts)
+    if bad >= 0:
+        raise_bad_ids(checkpoint.reader(bundle.shard), bundle.entries[bad])
+    sketch.add_parts([entry.name for entry in bundle.entries], added, parts)

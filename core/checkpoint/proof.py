@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
+
 from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES
 from edl_ckpt.core.checkpoint.fingerprint import (
     ContentSketch,
@@ -11,7 +14,7 @@ from edl_ckpt.core.checkpoint.fingerprint import (
     value_bytes,
 )
 from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint, openings
-from edl_ckpt.core.checkpoint.scan import PIECE_BYTES
+from edl_ckpt.core.checkpoint.scan import PIECE_BYTES, Bundle, bundles
 from edl_ckpt.core.checkpoint.sealing import cut, seal_of_chunks
 from edl_ckpt.core.checkpoint.summing import ChunkSums
 from edl_ckpt.core.errors import EdlCkptError
@@ -38,7 +41,7 @@ def prove_version(
     """
     with open_checkpoint(written, staged=staged) as checkpoint:
         reporter.start("proving", value_bytes(checkpoint))
-        sums = _sums_to_make(checkpoint)
+        sums = _sums_to_make(checkpoint, bundles(checkpoint, min(PIECE_BYTES, batch_bytes)))
         proof = fingerprint_checkpoint(
             checkpoint, workers=workers, batch_bytes=batch_bytes, piece_bytes=piece_bytes, reporter=reporter, sums=sums
         )
@@ -54,12 +57,16 @@ def prove_version(
         return seal_of_chunks(checkpoint, proof.text, done)
 
 
-def _sums_to_make(checkpoint: Checkpoint) -> ChunkSums:
+def _sums_to_make(checkpoint: Checkpoint, small: Iterable[Bundle]) -> ChunkSums:
     """Cut the shards into chunks, whose bytes are summed as they are read for the proof."""
     workers = openings(open_store(checkpoint.version.location))
     readers = [checkpoint.reader(shard) for shard in checkpoint.shards]
     pairs = list(zip(checkpoint.shards, readers, strict=True))
     chunks = run_parallel(lambda pair: cut(*pair), pairs, workers)
     sums = ChunkSums(zip(readers, chunks, strict=True))
-    sums.add_rest(checkpoint.shards, {shard.file.ps_id: reader for shard, reader in pairs}, workers=workers)
+    others: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for bundle in small:
+        others[bundle.shard.file.ps_id].append((bundle.start, bundle.end))
+    readers_of = {shard.file.ps_id: reader for shard, reader in pairs}
+    sums.add_rest(checkpoint.shards, readers_of, workers=workers, others=others)
     return sums

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,6 +26,12 @@ from edl_ckpt.core.storage.interface import RangeReader
 
 PIECE_BYTES: Final = 1 << 20
 """Bytes of ids, or of a dense variable, in one task."""
+_SMALL_BYTES: Final = 256 << 10
+"""The size up to which the part of a table in a shard is small: then a few calls for each would cost more than it."""
+_LOOK_BYTES: Final = 512 << 10
+"""Bytes of values that are looked at twice, for their sketch and their checksum, while they are in the L2 cache."""
+_GAP_BYTES: Final = 4 << 10
+"""The most bytes between two small parts that are read along with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +47,74 @@ class IdPiece:
     rows: int = 0
 
 
-def id_pieces(checkpoint: Checkpoint, piece_bytes: int = PIECE_BYTES) -> Iterator[IdPiece]:
-    """Cut the ids of all tables, by table, shard and row, at boundaries between varints."""
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Small parts of tables that lie close behind each other in [start, end) of a shard, to be read in one go."""
+
+    shard: ShardIndex
+    entries: tuple[TableEntry, ...]
+    start: int
+    end: int
+
+    @property
+    def value_bytes(self) -> int:
+        """Return the bytes of all values."""
+        return sum(entry.values.size_bytes for entry in self.entries)
+
+    def parts(self, sums: Sequence[int]) -> bulk.I64:
+        """Return the parts for `routing`, in the bytes of the bundle; `sums` is where their sketches begin."""
+        start = self.start
+        numbers = [
+            (run.start - start, run.end - run.start, entry.rows, 0, entry.values.start - start, entry.row_bytes, at)
+            for entry, at in zip(self.entries, sums, strict=True)
+            for run in entry.ids
+        ]
+        return np.array(numbers, np.int64)
+
+
+def is_small(entry: TableEntry) -> bool:
+    """Say whether the part of a table in a shard is small: rows, and behind them their ids."""
+    if len(entry.ids) != 1 or not entry.rows:
+        return False
+    run = entry.ids[0]
+    return not run.tagged and entry.values.end <= run.start and run.end - entry.offset <= _SMALL_BYTES
+
+
+def bundles(checkpoint: Checkpoint, bundle_bytes: int = PIECE_BYTES) -> Iterator[Bundle]:
+    """Yield all small parts of tables, shard by shard, in bundles of about `bundle_bytes`."""
+    for shard in checkpoint.shards:
+        wanted = max(bundle_bytes, checkpoint.reader(shard).block_bytes)
+        some: list[TableEntry] = []
+        for entry in sorted(filter(is_small, shard.tables), key=lambda entry: entry.offset):
+            if some:
+                start, end = some[0].offset, some[-1].ids[0].end
+                if entry.ids[0].end - start > wanted or not 0 <= entry.offset - end <= _GAP_BYTES:
+                    yield Bundle(shard, tuple(some), start, end)
+                    some = []
+            some.append(entry)
+        if some:
+            yield Bundle(shard, tuple(some), some[0].offset, some[-1].ids[0].end)
+
+
+def read_bundle(checkpoint: Checkpoint, bundle: Bundle, sums: ChunkSums | None = None) -> bulk.U8:
+    """Return the bytes of a bundle, uint8 [end - start], and add them to checksums."""
+    reader = checkpoint.reader(bundle.shard)
+    view = reader.view(bundle.start, bundle.end - bundle.start)
+    data = np.empty(bundle.end - bundle.start, np.uint8) if view is None else np.frombuffer(view, np.uint8)
+    if view is None:
+        reader.read_into(bundle.start, data.data)
+    if sums is not None:
+        sums.add(reader, bundle.start, data.data)
+    return data
+
+
+def id_pieces(checkpoint: Checkpoint, piece_bytes: int = PIECE_BYTES, *, small: bool = True) -> Iterator[IdPiece]:
+    """Cut the ids of all tables, by table, shard and row, at boundaries between varints; on request no small parts."""
     runs = [
         (shard, entry, run)
         for table in checkpoint.table_names
         for shard, entry in checkpoint.entries(table)
+        if small or not is_small(entry)
         for run in entry.ids
     ]
     cuts = [
@@ -90,7 +158,7 @@ def read_piece(checkpoint: Checkpoint, piece: IdPiece, sums: ChunkSums | None = 
     return block
 
 
-def count_rows(checkpoint: Checkpoint, pieces: Iterable[IdPiece], workers: int) -> list[IdPiece]:
+def count_rows(checkpoint: Checkpoint, pieces: Iterable[IdPiece], workers: int, *, small: bool = True) -> list[IdPiece]:
     """Return all pieces of a checkpoint with their rows counted and numbered; raises as `number_rows` does."""
 
     def count(piece: IdPiece) -> int:
@@ -99,10 +167,12 @@ def count_rows(checkpoint: Checkpoint, pieces: Iterable[IdPiece], workers: int) 
         return bulk.count_varints(data) // (2 if piece.run.tagged else 1)
 
     listed = list(pieces)
-    return number_rows(checkpoint, listed, list(run_parallel(count, listed, workers)))
+    return number_rows(checkpoint, listed, list(run_parallel(count, listed, workers)), small=small)
 
 
-def number_rows(checkpoint: Checkpoint, pieces: list[IdPiece], counts: list[int]) -> list[IdPiece]:
+def number_rows(
+    checkpoint: Checkpoint, pieces: list[IdPiece], counts: list[int], *, small: bool = True
+) -> list[IdPiece]:
     """Return all pieces of a checkpoint with their rows numbered, from the number of rows of each.
 
     Raises CorruptError where an entry has more or fewer ids than rows.
@@ -116,8 +186,9 @@ def number_rows(checkpoint: Checkpoint, pieces: list[IdPiece], counts: list[int]
         numbered.append(IdPiece(piece.shard, piece.entry, piece.run, piece.start, piece.end, first, rows))
     for shard in checkpoint.shards:
         for entry in shard.tables:
-            total = totals.get((shard.file.ps_id, entry.name), 0)
-            check_row_count(checkpoint.reader(shard), entry, total)
+            if small or not is_small(entry):
+                total = totals.get((shard.file.ps_id, entry.name), 0)
+                check_row_count(checkpoint.reader(shard), entry, total)
     return numbered
 
 
@@ -126,13 +197,15 @@ def row_batches(
 ) -> Iterator[tuple[slice, bulk.U8]]:
     """Yield (rows of the piece, their values uint8 [n, row_bytes]) in batches of about `batch_bytes`.
 
-    The bytes are added to `sums`, each batch after the caller has used it. All batches share one buffer, which the next
+    With `sums` no batch is larger than the cache, though as much is read at a time, and the
+    bytes are added to `sums`, each batch after the caller has used it. All batches share one buffer, which the next
     one overwrites: fresh memory costs more than the read.
     """
     reader = checkpoint.reader(piece.shard)
     # A caller with smaller batches bounds its memory.
     block_bytes = max(batch_bytes, reader.block_bytes) if batch_bytes >= VALUE_BATCH_BYTES else batch_bytes
-    step, block = (min(max(1, n // max(piece.entry.row_bytes, 1)), rows) for n in (batch_bytes, block_bytes))
+    step_bytes = batch_bytes if sums is None else min(batch_bytes, _LOOK_BYTES)
+    step, block = (min(max(1, n // max(piece.entry.row_bytes, 1)), rows) for n in (step_bytes, block_bytes))
     buffer = np.empty((block, piece.entry.row_bytes), np.uint8)
     for first in range(0, rows, block or 1):
         last = min(first + block, rows)

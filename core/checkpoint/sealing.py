@@ -49,15 +49,12 @@ def seal_of_chunks(checkpoint: Checkpoint, fingerprint: str, chunks: Iterable[It
 
 def cut(shard: ShardIndex, reader: RangeReader) -> list[Chunk]:
     """Return the chunks of a shard, without checksums: each field of the Model message begins one."""
-    from edl_ckpt.core.format.wire import Cursor
-
-    edges = [field.offset for field in Cursor(reader).fields(0, reader.size_bytes)]
     of: dict[int, tuple[str, str]] = {}
     for kind, entries in (("info", shard.infos), ("variable", shard.variables), ("table", shard.tables)):
         for entry in entries:
-            of[edges[bisect_right(edges, entry.offset) - 1]] = (kind, entry.name)
+            of[shard.edges[bisect_right(shard.edges, entry.offset) - 1]] = (kind, entry.name)
     chunks: list[Chunk] = []
-    for start, end in pairwise([*edges, reader.size_bytes]):
+    for start, end in pairwise([*shard.edges, reader.size_bytes]):
         kind, name = of.get(start, ("", ""))
         chunks += [
             Chunk(kind, name, number, at, min(at + CHUNK_BYTES, end))

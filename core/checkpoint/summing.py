@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from edl_ckpt.core.checkpoint.sealing import sums_of
+from edl_ckpt.core.checkpoint.sealing import checksum, sums_of
 from edl_ckpt.core.format.model import ShardIndex
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
@@ -45,29 +45,45 @@ class ChunkSums:
     def __init__(self, files: Iterable[tuple[RangeReader, Sequence[Chunk]]]) -> None:
         self._files = {reader.path: (reader, list(chunks)) for reader, chunks in files}
         self._starts = {path: [chunk.start for chunk in chunks] for path, (_, chunks) in self._files.items()}
-        self._arriving = {path: [_Arriving(c) for c in chunks] for path, (_, chunks) in self._files.items()}
+        self._whole = {path: [""] * len(chunks) for path, (_, chunks) in self._files.items()}
+        """The checksums of chunks that came in one part."""
+        self._arriving: dict[str, dict[int, _Arriving]] = {path: {} for path in self._files}
+        """The chunks that come in several parts, by their numbers."""
         self._waiting = 0
         self._lock = threading.Lock()
 
     def add(self, reader: RangeReader, offset: int, data: memoryview | bytes) -> None:
         """Add bytes of a file, in any order; they are copied when they are too early."""
         view = memoryview(data)
-        for chunk, state, start, end in self._among(reader.path, offset, offset + len(view)):
+        for number, start, end in self._among(reader.path, offset, offset + len(view)):
             part = view[start - offset : end - offset]
+            chunk = self._files[reader.path][1][number]
+            if len(part) == chunk.end - chunk.start and number not in self._arriving[reader.path]:
+                self._whole[reader.path][number] = self._whole[reader.path][number] or checksum(part)
+                continue
+            state = self._state(reader.path, number)
             with state.lock:
                 self._take(state, chunk, start, part)
 
-    def _among(self, path: str, start: int, end: int) -> Iterator[tuple[Chunk, _Arriving, int, int]]:
-        """Yield the chunks that have some of the bytes [start, end) of a file, each with its part of them."""
+    def _state(self, path: str, number: int) -> _Arriving:
+        """Return what is known of a chunk that arrives in parts."""
+        with self._lock:
+            states = self._arriving[path]
+            if number not in states:
+                states[number] = _Arriving(self._files[path][1][number])
+            return states[number]
+
+    def _among(self, path: str, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the numbers of the chunks that have some of the bytes [start, end) of a file, and which of them."""
         if path not in self._files:
             return
-        chunks, states = self._files[path][1], self._arriving[path]
+        chunks = self._files[path][1]
         for number in range(max(bisect_right(self._starts[path], start) - 1, 0), len(chunks)):
             chunk = chunks[number]
             if chunk.start >= end:
                 return
             if start < chunk.end:
-                yield chunk, states[number], max(start, chunk.start), min(end, chunk.end)
+                yield number, max(start, chunk.start), min(end, chunk.end)
 
     def _take(self, state: _Arriving, chunk: Chunk, start: int, part: memoryview) -> None:
         if state.is_lost or start < state.at:  # what came twice is passed over
@@ -103,17 +119,27 @@ class ChunkSums:
         self._count(-sum(map(len, state.early.values())))
         state.early.clear()
 
-    def add_rest(self, shards: Sequence[ShardIndex], readers: Mapping[int, RangeReader], *, workers: int) -> None:
-        """Read and add what lies between values and ids; call it first, so that nothing has to wait for it."""
+    def add_rest(
+        self,
+        shards: Sequence[ShardIndex],
+        readers: Mapping[int, RangeReader],
+        *,
+        workers: int,
+        others: Mapping[int, Sequence[tuple[int, int]]] | None = None,
+    ) -> None:
+        """Read and add what lies between values and ids; call it first, so that nothing has to wait for it.
+
+        `others` are parts of each shard that will be added too, with what is between the values and ids in them.
+        """
 
         def add(shard: ShardIndex) -> None:
             reader = readers[shard.file.ps_id]
-            for start, end in _between(shard, reader.size_bytes):
+            for start, end in _between(shard, reader.size_bytes, (others or {}).get(shard.file.ps_id, ())):
                 if end - start <= _GAP_BYTES:
                     self.add(reader, start, reader.read(start, end - start))
                     continue
-                for _, state, _, _ in self._among(reader.path, start, end):
-                    state.is_lost = True
+                for number, _, _ in self._among(reader.path, start, end):
+                    self._state(reader.path, number).is_lost = True
 
         for _ in run_parallel(add, shards, workers):
             pass
@@ -121,21 +147,23 @@ class ChunkSums:
     def finish(self, path: str, *, workers: int = 1, reporter: Reporter = SILENT) -> list[Chunk]:
         """Return the chunks of a file with the checksums of its bytes; those that did not all come are read now."""
         reader, chunks = self._files[path]
-        done = [
-            chunk._replace(sum=state.sum.hexdigest() if state.at == chunk.end else "")
-            for chunk, state in zip(chunks, self._arriving[path], strict=True)
-        ]
+        found = list(self._whole[path])
+        for number, state in self._arriving[path].items():
+            if state.at == chunks[number].end:
+                found[number] = found[number] or state.sum.hexdigest()
+        done = [chunk._replace(sum=text) for chunk, text in zip(chunks, found, strict=True)]
         missing = [number for number, chunk in enumerate(done) if not chunk.sum]
         if missing:
-            (found,) = sums_of([(reader, [chunks[n] for n in missing])], workers=workers, reporter=reporter)
-            for number, chunk in zip(missing, found, strict=True):
+            (again,) = sums_of([(reader, [chunks[n] for n in missing])], workers=workers, reporter=reporter)
+            for number, chunk in zip(missing, again, strict=True):
                 done[number] = chunk
         return done
 
 
-def _between(shard: ShardIndex, size_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield the parts of a shard that are neither values nor packed ids."""
-    extents = [(variable.values.start, variable.values.end) for variable in shard.variables]
+def _between(shard: ShardIndex, size_bytes: int, others: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the parts of a shard that are neither values nor packed ids, nor in the others."""
+    extents = list(others)
+    extents += [(variable.values.start, variable.values.end) for variable in shard.variables]
     extents += [(table.values.start, table.values.end) for table in shard.tables]
     extents += [(run.start, run.end) for table in shard.tables for run in table.ids if not run.tagged]
     at = 0

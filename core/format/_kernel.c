@@ -21,9 +21,11 @@ static int simd_level = 2;
 
 #define LIMBS 8
 #define BLOCK_ROWS 256
+#define CHUNK_BYTES 4096
+#define CHUNK_STEP 0x9E3779B97F4A7C15ULL
 
 typedef struct {
-    Py_buffer view[5];
+    Py_buffer view[7];
     int count;
 } Buffers;
 
@@ -197,6 +199,30 @@ static PyObject *decode_varints(PyObject *self, PyObject *args)
     Py_END_ALLOW_THREADS
     release(&b);
     return PyLong_FromSsize_t(bad);
+}
+
+static PyObject *count_varints(PyObject *self, PyObject *args)
+{
+    PyObject *data_o;
+    Buffers b = {.count = 0};
+    Py_buffer *data;
+    Py_ssize_t k, count = 0;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "O:count_varints", &data_o))
+        return NULL;
+    if (!(data = acquire(&b, data_o, 0)))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    {
+        const uint8_t *bytes = data->buf;
+        for (k = 0; k + 64 <= data->len; k += 64)
+            count += __builtin_popcountll(ends_of(bytes + k));
+        for (; k < data->len; k++)
+            count += bytes[k] < 0x80;
+    }
+    Py_END_ALLOW_THREADS
+    release(&b);
+    return PyLong_FromSsize_t(count);
 }
 
 /* Return how many bytes the varint of a value takes. */
@@ -812,6 +838,470 @@ static PyObject *sketch(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* Add n rows to a sketch, chunk by chunk, as bulk.sketch_rows does; a row of no bytes has one chunk of no columns. */
+static void sketch_whole_rows(uint32_t *sums, const int64_t *ids, Py_ssize_t n, const uint8_t *rows,
+                              Py_ssize_t row_bytes)
+{
+    Py_ssize_t widest = row_bytes < CHUNK_BYTES ? row_bytes : CHUNK_BYTES, columns = (widest + 1) / 2 + 1, start = 0;
+    uint64_t chunk = 0;
+    do {
+        Py_ssize_t size = row_bytes - start < CHUNK_BYTES ? row_bytes - start : CHUNK_BYTES;
+        sketch_rows(sums, columns, ids, n, rows + start, row_bytes, size, chunk++ * CHUNK_STEP);
+        start += CHUNK_BYTES;
+    } while (start < row_bytes);
+}
+
+/* Copy n rows to the places of their owners, which move on; 0 when a row would leave `out`. */
+static int place_rows(const uint8_t *in, Py_ssize_t row_bytes, const uint16_t *of, Py_ssize_t n, int64_t *places,
+                      uint8_t *out, Py_ssize_t size)
+{
+    Py_ssize_t k;
+    for (k = 0; k < n; k++) {
+        int64_t to = places[of[k]];
+        if (to < 0 || to > size - row_bytes)
+            return 0;
+        places[of[k]] = to + row_bytes;
+        switch (row_bytes) { /* a constant size is copied without a call */
+        case 16: memcpy(out + to, in + k * 16, 16); break;
+        case 32: memcpy(out + to, in + k * 32, 32); break;
+        case 64: memcpy(out + to, in + k * 64, 64); break;
+        default: memcpy(out + to, in + k * row_bytes, (size_t)row_bytes);
+        }
+    }
+    return 1;
+}
+
+static PyObject *move_rows(PyObject *self, PyObject *args)
+{
+    PyObject *sums_o, *ids_o, *owner_o, *values_o, *places_o, *out_o;
+    Py_ssize_t row_bytes, n, k, done, ps_num, bad = -1, needed;
+    Buffers b = {.count = 0};
+    Py_buffer *sums, *ids, *owner, *values, *places, *out;
+    int fits = 1;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOOOnOO:move_rows", &sums_o, &ids_o, &owner_o, &values_o, &row_bytes, &places_o,
+                          &out_o))
+        return NULL;
+    if (!(sums = acquire(&b, sums_o, 1)) || !(ids = acquire(&b, ids_o, 0)) || !(owner = acquire(&b, owner_o, 0)) ||
+        !(values = acquire(&b, values_o, 0)) || !(places = acquire(&b, places_o, 1)) ||
+        !(out = acquire(&b, out_o, 1))) {
+        release(&b);
+        return NULL;
+    }
+    n = ids->len / 8;
+    ps_num = places->len / 8;
+    if (row_bytes < 1)
+        return refuse(&b, "move_rows: row_bytes must be at least 1, got %zd", row_bytes);
+    if (owner->len != n * 2)
+        return refuse_size(&b, "move_rows", "owner", owner, n, 2);
+    if (values->len / row_bytes != n || values->len % row_bytes)
+        return refuse_size(&b, "move_rows", "values", values, n, row_bytes);
+    needed = (((row_bytes < CHUNK_BYTES ? row_bytes : CHUNK_BYTES) + 1) / 2 + 1) * LIMBS * 4;
+    if (sums->len != needed)
+        return refuse(&b, "move_rows: sketch has %zd byte%s, rows of %zd byte%s need %zd", COUNTED(sums->len),
+                      COUNTED(row_bytes), needed);
+    Py_BEGIN_ALLOW_THREADS
+    for (k = 0; k < n && bad < 0; k++)
+        if (((const uint16_t *)owner->buf)[k] >= ps_num)
+            bad = k;
+    for (done = 0; done < n && bad < 0 && fits; done += BLOCK_ROWS) { /* both looks while the rows are in the cache */
+        Py_ssize_t some = n - done < BLOCK_ROWS ? n - done : BLOCK_ROWS;
+        const uint8_t *from = (const uint8_t *)values->buf + done * row_bytes;
+        sketch_whole_rows(sums->buf, (const int64_t *)ids->buf + done, some, from, row_bytes);
+        fits = place_rows(from, row_bytes, (const uint16_t *)owner->buf + done, some, places->buf, out->buf, out->len);
+    }
+    Py_END_ALLOW_THREADS
+    if (bad >= 0)
+        return refuse_owner(&b, "move_rows", owner->buf, bad, ps_num);
+    if (!fits)
+        return refuse(&b, "move_rows: a row has its place outside of the %zd byte%s of out", COUNTED(out->len));
+    release(&b);
+    Py_RETURN_NONE;
+}
+
+/* Small parts of many tables in one call. Each is a row of int64 numbers, in this order. */
+enum { PART_IDS, PART_ID_BYTES, PART_ROWS, PART_TABLE, PART_VALUES, PART_ROW_BYTES, PART_SUMS, PART_NUMBERS };
+
+/* Say whether [start, start + size) is inside of a buffer. */
+static int inside(const Py_buffer *view, int64_t start, int64_t size)
+{
+    return start >= 0 && size >= 0 && start <= view->len && size <= view->len - start;
+}
+
+/* Say whether all numbers of a part are possible: its ids, and with values also those and its sums. */
+static int is_possible(const int64_t *part, const Py_buffer *ids, const Py_buffer *values, const Py_buffer *sums,
+                       Py_ssize_t tables)
+{
+    int64_t rows = part[PART_ROWS], width = part[PART_ROW_BYTES], columns;
+    if (!inside(ids, part[PART_IDS], part[PART_ID_BYTES]) || rows < 0 || rows > part[PART_ID_BYTES])
+        return 0;
+    if (part[PART_TABLE] < 0 || part[PART_TABLE] >= tables)
+        return 0;
+    if (!values)
+        return 1;
+    if (width < 0 || width > INT32_MAX || (rows && width > values->len / rows) ||
+        !inside(values, part[PART_VALUES], rows * width))
+        return 0;
+    columns = ((width < CHUNK_BYTES ? width : CHUNK_BYTES) + 1) / 2 + 1;
+    return part[PART_SUMS] <= sums->len / 4 && inside(sums, part[PART_SUMS] * 4, columns * LIMBS * 4);
+}
+
+/* Return the most rows of all parts, or -1 with the number of an impossible part in `bad`. */
+static Py_ssize_t most_rows(const Py_buffer *parts, const Py_buffer *ids, const Py_buffer *values,
+                            const Py_buffer *sums, Py_ssize_t tables, Py_ssize_t *bad)
+{
+    Py_ssize_t k, most = 0, count = parts->len / (8 * PART_NUMBERS);
+    for (k = 0; k < count; k++) {
+        const int64_t *part = (const int64_t *)parts->buf + k * PART_NUMBERS;
+        if (!is_possible(part, ids, values, sums, tables)) {
+            *bad = k;
+            return -1;
+        }
+        if (part[PART_ROWS] > most)
+            most = part[PART_ROWS];
+    }
+    return most;
+}
+
+static int decode_part(const int64_t *part, const Py_buffer *data, int64_t *ids, uint8_t *lengths)
+{
+    return decode((const uint8_t *)data->buf + part[PART_IDS], part[PART_ID_BYTES], ids, lengths, part[PART_ROWS]) < 0;
+}
+
+static PyObject *sketch_parts(PyObject *self, PyObject *args)
+{
+    PyObject *sums_o, *data_o, *parts_o;
+    Buffers b = {.count = 0};
+    Py_buffer *sums, *data, *parts;
+    Py_ssize_t k, most, bad = -1;
+    int64_t *ids;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOO:sketch_parts", &sums_o, &data_o, &parts_o))
+        return NULL;
+    if (!(sums = acquire(&b, sums_o, 1)) || !(data = acquire(&b, data_o, 0)) || !(parts = acquire(&b, parts_o, 0))) {
+        release(&b);
+        return NULL;
+    }
+    most = most_rows(parts, data, data, sums, INT32_MAX, &bad);
+    if (most < 0)
+        return refuse(&b, "sketch_parts: part %zd is not inside of the data or the sketch", bad);
+    ids = PyMem_Malloc((size_t)most * 9 + 1);
+    if (!ids) {
+        release(&b);
+        return PyErr_NoMemory();
+    }
+    Py_BEGIN_ALLOW_THREADS
+    for (k = 0; k < parts->len / (8 * PART_NUMBERS) && bad < 0; k++) {
+        const int64_t *part = (const int64_t *)parts->buf + k * PART_NUMBERS;
+        if (decode_part(part, data, ids, (uint8_t *)(ids + most)))
+            sketch_whole_rows((uint32_t *)sums->buf + part[PART_SUMS], ids, part[PART_ROWS],
+                              (const uint8_t *)data->buf + part[PART_VALUES], part[PART_ROW_BYTES]);
+        else
+            bad = k;
+    }
+    Py_END_ALLOW_THREADS
+    PyMem_Free(ids);
+    release(&b);
+    return PyLong_FromSsize_t(bad);
+}
+
+static PyObject *tally_parts(PyObject *self, PyObject *args)
+{
+    PyObject *o[5];
+    Buffers b = {.count = 0};
+    Py_buffer *data, *parts, *rows, *id_bytes, *ids;
+    Py_ssize_t ps_num, tables, k, j, most, total = 0, bad = -1;
+    char *spare;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOnOOO:tally_parts", &o[0], &o[1], &ps_num, &o[2], &o[3], &o[4]))
+        return NULL;
+    if (!(data = acquire(&b, o[0], 0)) || !(parts = acquire(&b, o[1], 0)) || !(rows = acquire(&b, o[2], 1)) ||
+        !(id_bytes = acquire(&b, o[3], 1)) || !(ids = acquire(&b, o[4], 1))) {
+        release(&b);
+        return NULL;
+    }
+    if (ps_num < 1 || ps_num > 65536)
+        return refuse(&b, "tally_parts: ps_num must be 1 to 65536, got %zd", ps_num);
+    if (id_bytes->len != rows->len)
+        return refuse(&b, "tally_parts: id_bytes has %zd byte%s, rows has %zd", COUNTED(id_bytes->len), rows->len);
+    tables = rows->len / 8 / ps_num;
+    most = most_rows(parts, data, NULL, NULL, tables, &bad);
+    if (most < 0)
+        return refuse(&b, "tally_parts: part %zd is not inside of the data or the tables", bad);
+    for (k = 0; k < parts->len / (8 * PART_NUMBERS); k++)
+        total += ((const int64_t *)parts->buf + k * PART_NUMBERS)[PART_ROWS];
+    if (ids->len != total * 8)
+        return refuse_size(&b, "tally_parts", "ids", ids, total, 8);
+    spare = PyMem_Malloc((size_t)most * 3 + 1);
+    if (!spare) {
+        release(&b);
+        return PyErr_NoMemory();
+    }
+    Py_BEGIN_ALLOW_THREADS
+    {
+        uint16_t *of = (uint16_t *)spare;
+        uint8_t *lengths = (uint8_t *)(of + most);
+        int64_t *to = ids->buf;
+        for (k = 0; k < parts->len / (8 * PART_NUMBERS) && bad < 0; k++) {
+            const int64_t *part = (const int64_t *)parts->buf + k * PART_NUMBERS;
+            int64_t *row_count = (int64_t *)rows->buf + part[PART_TABLE] * ps_num;
+            int64_t *byte_count = (int64_t *)id_bytes->buf + part[PART_TABLE] * ps_num;
+            if (!decode_part(part, data, to, lengths)) {
+                bad = k;
+                break;
+            }
+            owners_of(to, part[PART_ROWS], (uint64_t)ps_num, of);
+            for (j = 0; j < part[PART_ROWS]; j++) {
+                row_count[of[j]]++;
+                byte_count[of[j]] += lengths[j];
+            }
+            to += part[PART_ROWS];
+        }
+    }
+    Py_END_ALLOW_THREADS
+    PyMem_Free(spare);
+    release(&b);
+    return PyLong_FromSsize_t(bad);
+}
+
+/* Copy varints to the places of their owners, which move on; 0 when one would leave `out`. */
+static int place_varints(const uint8_t *in, const uint8_t *lengths, const uint16_t *of, Py_ssize_t n, int64_t *places,
+                         uint8_t *out, Py_ssize_t size)
+{
+    Py_ssize_t k;
+    for (k = 0; k < n; k++) {
+        int64_t to = places[of[k]];
+        if (to < 0 || to > size - lengths[k])
+            return 0;
+        memcpy(out + to, in, lengths[k]);
+        in += lengths[k];
+        places[of[k]] = to + lengths[k];
+    }
+    return 1;
+}
+
+static PyObject *move_parts(PyObject *self, PyObject *args)
+{
+    PyObject *o[7];
+    Buffers b = {.count = 0};
+    Py_buffer *sums, *data, *values, *parts, *values_at, *ids_at, *out;
+    Py_ssize_t ps_num, tables, k, most, bad = -1;
+    char *spare;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOOOnOOO:move_parts", &o[0], &o[1], &o[2], &o[3], &ps_num, &o[4], &o[5], &o[6]))
+        return NULL;
+    if (!(sums = acquire(&b, o[0], 1)) || !(data = acquire(&b, o[1], 0)) || !(values = acquire(&b, o[2], 0)) ||
+        !(parts = acquire(&b, o[3], 0)) || !(values_at = acquire(&b, o[4], 1)) || !(ids_at = acquire(&b, o[5], 1)) ||
+        !(out = acquire(&b, o[6], 1))) {
+        release(&b);
+        return NULL;
+    }
+    if (ps_num < 1 || ps_num > 65536)
+        return refuse(&b, "move_parts: ps_num must be 1 to 65536, got %zd", ps_num);
+    if (ids_at->len != values_at->len)
+        return refuse(&b, "move_parts: ids_at has %zd byte%s, values_at has %zd", COUNTED(ids_at->len),
+                      values_at->len);
+    tables = values_at->len / 8 / ps_num;
+    most = most_rows(parts, data, values, sums, tables, &bad);
+    if (most < 0)
+        return refuse(&b, "move_parts: part %zd is not inside of the data, the tables or the sketch", bad);
+    spare = PyMem_Malloc((size_t)most * 11 + 1);
+    if (!spare) {
+        release(&b);
+        return PyErr_NoMemory();
+    }
+    Py_BEGIN_ALLOW_THREADS
+    {
+        int64_t *ids = (int64_t *)spare;
+        uint16_t *of = (uint16_t *)(ids + most);
+        uint8_t *lengths = (uint8_t *)(of + most);
+        for (k = 0; k < parts->len / (8 * PART_NUMBERS) && bad < 0; k++) {
+            const int64_t *part = (const int64_t *)parts->buf + k * PART_NUMBERS;
+            int64_t rows = part[PART_ROWS], width = part[PART_ROW_BYTES], at = part[PART_TABLE] * ps_num;
+            const uint8_t *from = (const uint8_t *)values->buf + part[PART_VALUES];
+            if (!decode_part(part, data, ids, lengths)) {
+                bad = k;
+                break;
+            }
+            owners_of(ids, rows, (uint64_t)ps_num, of);
+            sketch_whole_rows((uint32_t *)sums->buf + part[PART_SUMS], ids, rows, from, width);
+            if (!place_varints((const uint8_t *)data->buf + part[PART_IDS], lengths, of, rows,
+                               (int64_t *)ids_at->buf + at, out->buf, out->len) ||
+                (width && !place_rows(from, width, of, rows, (int64_t *)values_at->buf + at, out->buf, out->len)))
+                bad = k;
+        }
+    }
+    Py_END_ALLOW_THREADS
+    PyMem_Free(spare);
+    release(&b);
+    return PyLong_FromSsize_t(bad);
+}
+
+/* A message that is being walked: everything before `end` belongs to it, bytes from `have` on are not there yet. */
+typedef struct {
+    const uint8_t *data;
+    int64_t at, have;
+} Walk;
+
+/* Read a varint of at most nine bytes; -1 when it is longer, or cut off. */
+static int64_t walk_number(Walk *walk)
+{
+    uint64_t value = 0;
+    int shift;
+    for (shift = 0; shift < 63 && walk->at < walk->have; shift += 7) {
+        uint8_t byte = walk->data[walk->at++];
+        value |= (uint64_t)(byte & 0x7F) << shift;
+        if (byte < 0x80)
+            return (int64_t)value;
+    }
+    return -1;
+}
+
+/* Pass over this tag; 0 when there is another one. */
+static int walk_tag(Walk *walk, uint8_t tag)
+{
+    if (walk->at >= walk->have || walk->data[walk->at] != tag)
+        return 0;
+    walk->at++;
+    return 1;
+}
+
+/* Pass over this tag and a length; return where its payload ends, -1 unless it ends by `end`. */
+static int64_t walk_bytes(Walk *walk, uint8_t tag, int64_t end)
+{
+    int64_t size = walk_tag(walk, tag) ? walk_number(walk) : -1;
+    return size < 0 || size > end - walk->at ? -1 : walk->at + size;
+}
+
+/* What `walk_entries` finds of an entry, in this order; offsets are those of the file. */
+enum {
+    ENTRY_KIND, ENTRY_OFFSET, ENTRY_END, ENTRY_NAME, ENTRY_NAME_END, ENTRY_DTYPE, ENTRY_FIRST, ENTRY_SECOND,
+    ENTRY_VALUES, ENTRY_VALUES_END, ENTRY_IDS, ENTRY_IDS_END, ENTRY_NUMBERS
+};
+
+/* Walk an EmbeddingTableInfo: name, dim, initializer, dtype. FIRST is dim, SECOND where its payload begins, VALUES the
+ * initializer. */
+static int walk_info(Walk *walk, int64_t end, int64_t *found)
+{
+    found[ENTRY_NAME_END] = walk_bytes(walk, 0x0A, end);
+    found[ENTRY_NAME] = walk->at;
+    if (found[ENTRY_NAME_END] < 0)
+        return 0;
+    walk->at = found[ENTRY_NAME_END];
+    if (!walk_tag(walk, 0x10) || (found[ENTRY_FIRST] = walk_number(walk)) <= 0 || found[ENTRY_FIRST] > INT32_MAX)
+        return 0;
+    found[ENTRY_VALUES_END] = walk_bytes(walk, 0x1A, end);
+    found[ENTRY_VALUES] = walk->at;
+    if (found[ENTRY_VALUES_END] < 0)
+        return 0;
+    walk->at = found[ENTRY_VALUES_END];
+    if (!walk_tag(walk, 0x20) || (found[ENTRY_DTYPE] = walk_number(walk)) < 0 || found[ENTRY_DTYPE] > 127)
+        return 0;
+    return walk->at == end && end <= walk->have;
+}
+
+/* Walk one size of a shape. */
+static int64_t walk_size(Walk *walk, int64_t end)
+{
+    int64_t size = 0, stop = walk_bytes(walk, 0x12, end);
+    if (stop < 0)
+        return -1;
+    if (stop > walk->at && (!walk_tag(walk, 0x08) || (size = walk_number(walk)) < 0))
+        return -1;
+    return walk->at == stop ? size : -1;
+}
+
+/* Walk a TensorProto of two dimensions: dtype, shape, values. */
+static int walk_tensor(Walk *walk, int64_t end, int64_t *found)
+{
+    int64_t shape;
+    if (!walk_tag(walk, 0x08) || (found[ENTRY_DTYPE] = walk_number(walk)) < 0 || found[ENTRY_DTYPE] > 127)
+        return 0;
+    shape = walk_bytes(walk, 0x12, end);
+    if (shape < 0 || (found[ENTRY_FIRST] = walk_size(walk, shape)) < 0 ||
+        (found[ENTRY_SECOND] = walk_size(walk, shape)) < 0 || walk->at != shape)
+        return 0;
+    if (found[ENTRY_FIRST] > INT32_MAX || found[ENTRY_SECOND] > INT32_MAX)
+        return 0;
+    if (walk->at < end) {
+        found[ENTRY_VALUES_END] = walk_bytes(walk, 0x22, end);
+        found[ENTRY_VALUES] = walk->at;
+        if (found[ENTRY_VALUES_END] != end)
+            return 0;
+        walk->at = end;
+    }
+    return 1;
+}
+
+/* Walk a map entry of an IndexedSlicesProto: name, tensor, packed ids. */
+static int walk_table(Walk *walk, int64_t end, int64_t *found)
+{
+    int64_t tensor;
+    found[ENTRY_NAME_END] = walk_bytes(walk, 0x0A, end);
+    found[ENTRY_NAME] = walk->at;
+    if (found[ENTRY_NAME_END] < 0)
+        return 0;
+    walk->at = found[ENTRY_NAME_END];
+    if (walk_bytes(walk, 0x12, end) != end)
+        return 0;
+    tensor = walk_bytes(walk, 0x0A, end);
+    if (tensor < 0 || !walk_tensor(walk, tensor, found))
+        return 0;
+    if (walk->at < end) {
+        found[ENTRY_IDS_END] = walk_bytes(walk, 0x12, end);
+        found[ENTRY_IDS] = walk->at;
+        if (found[ENTRY_IDS_END] != end || found[ENTRY_IDS] == end)
+            return 0;
+    }
+    return 1;
+}
+
+/* Fill `out` with the table infos and tables that a window begins with, as long as they are written as shard_layout.py
+ * writes them: what is not, or what the window cuts off, is left to generations.py. Return how many. */
+static PyObject *walk_entries(PyObject *self, PyObject *args)
+{
+    PyObject *data_o, *out_o;
+    long long base, size;
+    Buffers b = {.count = 0};
+    Py_buffer *data, *out;
+    Py_ssize_t n = 0;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OLLO:walk_entries", &data_o, &base, &size, &out_o))
+        return NULL;
+    if (!(data = acquire(&b, data_o, 0)) || !(out = acquire(&b, out_o, 1))) {
+        release(&b);
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    {
+        Walk walk = {data->buf, 0, data->len};
+        while (n < out->len / (8 * ENTRY_NUMBERS) && walk.at < walk.have) {
+            int64_t *found = (int64_t *)out->buf + n * ENTRY_NUMBERS;
+            int64_t start = walk.at, end;
+            uint8_t tag = walk.data[start];
+            int k;
+            if (tag != 0x12 && tag != 0x22)
+                break;
+            memset(found, 0, 8 * ENTRY_NUMBERS);
+            end = walk_bytes(&walk, tag, size - base);
+            found[ENTRY_SECOND] = tag == 0x12 ? base + walk.at : 0;
+            if (end < 0 || !(tag == 0x12 ? walk_info : walk_table)(&walk, end, found))
+                break;
+            found[ENTRY_KIND] = tag >> 3;
+            found[ENTRY_OFFSET] = start;
+            found[ENTRY_END] = end;
+            for (k = ENTRY_OFFSET; k < ENTRY_NUMBERS; k++)
+                if (k < ENTRY_DTYPE || (k >= ENTRY_VALUES && found[k]))
+                    found[k] += base;
+            walk.at = end;
+            n++;
+        }
+    }
+    Py_END_ALLOW_THREADS
+    release(&b);
+    return PyLong_FromSsize_t(n);
+}
+
 /* Radix sort of int64: 11 bits a pass, the lowest first, and no pass where all ids agree in those bits. */
 #define DIGIT_BITS 11
 #define DIGITS (1 << DIGIT_BITS)
@@ -1136,6 +1626,12 @@ static PyMethodDef methods[] = {
     {"ranges_of", ranges_of, METH_VARARGS, "Fill `out` with how many of the ascending cuts are not above each id."},
     {"take_rows", take_rows, METH_VARARGS, "Fill `out` with the rows at some places."},
     {"sketch", sketch, METH_VARARGS, "Add rows times their keys to a sketch."},
+    {"count_varints", count_varints, METH_VARARGS, "Return how many varints end in some bytes."},
+    {"move_rows", move_rows, METH_VARARGS, "Add rows to a sketch and copy them to the places of their owners."},
+    {"sketch_parts", sketch_parts, METH_VARARGS, "Add the rows of many small tables to their sketches."},
+    {"tally_parts", tally_parts, METH_VARARGS, "Decode the ids of many small tables; add rows and id bytes per owner."},
+    {"move_parts", move_parts, METH_VARARGS, "Move the rows and ids of many small tables, and add them to sketches."},
+    {"walk_entries", walk_entries, METH_VARARGS, "Find the table infos and tables at the start of a window."},
     {NULL, NULL, 0, NULL},
 };
 

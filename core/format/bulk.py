@@ -106,7 +106,8 @@ def count_varints(data: U8) -> int:
     >>> count_varints(np.array([1, 0x80, 1, 0x80], np.uint8))
     2
     """
-    return len(data) - int(np.count_nonzero(data & 0x80))
+    count = getattr(kernel, "count_varints", None)  # a kernel of an older version, built in place, lacks it
+    return len(data) - int(np.count_nonzero(data & 0x80)) if count is None else int(count(data))
 
 
 def decode_varints(data: U8) -> tuple[I64, U8]:
@@ -179,7 +180,7 @@ def varint_lengths(values: I64) -> U8:
     >>> varint_lengths(np.array([0, 127, 128, -1])).tolist()
     [1, 1, 2, 10]
     """
-    fill = getattr(kernel, "varint_lengths", None)  # a kernel of an older version, built in place, lacks it
+    fill = getattr(kernel, "varint_lengths", None)  # as in `count_varints`
     if fill is not None:
         out = np.empty(len(values), np.uint8)
         fill(np.ascontiguousarray(values), out)
@@ -198,7 +199,7 @@ def encode_varints(values: I64) -> U8:
     [5, 128, 1]
     """
     lengths = varint_lengths(values)
-    fill = getattr(kernel, "encode_varints", None)  # as in `varint_lengths`
+    fill = getattr(kernel, "encode_varints", None)  # as in `count_varints`
     if fill is not None:
         out = np.empty(int(lengths.sum()), np.uint8)
         fill(np.ascontiguousarray(values), out)
@@ -288,7 +289,7 @@ def group_varints(data: U8, lengths: U8, owner: U16, bytes_per_owner: I64) -> U8
 
 def sort_ids(ids: I64) -> None:
     """Sort int64 [n] in place."""
-    sort = getattr(kernel, "sort_ids", None)  # as in `varint_lengths`
+    sort = getattr(kernel, "sort_ids", None)  # as in `count_varints`
     if sort is not None and len(ids) >= _LEAST_RADIX and _radix_is_faster():
         sort(ids, None)
         return
@@ -319,7 +320,7 @@ def order_ids(ids: I64) -> U32:
     >>> order_ids(ids).tolist(), ids.tolist()
     ([1, 0, 2], [-1, 7, 7])
     """
-    sort = getattr(kernel, "sort_ids", None)  # as in `varint_lengths`
+    sort = getattr(kernel, "sort_ids", None)  # as in `count_varints`
     if sort is not None and len(ids) >= _LEAST_RADIX:
         order = np.empty(len(ids), np.uint32)
         sort(ids, order)
@@ -337,7 +338,7 @@ def ranges_of(ids: I64, cuts: I64) -> U16:
     >>> ranges_of(np.array([4, 5, 9]), np.array([5, 7])).tolist()
     [0, 1, 2]
     """
-    fill = getattr(kernel, "ranges_of", None)  # as in `varint_lengths`
+    fill = getattr(kernel, "ranges_of", None)  # as in `count_varints`
     if fill is not None:
         out = np.empty(len(ids), np.uint16)
         fill(np.ascontiguousarray(ids), np.ascontiguousarray(cuts), out)
@@ -353,7 +354,7 @@ def take_rows(values: U8, order: U32) -> U8:
     Raises ValueError for a place that is not below n, and for rows without bytes.
     """
     row_bytes = values.shape[1]
-    take = getattr(kernel, "take_rows", None)  # as in `varint_lengths`
+    take = getattr(kernel, "take_rows", None)  # as in `count_varints`
     if take is not None:
         out = np.empty((len(order), row_bytes), np.uint8)
         take(values, row_bytes, order, out)

@@ -7,15 +7,18 @@ the decision takes all shards of a version into account (`indexing.py`).
 
 from __future__ import annotations
 
+import functools
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
+import numpy as np
 from google.protobuf.message import DecodeError
 
-from edl_ckpt.core.format import wire
+from edl_ckpt.core.format import bulk, wire
 from edl_ckpt.core.format.model import (
     Extent,
     IdRun,
@@ -39,6 +42,10 @@ _MAX_ELEMENTS: Final = 1 << 60
 _MAX_DIM: Final = 1 << 31
 """A protobuf message has fewer bytes, so no row in one has so many elements."""
 _NOWHERE: Final = Extent(0, 0)
+_ENTRY_NUMBERS: Final = 12
+_ENTRIES_AT_ONCE: Final = 4096
+_USUAL_TAGS: Final = frozenset(wire.tag(2, BYTES) + wire.tag(4, BYTES))
+_V4: Final = frozenset({"v4"})
 
 
 @dataclass(slots=True)
@@ -69,7 +76,10 @@ class Draft:
 
     file: ShardFile
     cursor: Cursor
-    fields: list[Field] = field(default_factory=list)
+    fields: list[Field | RawTensor | TableInfo] = field(default_factory=list)
+    """Those that are parts of the model; tables and infos of v4 in their usual form are read already."""
+    edges: list[int] = field(default_factory=list)
+    """The offset of every top-level field."""
     candidates: frozenset[str] = frozenset({"v0", "v1", "v3", "v4"})
     family: str = ""
     version: int = 0
@@ -91,22 +101,65 @@ def draft_shard(file: ShardFile, cursor: Cursor) -> Draft:
     Raises CorruptError, with the byte offset, for bytes that are not a Model of any generation.
     """
     draft = Draft(file, cursor)
-    for found in cursor.fields(0, cursor.size_bytes):
+    at = 0
+    while at < cursor.size_bytes:
+        after = _walk_usual(draft, at)
+        if after > at:
+            at = after
+            continue
+        found = cursor.field(at, cursor.size_bytes)
+        draft.edges.append(at)
+        at = found.end
         if found.number == 1:
             _expect(cursor, found, VARINT, "version")
             draft.version = wire.signed32(found.value)
         elif found.number <= 5:
             _expect(cursor, found, BYTES, "a part of the model")
-            hint = _evidence(cursor, found)
-            if hint and not hint & draft.candidates:
-                raise cursor.corrupt("the fields belong to different wire generations", found.offset)
-            draft.candidates &= hint or draft.candidates
-            draft.fields.append(found)
-            if len(draft.fields) > _MAX_FIELDS:
-                raise cursor.corrupt(f"more than {_MAX_FIELDS} variables and tables", found.offset)
+            _add_field(draft, found, _evidence(cursor, found))
         else:
             draft.note_unknown(found)
     return draft
+
+
+def _add_field(draft: Draft, found: Field | RawTensor | TableInfo, hint: frozenset[str]) -> None:
+    """Keep a part of the model, and what it shows of the generation."""
+    if hint and not hint & draft.candidates:
+        raise draft.cursor.corrupt("the fields belong to different wire generations", found.offset)
+    draft.candidates &= hint or draft.candidates
+    draft.fields.append(found)
+    if len(draft.fields) > _MAX_FIELDS:
+        raise draft.cursor.corrupt(f"more than {_MAX_FIELDS} variables and tables", found.offset)
+
+
+def _walk_usual(draft: Draft, at: int) -> int:
+    """Read the infos and tables from `at` on that are as v4 usually writes them; return the offset behind the last one.
+
+    It is `at` where there is none: the rest of this module reads every form, a field at a time. The kernel reads many
+    thousands of tables in the time of a few hundred.
+    """
+    walk = getattr(bulk.kernel, "walk_entries", None)  # a kernel of an older version, built in place, lacks it
+    if walk is None:
+        return at
+    window, base = draft.cursor.window(at)
+    if window[at - base] not in _USUAL_TAGS:
+        return at
+    found = np.empty((_ENTRIES_AT_ONCE, _ENTRY_NUMBERS), np.int64)
+    count = walk(memoryview(window)[at - base :], at, draft.cursor.size_bytes, found)
+    for kind, offset, end, name, name_end, dtype, first, second, *places in found[:count].tolist():
+        values, values_end, ids, ids_end = places
+        try:
+            if kind == 2:
+                part: RawTensor | TableInfo = _parse_info(window[second - base : end - base], offset)
+            else:
+                text = sys.intern(window[name - base : name_end - base].decode("utf-8"))  # every shard has it
+                runs = (IdRun(ids, ids_end),) if ids_end else ()
+                part = RawTensor(text, offset, dtype, (first, second), Extent(values, values_end), runs)
+        except (DecodeError, UnicodeDecodeError):
+            return at
+        _add_field(draft, part, _V4)
+        draft.edges.append(offset)
+        at = end
+    return at
 
 
 def _evidence(cursor: Cursor, found: Field) -> frozenset[str]:
@@ -149,7 +202,11 @@ def fill_draft(draft: Draft, family: str) -> None:
     dense_number = {"v0": 2, "v1": 2, "v3": 4, "v4": 3}[family]
     table_number = {"v3": 5, "v4": 4}.get(family)
     for found in draft.fields:
-        if found.number == info_number:
+        if isinstance(found, TableInfo):
+            draft.infos.append(found)
+        elif isinstance(found, RawTensor):
+            draft.tables.append(found)
+        elif found.number == info_number:
             draft.infos.append(_info(cursor, found))
         elif found.number == dense_number and family == "v1":
             draft.dense.append(_old_tensor(draft, found, 3, 4, 5))
@@ -210,12 +267,19 @@ def _map_entry(cursor: Cursor, found: Field) -> tuple[str, Field | None]:
 def _info(cursor: Cursor, found: Field) -> TableInfo:
     data = cursor.small(found.start, found.end, "a table info")
     try:
-        info = tensor_pb2.EmbeddingTableInfo.FromString(data)
+        info = _parse_info(data, found.offset)
     except DecodeError:
         raise cursor.corrupt("protobuf cannot parse a table info", found.offset) from None
     if not 0 <= info.dim < _MAX_DIM:
         raise cursor.corrupt(f"a table info has dim {info.dim}, expected 0 to {_MAX_DIM - 1}", found.offset)
-    return TableInfo(info.name, info.dim, info.initializer, found.offset, info.dtype)
+    return info
+
+
+@functools.lru_cache(8192)
+def _parse_info(data: bytes, offset: int) -> TableInfo:
+    """Return the info in some bytes; the shards that we write have the same ones at the same offsets."""
+    info = tensor_pb2.EmbeddingTableInfo.FromString(data)
+    return TableInfo(info.name, info.dim, info.initializer, offset, info.dtype)
 
 
 def _tensor(draft: Draft, value: Field) -> RawTensor:

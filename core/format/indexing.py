@@ -111,6 +111,7 @@ def _finish(draft: Draft, dtypes: dict[int, DType], generation: str, *, ambiguou
         tuple(tables.values()),
         tuple(problems),
         tuple(draft.unknown),
+        tuple(draft.edges),
     )
 
 

@@ -399,6 +399,8 @@ class ShardIndex:
     problems: tuple[Problem, ...] = ()
     unknown_fields: tuple[tuple[int, int], ...] = ()
     """(field number, byte offset) of top-level fields that no reader knows."""
+    edges: tuple[int, ...] = field(default=(), repr=False, compare=False)
+    """The offset of every top-level field, in order."""
 
     def __repr__(self) -> str:
         return describe(

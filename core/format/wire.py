@@ -66,11 +66,17 @@ class Cursor:
         self._step = _FIRST_WINDOW
 
     def _load(self, offset: int) -> None:
-        """Move the window to `offset`; it grows when it continues the last one."""
-        follows = self._base <= offset <= self._base + len(self._window)
+        """Move the window to `offset`; it grows when it continues the last one, or begins soon after it."""
+        follows = self._base <= offset <= self._base + 2 * len(self._window)
         self._step = min(self._step * 2, _LAST_WINDOW) if follows and self._window else _FIRST_WINDOW
         self._base = offset
         self._window = self.reader.read(offset, min(self._step, self.size_bytes - offset))
+
+    def window(self, offset: int) -> tuple[bytes, int]:
+        """Return some bytes of the file that are in memory, with `offset` among them, and where they begin."""
+        if not self._base <= offset < self._base + len(self._window):
+            self._load(offset)
+        return self._window, self._base
 
     def varint(self, offset: int, end: int) -> tuple[int, int]:
         """Return (unsigned value, offset behind it); CorruptError when it passes `end` or has more than 64 bits."""

@@ -1,0 +1,137 @@
+"""Moving rows: the kernel does what numpy does, and both what a dictionary of rows does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import EDGE_IDS
+from edl_ckpt.core.format import bulk, routing
+from edl_ckpt.core.format.routing import PART_NUMBERS, Part
+from edl_ckpt.core.format.wire import varint
+
+TABLES = st.lists(
+    st.tuples(st.sampled_from([0, 1, 3, 16, 64, 4097]), st.lists(st.sampled_from(EDGE_IDS), max_size=9, unique=True)),
+    max_size=6,
+)
+
+
+class Bundle:
+    """Small tables, in two parts each: their buffers, and where everything must go."""
+
+    def __init__(self, tables: list[tuple[int, list[int]]], ps_num: int) -> None:
+        self.tables, self.ps_num = tables, ps_num
+        self.random = np.random.default_rng(len(tables))
+        data, values, parts, sums = b"", b"", [], 0
+        self.rows: list[dict[int, bytes]] = []
+        for number, (width, ids) in enumerate(tables):
+            rows = {i: self.random.bytes(width) for i in ids}
+            self.rows.append(rows)
+            for some in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
+                varints = b"".join(map(varint, some))
+                parts.append([len(data), len(varints), len(some), number, len(values), width, sums])
+                data += varints
+                values += b"".join(rows[i] for i in some)
+            sums += routing.sketch_size(width)
+        self.data, self.values = np.frombuffer(data, np.uint8), np.frombuffer(values, np.uint8)
+        self.parts = np.array(parts, np.int64).reshape(-1, PART_NUMBERS)
+        self.sums = np.zeros(sums, np.uint32)
+
+    def counts(self) -> tuple[bulk.I64, bulk.I64, bulk.I64]:
+        """Return what `tally_parts` finds."""
+        rows, id_bytes = (np.zeros((len(self.tables), self.ps_num), np.int64) for _ in range(2))
+        ids = np.zeros(int(self.parts[:, Part.ROWS].sum()), np.int64)
+        assert routing.tally_parts(self.data, self.parts, self.ps_num, rows, id_bytes, ids) == -1
+        return rows, id_bytes, ids
+
+
+@settings(max_examples=40)
+@given(TABLES, st.integers(1, 9))
+def test_parts(either_kernel: str, tables: list[tuple[int, list[int]]], ps_num: int) -> None:
+    """Each row and id lands behind those before it of its table and target; the sketches are those of whole tables."""
+    bundle = Bundle(tables, ps_num)
+    rows, id_bytes, ids = bundle.counts()
+    assert ids.tolist() == [i for _, some in tables for i in some]
+    sizes = np.stack([rows * np.array([[w] for w, _ in tables], np.int64).reshape(-1, 1), id_bytes], 1)
+    ends = np.cumsum(sizes.reshape(-1)).reshape(sizes.shape)
+    places = ends - sizes
+    values_at, ids_at = (np.ascontiguousarray(places[:, k]) for k in (0, 1))
+    out = np.zeros(int(sizes.sum()), np.uint8)
+    done = routing.move_parts(bundle.sums, bundle.data, bundle.values, bundle.parts, values_at, ids_at, out)
+    assert done == -1
+    assert np.array_equal(values_at, ends[:, 0])
+    assert np.array_equal(ids_at, ends[:, 1])
+    expected = b""
+    for (_, some), own in zip(tables, bundle.rows, strict=True):
+        expected += b"".join(own[i] for t in range(ps_num) for i in some if i % ps_num == t)
+        expected += b"".join(varint(i) for t in range(ps_num) for i in some if i % ps_num == t)
+    assert out.tobytes() == expected
+    both = np.concatenate([bundle.values, bundle.data])
+    apart = bundle.parts.copy()
+    apart[:, Part.IDS] += len(bundle.values)
+    again = np.zeros_like(bundle.sums)
+    assert routing.sketch_parts(again, both, apart) == -1
+    assert np.array_equal(again, bundle.sums)
+    for (width, some), own, view in zip(
+        tables, bundle.rows, list(routing.sketches(bundle.sums, bundle.parts))[::2], strict=True
+    ):
+        sketch = bulk.new_sketch(width)
+        joined = np.frombuffer(b"".join(own[i] for i in some), np.uint8).reshape(len(some), width)
+        if some:
+            bulk.sketch_rows(sketch, np.array(some, np.int64), joined)
+        assert np.array_equal(sketch, view)
+
+
+def test_misfits(either_kernel: str) -> None:
+    """A part with other ids than rows is returned, one with impossible numbers is a ValueError; nothing is moved."""
+    bundle = Bundle([(4, [1, 2, 300]), (2, [7])], 2)
+    rows = np.zeros((2, 2), np.int64)
+    ids = np.zeros(5, np.int64)
+    wrong = bundle.parts.copy()
+    wrong[1, Part.ROWS] += 1
+    assert routing.tally_parts(bundle.data, wrong, 2, rows, rows.copy(), ids) == 1
+    places, out = np.zeros((2, 2), np.int64), np.zeros(3, np.uint8)
+    moved = (bundle.sums, bundle.data, bundle.values, bundle.parts, places, places.copy(), out)
+    assert routing.move_parts(*moved) == 0
+    out[:] = 0
+    for column, value in (
+        (Part.IDS, -1),
+        (Part.ID_BYTES, 1 << 40),
+        (Part.ROWS, 1 << 62),
+        (Part.TABLE, 2),
+        (Part.VALUES, 1 << 62),
+        (Part.ROW_BYTES, 1 << 62),
+        (Part.SUMS, 1 << 62),
+    ):
+        wrong = bundle.parts.copy()
+        wrong[2, column] = value
+        with pytest.raises(ValueError, match="move_parts: part 2 is not inside of the data, the tables or the sketch"):
+            routing.move_parts(bundle.sums, bundle.data, bundle.values, wrong, places, places.copy(), out)
+    assert not out.any()
+
+
+@pytest.mark.parametrize("width", [1, 16, 64, 5000])
+def test_rows(either_kernel: str, width: int) -> None:
+    """Rows of one table go behind each other by owner, in their order, and into the sketch."""
+    random = np.random.default_rng(width)
+    ids = random.integers(-(1 << 40), 1 << 40, 700)
+    values = random.integers(0, 256, (700, width), np.uint8)
+    owner = bulk.owners(ids, 7)
+    rows, _ = bulk.tally(owner, np.ones(700, np.uint8), 7)
+    places = (np.cumsum(rows) - rows) * width
+    out, sums, sketch = np.zeros(values.size, np.uint8), bulk.new_sketch(width), bulk.new_sketch(width)
+    routing.move_rows(sums, ids, owner, values, places, out)
+    bulk.sketch_rows(sketch, ids, values)
+    assert np.array_equal(sums, sketch)
+    assert np.array_equal(out.reshape(-1, width), values[np.argsort(owner, kind="stable")])
+    assert places.tolist() == (np.cumsum(rows) * width).tolist()
+    misfit: Any
+    for misfit in (places + values.size, places - values.size - 1):
+        with pytest.raises(ValueError, match=f"outside of the {values.size} bytes"):
+            routing.move_rows(sums, ids, owner, values, misfit, out)
+    with pytest.raises(ValueError, match="is out of range for 6 targets"):
+        routing.move_rows(sums, ids, owner, values, np.zeros(6, np.int64), out)
