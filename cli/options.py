@@ -50,6 +50,9 @@ Ref = Annotated[str | None, typer.Argument(metavar="[REF]", help=_REF_HELP)]
 Places = Annotated[list[str] | None, typer.Argument(metavar="[LOCATION...]", help=_LOCATIONS_HELP)]
 Grace = Annotated[str, typer.Option(metavar="DURATION", help=_GRACE_HELP)]
 Csv = Annotated[bool, typer.Option("--csv", help="Print rows as CSV.")]
+Prometheus = Annotated[
+    bool, typer.Option("--prometheus", help="Print metrics in the text format of Prometheus, for a textfile collector.")
+]
 Workers = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Number of threads. Default: the number of cores.")
 ]
@@ -392,3 +395,9 @@ def parse_pairs(texts: list[str]) -> dict[str, str]:
             raise UsageError("--storage-option expects KEY=VALUE")
         pairs[key] = value
     return pairs
+
+
+def check_prometheus(out: Output, *, prometheus: bool) -> None:
+    """Raise UsageError when two formats are asked for at once."""
+    if prometheus and (out.json or out.csv):
+        raise UsageError("--prometheus cannot be used with --json or --csv")

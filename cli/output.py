@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
-from edl_ckpt.cli import __version__
+from edl_ckpt.cli import __version__, github
 from edl_ckpt.cli.style import painted, uses_colour
 from edl_ckpt.cli.text import escaped, in_ascii
 from edl_ckpt.core.errors import EdlCkptError, UsageError
@@ -154,6 +154,11 @@ class Output:
         """Print a warning on stderr, unless quiet."""
         self.say(f"{self._painted('warning:', 'warning')} {escaped(text)}")
 
+    def annotate(self, line: str) -> None:
+        """Print a line for the runner of a CI job on stderr, also when quiet: it is a result."""
+        self.end_progress()
+        print(line, file=sys.stderr)
+
     def detail(self, text: str) -> None:
         """Print a line on stderr with --verbose."""
         if self.verbose:
@@ -224,6 +229,8 @@ class Output:
     def fail(self, error: EdlCkptError) -> NoReturn:
         """Report an error and end with its exit code."""
         self.end_progress()
+        if github.is_runner():
+            self.annotate(github.annotation("error", str(error)))
         if self.json:
             document = {
                 "schema": "edl-ckpt/error/1",

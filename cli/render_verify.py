@@ -1,4 +1,4 @@
-"""Findings, as text, as JSON and as a JUnit report."""
+"""Findings, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ def _result(result: VerifyResult) -> dict[str, Any]:
         "shards": result.shards,
         "shards_read": result.shards_read,
         "ids_read": result.ids_read,
+        "checks": [asdict(c) for c in result.checks],
     }
 
 
@@ -121,46 +122,3 @@ def _line(finding: Finding) -> RenderableType:
     where += [] if finding.offset is None else [f"byte {finding.offset}"]
     line.append(f" [{', '.join(where)}]" if where else "")
     return line.append(f" {text.escaped(finding.message)}")
-
-
-def write_junit(
-    path: str,
-    results: Sequence[VerifyResult],
-    *,
-    strict: bool = False,
-    failed: Sequence[tuple[str, EdlCkptError]] = (),
-) -> None:
-    """Write a JUnit report: a suite for each version, and in it a failed case for each error.
-
-    With `strict`, each warning is a failed case too. A version that could not be verified is a suite with one case in
-    error.
-    """
-    from xml.etree import ElementTree as ET
-
-    from edl_ckpt.core.storage.regular import check_target
-
-    check_target(path)
-    suites = ET.Element("testsuites", name="edl-ckpt verify")
-    for result in results:
-        errors = [f for f in result.findings if strict or f.severity == "error"]
-        suite = ET.SubElement(
-            suites,
-            "testsuite",
-            name=text.escaped(result.ref),
-            tests=str(max(len(errors), 1)),
-            failures=str(len(errors)),
-        )
-        for finding in errors:
-            case = ET.SubElement(suite, "testcase", classname=text.escaped(result.ref), name=finding.code)
-            message = f"{finding.subject}: {finding.message}"
-            ET.SubElement(case, "failure", message=text.escaped(message)).text = text.escaped(finding.path)
-        if not errors:
-            ET.SubElement(suite, "testcase", classname=text.escaped(result.ref), name=result.level)
-    for ref, reason in failed:
-        suite = ET.SubElement(suites, "testsuite", name=text.escaped(ref), tests="1", failures="0", errors="1")
-        case = ET.SubElement(suite, "testcase", classname=text.escaped(ref), name=reason.id)
-        ET.SubElement(case, "error", message=text.escaped(str(reason)))
-    try:
-        ET.ElementTree(suites).write(path, encoding="utf-8", xml_declaration=True)
-    except OSError as error:
-        raise EdlCkptError(f"cannot write the report: {error.strerror}", path=path) from error

@@ -8,7 +8,7 @@ import typer
 
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.manual.codes import LISTS, exits
-from edl_ckpt.cli.options import Csv, Experiment, Grace, Mode, Places
+from edl_ckpt.cli.options import Csv, Experiment, Grace, Mode, Places, Prometheus, check_prometheus
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration
 from edl_ckpt.core.errors import EdlCkptError, UsageError
@@ -39,6 +39,7 @@ def list_command(
     ] = None,
     grace: Grace = "10m",
     csv: Csv = False,  # noqa: ARG001
+    prometheus: Prometheus = False,
 ) -> None:
     """List versions, with their metrics and tags.
 
@@ -47,6 +48,9 @@ def list_command(
     """
     import time
 
+    check_prometheus(out, prometheus=prometheus)
+    if prometheus and (experiment or sort or best or tag):
+        raise UsageError("--prometheus cannot be used with --experiment, --sort, --best or --tag")
     if experiment is not None:
         if locations or sort or best or tag:
             raise UsageError("--experiment cannot be used with LOCATION, --sort, --best or --tag")
@@ -58,7 +62,10 @@ def list_command(
     from edl_ckpt.cli import render_list
     from edl_ckpt.core.checkpoint.catalog import narrowed
 
-    whole, failed = _listings(out, locations or [""], parse_duration(grace))
+    whole, failed = _listings(out, locations or [""], parse_duration(grace), every=prometheus)
+    if prometheus:
+        _show_metrics(out, whole, failed)
+        return
     listings = [narrowed(listing, sort=sort, best=best, tags=tag or (), mode=mode) for listing in whole]
     out.show(
         lambda: render_list.document(listings),
@@ -94,8 +101,21 @@ def _show_experiment(out: Output, place: str, metric: str | None, mode: str | No
         raise SystemExit(3)
 
 
-def _listings(out: Output, locations: list[str], grace_seconds: float) -> tuple[list[Listing], list[EdlCkptError]]:
-    """Return the listings, and of several locations the errors of those that cannot be listed."""
+def _show_metrics(out: Output, listings: list[Listing], failed: list[EdlCkptError]) -> None:
+    """Print metrics of all locations, then end as a listing does."""
+    from edl_ckpt.cli import prometheus
+
+    out.write(prometheus.of_listings(listings, [error.path or "" for error in failed]))
+    if failed:
+        raise max(failed, key=lambda error: error.exit_code)
+    if any(listing.unread for listing in listings):
+        raise SystemExit(3)
+
+
+def _listings(
+    out: Output, locations: list[str], grace_seconds: float, *, every: bool = False
+) -> tuple[list[Listing], list[EdlCkptError]]:
+    """Return the listings, and of several locations, or with `every`, the errors of those that cannot be listed."""
     from edl_ckpt.core.checkpoint.catalog import list_versions
 
     found: list[Listing] = []
@@ -104,7 +124,7 @@ def _listings(out: Output, locations: list[str], grace_seconds: float) -> tuple[
         try:
             found.append(list_versions(out.location(text), grace_seconds=grace_seconds))
         except EdlCkptError as error:
-            if len(locations) == 1:
+            if len(locations) == 1 and not every:
                 raise
             failed.append(error)
             out.warn(str(error))

@@ -8,7 +8,7 @@ import typer
 
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.manual.codes import WRITES, exits
-from edl_ckpt.cli.options import LockWait, Ref, Workers, locking, parsed_ref
+from edl_ckpt.cli.options import LockWait, Prometheus, Ref, Workers, check_prometheus, locking, parsed_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import escaped
 from edl_ckpt.core.errors import UsageError
@@ -36,6 +36,10 @@ def verify_command(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="With --seal: replace an existing seal.")] = False,
     junit: Annotated[str | None, typer.Option(metavar="FILE", help="Write a JUnit report to FILE, for CI.")] = None,
+    summary: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Append a summary in Markdown to FILE, for the page of a CI job.")
+    ] = None,
+    prometheus: Prometheus = False,
     workers: Workers = None,
     lock_wait: LockWait = "10s",
 ) -> None:
@@ -45,36 +49,61 @@ def verify_command(
     """
     from edl_ckpt.cli import render_verify
     from edl_ckpt.core.operations.verify.versions import verify_versions
-    from edl_ckpt.core.storage.regular import check_target
 
     if quick and (deep or seal):
         raise UsageError("--quick cannot be used with --deep or --seal")
     if force and not seal:
         raise UsageError("--force can only be used with --seal")
-    if junit:
-        check_target(junit)  # and not only after hours of reading
+    check_prometheus(out, prometheus=prometheus)
+    reports = _Reports(out, junit, summary, strict=strict, prometheus=prometheus)
     location, versions = _versions(out, ref, every=every)
     level = "quick" if quick else "deep" if deep else "default"
     run = verify_versions(
         versions, level=level, seal=seal, use_seal=not force, workers=workers, **locking(out, lock_wait)
     )
+    reports.write(run)
     if run.failed and not every:
         raise run.failed[0][1]
     for _, error in run.failed:
         out.warn(str(error))
-    if junit:
-        render_verify.write_junit(junit, run.results, strict=strict, failed=run.failed)
-    out.show(
-        lambda: (
-            render_verify.document_all(location.url, run.results, run.failed)
-            if every
-            else render_verify.document(run.results[0])
-        ),
-        lambda: render_verify.human(run.results),
-    )
+    if not prometheus:
+        out.show(
+            lambda: (
+                render_verify.document_all(location.url, run.results, run.failed)
+                if every
+                else render_verify.document(run.results[0])
+            ),
+            lambda: render_verify.human(run.results),
+        )
     if not versions:
         out.say(f"{escaped(location.url)}: no checkpoint, so nothing was verified")
     _end(run, strict=strict)
+
+
+class _Reports:
+    """What verify writes for other programs; their files are checked before hours of reading."""
+
+    def __init__(self, out: Output, junit: str | None, summary: str | None, *, strict: bool, prometheus: bool) -> None:
+        from edl_ckpt.core.storage.regular import check_target
+
+        self._out, self._junit, self._summary = out, junit, summary
+        self._strict, self._prometheus = strict, prometheus
+        for path in filter(None, (junit, summary)):
+            check_target(path)
+
+    def write(self, run: VerifyRun) -> None:
+        """Write all reports of a run, also of one that could verify no version."""
+        from edl_ckpt.cli import github, prometheus, reports
+
+        if self._junit:
+            reports.write_report(self._junit, reports.junit(run.results, run.failed, strict=self._strict))
+        if self._summary:
+            reports.write_report(self._summary, reports.summary(run.results, run.failed), append=True)
+        if self._prometheus:
+            self._out.write(prometheus.of_results(run.results, run.failed, strict=self._strict))
+        if github.is_runner():
+            for line in github.finding_lines(run.results):
+                self._out.annotate(line)
 
 
 def _end(run: VerifyRun, *, strict: bool) -> None:

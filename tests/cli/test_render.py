@@ -40,6 +40,7 @@ from edl_ckpt.cli import (
     render_verify,
     render_wait,
     render_watch,
+    reports,
     tables,
 )
 from edl_ckpt.cli.output import Output
@@ -183,7 +184,7 @@ def test_every_result_in_every_form(place: Path, tmp_path: Path, capsys: pytest.
     found = [verify_version(v, level="deep") for v in listing.versions]
     failed = [("run@1", EdlCkptError("a [bold]word\x1b[31m", path="there"))]
     check(render_verify.document_all(str(place), found, failed), render_verify.human(found), "verify-all/1", capsys)
-    render_verify.write_junit(str(tmp_path / "report.xml"), found, strict=True, failed=failed)
+    assert "\x1b" not in reports.junit(found, failed, strict=True) + reports.summary(found, failed)
 
 
 def _check_retention(place: Path, listing: Listing, capsys: pytest.CaptureFixture[str]) -> None:

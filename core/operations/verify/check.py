@@ -89,26 +89,30 @@ def _verify(
     if version.fault and not version.shards:
         raise version.fault.error()
     report = Report()
-    check_listing(version, report)
-    check_runs(version, report)
-    if beside:
-        check_location(version, report)
+    with report.checking("names"):
+        check_listing(version, report)
+        check_runs(version, report)
+        if beside:
+            check_location(version, report)
     with ExitStack() as stack:
         readers: dict[str, RangeReader] = {}
-        checkpoint, whole = open_readable_shards(version, report, stack, readers)
-        check_headers(version, checkpoint, report)
+        with report.checking("headers"):
+            checkpoint, whole = open_readable_shards(version, report, stack, readers)
+            check_headers(version, checkpoint, report)
         fingerprint, sound = None, True
-        seal = find_seal(version, report) if use_seal else None
+        seal = _sealed(version, report) if use_seal else None
         if level != "quick":
             content = ContentCheck(checkpoint, version, report, workers, reporter)
-            sound = content.check_ids()
+            with report.checking("ids"):
+                sound = content.check_ids()
             if level == "deep":
                 contradicted = blocking_problems(version, checkpoint.shards)
                 certain = whole and sound and not contradicted and version.state is not State.MIXED
                 fingerprint = _check_all(content, seal, readers, certain=certain)
                 if seal is not None and fingerprint not in {None, seal.fingerprint}:
                     message = f"the fingerprint was {seal.fingerprint} when the version was sealed"
-                    report.add("fingerprint-mismatch", message, path=version.path)
+                    with report.checking("seal"):
+                        report.add("fingerprint-mismatch", message, path=version.path)
         check_all_unchanged(version.location, [checkpoint.reader(shard) for shard in checkpoint.shards])
         bytes_read, shards_read = checkpoint.bytes_read, len(checkpoint.shards)
     if any(finding.severity == "error" for finding in report.findings):  # names, shards and seal may be of two moments
@@ -128,6 +132,7 @@ def _verify(
         shards=version.ps_num or len(version.shards),
         shards_read=shards_read,
         ids_read=sound,
+        checks=report.checks(),
     )
 
 
@@ -138,11 +143,25 @@ def _check_all(
 
     A read that was damaged on its way has other values, too: then they are read again.
     """
+    report = content.report
     sums = None if seal is None else sums_of_seal(seal, content.checkpoint, readers)
-    fingerprint = content.check_values(certain=certain, sums=sums)
+    with report.checking("values"):
+        fingerprint = content.check_values(certain=certain, sums=sums)
     if seal is not None and sums is not None:
-        sound = compare_with_seal(seal, content.version, readers, content.report, sums, workers=content.workers)
+        with report.checking("seal"):
+            sound = compare_with_seal(seal, content.version, readers, report, sums, workers=content.workers)
         if not sound:
-            fingerprint = content.check_values(certain=certain)
-    content.report_odd()
+            with report.checking("values"):
+                fingerprint = content.check_values(certain=certain)
+    with report.checking("values"):
+        content.report_odd()
     return fingerprint
+
+
+def _sealed(version: Version, report: Report) -> Seal | None:
+    """Return the seal of a version, compared with names and sizes."""
+    with report.checking("seal"):
+        seal = find_seal(version, report)
+    if seal is None and not any(finding.check == "seal" for finding in report.findings):
+        del report.seconds["seal"]  # there was nothing to compare with
+    return seal

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final
@@ -12,6 +15,8 @@ from edl_ckpt.core.format.model import Problem, ShardFile, ShardIndex
 from edl_ckpt.core.words import counted, describe, escaped
 
 LEVELS: Final = ("quick", "default", "deep")
+CHECKS: Final = ("names", "headers", "ids", "values", "seal")
+"""What verify looks at, in this order; `quick` leaves ids and values out, and `default` values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,16 @@ class Finding:
     offset: int | None
     message: str
     hint: str = ""
+    check: str = ""
+    """The one of CHECKS that found it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One of CHECKS that was made, and how long it took; the bytes of a seal are compared while values are checked."""
+
+    name: str
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +60,8 @@ class VerifyResult:
     """The shards whose headers were read. Only of these were ids and values read, as far as the level goes."""
     ids_read: bool = True
     """False when ids of these shards could not be read, and so neither the values of their rows."""
+    checks: tuple[Check, ...] = ()
+    """The checks that were made, in the order of CHECKS."""
 
     @property
     def ok(self) -> bool:
@@ -96,6 +113,23 @@ class Report:
 
     findings: list[Finding] = field(default_factory=list)
     lock: Lock = field(default_factory=Lock)
+    check: str = ""
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def checking(self, check: str) -> Iterator[None]:
+        """Name the check that is made in the block, and add its time to that check."""
+        before, self.check, begin = self.check, check, time.perf_counter()
+        self.seconds.setdefault(check, 0.0)
+        try:
+            yield
+        finally:
+            self.seconds[check] += time.perf_counter() - begin
+            self.check = before
+
+    def checks(self) -> tuple[Check, ...]:
+        """Return the checks that were made."""
+        return tuple(Check(name, self.seconds[name]) for name in CHECKS if name in self.seconds)
 
     def add(
         self,
@@ -119,6 +153,7 @@ class Report:
             offset,
             message,
             HINTS.get(code, ""),
+            self.check,
         )
         with self.lock:
             self.findings.append(found)
