@@ -159,7 +159,7 @@ def test_man_pages_and_reference_are_fresh() -> None:
     """The man pages and the pages in `docs/reference/` say what the help says; CONTRIBUTING says how to make them."""
     assert manual.stale() == []
     for page in PAGES.values():
-        text = manual.files()[f"man/{roff.file_name(page)}"] if page.name == "prune" else ""
+        text = manual.files()[f"docs/man/{roff.file_name(page)}"] if page.name == "prune" else ""
         assert all(row.term.replace("-", "\\-") in text for b in page.blocks for row in b.rows if text)
 
 
@@ -181,7 +181,7 @@ def test_man_pages_are_correct(command: tuple[str, ...]) -> None:
     if shutil.which(command[0]) is None:
         pytest.skip(f"no {command[0]} on this machine")
     for name in ("edl-ckpt.1", "edl-ckpt-prune.1", "edl-ckpt-metrics-set.1", "edl-ckpt-config.7"):
-        assert judge(*command)(TOP / "man" / name) == ""
+        assert judge(*command)(TOP / "docs/man" / name) == ""
 
 
 def test_exit_codes() -> None:

@@ -1,4 +1,4 @@
-"""Make the man pages in `man/` and the reference in `docs/reference/`, from what `--help` shows.
+"""Make the man pages in `docs/man/` and the reference in `docs/reference/`, from what `--help` shows.
 
 python tests/docs/manual.py             compare; the exit code is 1 when a file is out of date
 python tests/docs/manual.py --update    rewrite the files
@@ -28,7 +28,7 @@ def _man_pages(pages: list[Page]) -> dict[str, str]:
     """Return the man pages; that of the program names all others."""
     names = [roff.file_name(page) for page in pages]
     return {
-        f"man/{name}": roff.draw(page, tuple(names[1:]) if name == _ROOT else (_ROOT,))
+        f"docs/man/{name}": roff.draw(page, tuple(names[1:]) if name == _ROOT else (_ROOT,))
         for name, page in zip(names, pages, strict=True)
     }
 
@@ -56,7 +56,7 @@ def _index(found: dict[str, list[Page]]) -> str:
 def stale() -> list[str]:
     """Return the generated files that are not as they would be made now: changed, absent, or of no page."""
     made = files()
-    present = {str(path.relative_to(TOP)) for folder in ("man", "docs/reference") for path in TOP.glob(f"{folder}/*")}
+    present = {str(path.relative_to(TOP)) for folder in ("docs/man", "docs/reference") for path in TOP.glob(f"{folder}/*")}
     changed = [p for p, text in made.items() if p in present and (TOP / p).read_text(encoding="utf-8") != text]
     return sorted({*changed, *(made.keys() ^ present)})
 
