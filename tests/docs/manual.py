@@ -56,7 +56,7 @@ def _index(found: dict[str, list[Page]]) -> str:
 def stale() -> list[str]:
     """Return the generated files that are not as they would be made now: changed, absent, or of no page."""
     made = files()
-    present = {str(path.relative_to(TOP)) for folder in ("docs/man", "docs/reference") for path in TOP.glob(f"{folder}/*")}
+    present = {str(path.relative_to(TOP)) for folder in ("man", "reference") for path in TOP.glob(f"docs/{folder}/*")}
     changed = [p for p, text in made.items() if p in present and (TOP / p).read_text(encoding="utf-8") != text]
     return sorted({*changed, *(made.keys() ^ present)})
 
