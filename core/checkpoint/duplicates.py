@@ -42,13 +42,25 @@ class IdOrder:
     ascending: bool
     placed: bool
 
+    def followed_by(self, other: IdOrder) -> IdOrder:
+        """Return the order of both pieces, one after the other; neither is empty."""
+        return IdOrder(
+            self.rows + other.rows,
+            self.first,
+            other.last,
+            min(self.lowest, other.lowest),
+            max(self.highest, other.highest),
+            self.ascending and other.ascending and self.last < other.first,
+            self.placed and other.placed,
+        )
 
-def order_of(ids: bulk.I64, shard: ShardFile) -> IdOrder:
-    """Return the order of the ids of a piece in a shard."""
+
+def order_of(ids: bulk.I64, shard: ShardFile | None = None) -> IdOrder:
+    """Return the order of the ids of a piece, in a shard if they are in one."""
     if not len(ids):
         return IdOrder(0, 0, 0, 0, 0, ascending=True, placed=True)
     ascending = bool((ids[1:] > ids[:-1]).all())
-    placed = shard.ps_num == 1 or bool((bulk.owners(ids, shard.ps_num) == shard.ps_id).all())
+    placed = shard is None or shard.ps_num == 1 or bool((bulk.owners(ids, shard.ps_num) == shard.ps_id).all())
     first, last = int(ids[0]), int(ids[-1])
     lowest, highest = (first, last) if ascending else (int(ids.min()), int(ids.max()))
     return IdOrder(len(ids), first, last, lowest, highest, ascending, placed)

@@ -137,4 +137,5 @@ class _MemoryReader(PlainReader):
 
     def view(self, offset: int, size: int) -> memoryview | None:
         """Return bytes of the array itself."""
+        self.bytes_read += size
         return self._data[offset : offset + size]

@@ -66,9 +66,12 @@ class ArrayData:
         """Return the bytes of all elements."""
         return math.prod(self.shape) * self.dtype.itemsize
 
-    def read(self, start: int, size: int) -> npt.NDArray[np.uint8]:
-        """Return bytes [start, start + size) of its elements."""
-        data = np.empty(size, np.uint8)
+    def read(self, start: int, size: int, *, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
+        """Return bytes [start, start + size) of its elements: where they are if the reader can, else in `out`."""
+        view = self.reader.view(self.offset + start, size) if size else None
+        if view is not None:
+            return np.frombuffer(view, np.uint8)
+        data = np.empty(size, np.uint8) if out is None else out
         if size:
             self.reader.read_into(self.offset + start, data.data)
         return data
@@ -385,12 +388,3 @@ def _parse_json(data: bytes, path: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise CorruptError("the header is not a JSON object", path=path)
     return document
-
-
-def chunks(array: ArrayData, row_bytes: int, batch_bytes: int) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
-    """Yield (first row, uint8 [n, row_bytes]) over an array of rows, in batches."""
-    rows = array.shape[0]
-    step = max(batch_bytes // max(row_bytes, 1), 1)
-    for start in range(0, rows, step):
-        count = min(step, rows - start)
-        yield start, array.read(start * row_bytes, count * row_bytes).reshape(count, row_bytes)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 import numpy as np
 
+from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES
 from edl_ckpt.core.checkpoint.fingerprint import ContentSketch
 from edl_ckpt.core.checkpoint.proof import prove_version
 from edl_ckpt.core.checkpoint.target import TargetShard, check_beside
@@ -18,17 +20,19 @@ from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.format import bulk, placement
 from edl_ckpt.core.format.shard_layout import write_groups
 from edl_ckpt.core.memory import peak_memory_bytes
-from edl_ckpt.core.operations.importing.arrays import ArrayData, chunks
+from edl_ckpt.core.operations.importing.arrays import ArrayData
 from edl_ckpt.core.operations.importing.names import ImportedTable
 from edl_ckpt.core.operations.importing.plan import ImportPlan
-from edl_ckpt.core.parallel import default_workers
+from edl_ckpt.core.operations.importing.survey import IDS_AT_ONCE
+from edl_ckpt.core.parallel import default_workers, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.seal import Seal
 from edl_ckpt.core.storage.interface import Sink
 from edl_ckpt.core.words import counted, describe, escaped, size
 
-_BATCH_BYTES: Final = 1 << 20
+_PARTS_AT_ONCE: Final = 256
+"""Small variables that one task writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,7 @@ def write_import(
             workers = default_workers(remote=not written.staged)
             seal = prove_version(written.version, sketch, staged=written.staged, workers=workers, reporter=reporter)
             fingerprint = seal.fingerprint
+            arrays.check_unchanged()
             return seal
 
         output.publish(prove)
@@ -120,8 +125,32 @@ def write_import(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _DensePart:
+    """Bytes [start, start + size) of an array that becomes a dense variable."""
+
+    name: str
+    array: ArrayData
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _RowPart:
+    """Rows of a table from `start` on, one for each id, and the offsets of the first of each shard."""
+
+    table: ImportedTable
+    start: int
+    ids: bulk.I64
+    owner: bulk.U16
+    lengths: bulk.U8
+    id_bytes: bulk.I64
+    ids_at: bulk.I64
+    values_at: bulk.I64
+
+
 class _Write:
-    """The pass over the arrays: every value is read once and written at its offset."""
+    """The pass over the arrays: workers read every value once and write it at its offset."""
 
     def __init__(self, plan: ImportPlan, files: Sequence[Sink], reporter: Reporter) -> None:
         self._plan = plan
@@ -136,37 +165,77 @@ class _Write:
             for offset, data in layout.between:
                 file.write(offset, data)
         self._reporter.start("importing", arrays.size_bytes)
-        for name, array in arrays.variables.items():
-            self._write_variable(name, array)
-        for table in arrays.tables:
-            self._write_table(table)
+        tasks: Iterator[list[_DensePart] | _RowPart] = chain(
+            _dense_parts(arrays.variables), *(self._row_parts(table) for table in arrays.tables)
+        )
+        for _ in run_parallel(self._do, tasks, default_workers()):
+            pass
         return self._sketch
 
-    def _write_variable(self, name: str, array: ArrayData) -> None:
-        owner = placement.variable_owner(name, len(self._files))
-        offset = self._plan.layouts[owner].dense_at[name]
-        for start in range(0, max(array.size_bytes, 1), _BATCH_BYTES):
-            data = array.read(start, min(_BATCH_BYTES, array.size_bytes - start))
-            self._sketch.add_dense(name, array.size_bytes, start, data)
-            self._files[owner].write(offset + start, data.data)
-            self._reporter.advance(len(data))
+    def _row_parts(self, table: ImportedTable) -> Iterator[_RowPart]:
+        """Yield the rows of a table with their places: each shard gets its rows in the order of the source.
 
-    def _write_table(self, table: ImportedTable) -> None:
-        """Write the rows of a table, and their ids as varints, each shard's in the order of the source."""
+        `run_parallel` asks for one part after the other, in one thread, so each begins where the one before it ends.
+        Nothing is kept of those that are done: the memory does not grow with the number of rows.
+        """
         ps_num = len(self._files)
         ids_at = np.array([layout.ids_at[table.name] for layout in self._plan.layouts], np.int64)
         values_at = np.array([layout.values_at[table.name] for layout in self._plan.layouts], np.int64)
-        for start, values in chunks(table.vectors, table.row_bytes, _BATCH_BYTES):
-            ids = table.read_ids(start, len(values))
+        for start in range(0, table.rows, IDS_AT_ONCE):
+            ids = table.read_ids(start, min(IDS_AT_ONCE, table.rows - start))
             owner, lengths = bulk.owners(ids, ps_num), bulk.varint_lengths(ids)
             rows, id_bytes = bulk.tally(owner, lengths, ps_num)
-            self._sketch.add_rows(table.name, ids, values)
-            varints = bulk.group_varints(bulk.encode_varints(ids), lengths, owner, id_bytes)
-            write_groups(self._files, varints, id_bytes, ids_at)
-            ids_at += id_bytes
+            yield _RowPart(table, start, ids, owner, lengths, id_bytes, ids_at, values_at)
+            ids_at, values_at = ids_at + id_bytes, values_at + rows * table.row_bytes
+
+    def _do(self, task: list[_DensePart] | _RowPart) -> None:
+        if isinstance(task, _RowPart):
+            self._write_rows(task)
+        else:
+            for part in task:
+                self._write_dense(part)
+
+    def _write_dense(self, part: _DensePart) -> None:
+        owner = placement.variable_owner(part.name, len(self._files))
+        data = part.array.read(part.start, part.size)
+        self._sketch.add_dense(part.name, part.array.size_bytes, part.start, data)
+        self._files[owner].write(self._plan.layouts[owner].dense_at[part.name] + part.start, data.data)
+        self._reporter.advance(part.size)
+
+    def _write_rows(self, part: _RowPart) -> None:
+        """Write the ids of some rows as varints, then the rows in batches."""
+        table, ids, ps_num = part.table, part.ids, len(self._files)
+        varints = bulk.group_varints(bulk.encode_varints(ids), part.lengths, part.owner, part.id_bytes)
+        write_groups(self._files, varints, part.id_bytes, part.ids_at)
+        self._reporter.advance(ids.nbytes)
+        values_at = part.values_at.copy()
+        step = min(max(VALUE_BATCH_BYTES // max(table.row_bytes, 1), 1), len(ids))
+        read, grouped = (np.empty((step, table.row_bytes), np.uint8) for _ in range(2))
+        for first in range(0, len(ids), step):
+            some = slice(first, min(first + step, len(ids)))
+            values = table.read_rows(part.start + first, read[: some.stop - first])
+            self._sketch.add_rows(table.name, ids[some], values)
             if table.row_bytes:
-                grouped = np.empty_like(values)
-                bulk.group_rows(values, owner, rows, grouped)
-                write_groups(self._files, grouped.reshape(-1), rows * table.row_bytes, values_at)
+                rows, _ = bulk.tally(part.owner[some], part.lengths[some], ps_num)
+                ordered = values
+                if rows.max() < len(values):  # else all go to one shard, as they are
+                    ordered = grouped[: len(values)]
+                    bulk.group_rows(values, part.owner[some], rows, ordered)
+                write_groups(self._files, ordered.reshape(-1), rows * table.row_bytes, values_at)
                 values_at += rows * table.row_bytes
-            self._reporter.advance(values.nbytes + ids.nbytes)
+            self._reporter.advance(values.nbytes)
+
+
+def _dense_parts(variables: Mapping[str, ArrayData]) -> Iterator[list[_DensePart]]:
+    """Cut the variables into parts of a batch; small ones come together, or a task of its own would outweigh each."""
+    parts: list[_DensePart] = []
+    size = 0
+    for name, array in variables.items():
+        for start in range(0, max(array.size_bytes, 1), VALUE_BATCH_BYTES):
+            parts.append(_DensePart(name, array, start, min(VALUE_BATCH_BYTES, array.size_bytes - start)))
+            size += parts[-1].size
+            if size >= VALUE_BATCH_BYTES or len(parts) >= _PARTS_AT_ONCE:
+                yield parts
+                parts, size = [], 0
+    if parts:
+        yield parts

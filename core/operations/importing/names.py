@@ -14,6 +14,7 @@ from edl_ckpt.core.errors import NotFoundError, UsageError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.operations.importing.arrays import ArrayData, ArraySource
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.location import as_url
 from edl_ckpt.core.storage.regular import open_input
 from edl_ckpt.core.words import meant
@@ -46,10 +47,14 @@ class ImportedTable:
         return self.dim * self.vectors.dtype.itemsize
 
     def read_ids(self, start: int, count: int) -> bulk.I64:
-        """Return ids [start, start + count) as int64."""
+        """Return ids [start, start + count) as int64: perhaps those of the source itself, so do not change them."""
         size = self.ids.dtype.itemsize
         data = self.ids.read(start * size, count * size)
-        return data.view(np.dtype(self.ids.dtype.name).newbyteorder("<")).astype(np.int64)
+        return data.view(np.dtype(self.ids.dtype.name).newbyteorder("<")).astype(np.int64, copy=False)
+
+    def read_rows(self, start: int, rows: bulk.U8) -> bulk.U8:
+        """Return vectors from row `start` on, as many as uint8 [n, row_bytes] has: in it, or where they are."""
+        return self.vectors.read(start * self.row_bytes, rows.nbytes, out=rows.reshape(-1)).reshape(rows.shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,9 +75,18 @@ class Assignment:
         return sum(array.size_bytes for array in self.arrays)
 
     @property
+    def _readers(self) -> list[RangeReader]:
+        return list({id(array.reader): array.reader for array in self.arrays}.values())
+
+    @property
     def bytes_read(self) -> int:
         """Return how many bytes of their files were read so far."""
-        return sum(array.reader.bytes_read for array in {array.reader.path: array for array in self.arrays}.values())
+        return sum(reader.bytes_read for reader in self._readers)
+
+    def check_unchanged(self) -> None:
+        """Raise LockedError when a file of theirs has changed since it was opened."""
+        for reader in self._readers:
+            reader.check_unchanged()
 
 
 @dataclass(frozen=True, slots=True)

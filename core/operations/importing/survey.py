@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from edl_ckpt.core.checkpoint.duplicates import IdOrder, order_of, repeated_among
 from edl_ckpt.core.format import bulk
-from edl_ckpt.core.format.checks import check_ps_num, duplicate_id, repeated_ids
+from edl_ckpt.core.format.checks import check_ps_num, duplicate_id
 from edl_ckpt.core.format.model import TableInfo
 from edl_ckpt.core.format.shard_layout import CountedTable, PlacedVariable
 from edl_ckpt.core.operations.importing.arrays import ArraySource
 from edl_ckpt.core.operations.importing.names import Assignment, ImportedTable, NameMap, assign_names
+from edl_ckpt.core.parallel import default_workers, run_parallel
 
-_IDS_AT_ONCE: Final = 1 << 17
+IDS_AT_ONCE: Final = 1 << 16
+"""Ids of one task: 512 KiB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,20 +56,27 @@ def survey_assigned(arrays: Assignment, ps_num: int) -> ImportSurvey:
 def _count(table: ImportedTable, ps_num: int) -> CountedTable:
     """Count the rows and id bytes of each shard; CorruptError when an id occurs twice."""
     rows, id_bytes = np.zeros(ps_num, np.int64), np.zeros(ps_num, np.int64)
-    ascending, last = True, -(1 << 63) - 1
-    for start in range(0, table.rows, _IDS_AT_ONCE):
-        ids = table.read_ids(start, min(_IDS_AT_ONCE, table.rows - start))
-        more_rows, more_bytes = bulk.tally(bulk.owners(ids, ps_num), bulk.varint_lengths(ids), ps_num)
+
+    def look(start: int) -> tuple[IdOrder, bulk.I64, bulk.I64]:
+        ids = table.read_ids(start, min(IDS_AT_ONCE, table.rows - start))
+        return order_of(ids), *bulk.tally(bulk.owners(ids, ps_num), bulk.varint_lengths(ids), ps_num)
+
+    seen: IdOrder | None = None
+    for order, more_rows, more_bytes in run_parallel(look, range(0, table.rows, IDS_AT_ONCE), default_workers()):
         rows, id_bytes = rows + more_rows, id_bytes + more_bytes
-        ascending = ascending and int(ids[0]) > last and bool((ids[1:] > ids[:-1]).all())
-        last = int(ids[-1])
-    if not ascending:
-        _check_unique(table)
+        seen = order if seen is None else seen.followed_by(order)
+    if seen is not None and not seen.ascending:
+        _check_unique(table, seen)
     return CountedTable(TableInfo(table.name, table.dim, table.initializer), table.vectors.dtype, rows, id_bytes)
 
 
-def _check_unique(table: ImportedTable) -> None:
-    """Raise CorruptError when an id occurs twice; all ids of the table are in memory meanwhile."""
-    again = repeated_ids(table.read_ids(0, table.rows))
-    if len(again):
-        raise duplicate_id(table.name, int(again[0]), len(again), path=table.ids.reader.path)
+def _check_unique(table: ImportedTable, order: IdOrder) -> None:
+    """Raise CorruptError when an id occurs twice."""
+
+    def blocks() -> Iterator[bulk.I64]:
+        for start in range(0, table.rows, IDS_AT_ONCE):
+            yield table.read_ids(start, min(IDS_AT_ONCE, table.rows - start))
+
+    count, some = repeated_among(blocks, table.rows, lowest=order.lowest, highest=order.highest)
+    if count:
+        raise duplicate_id(table.name, some[0], count, path=table.ids.reader.path)
