@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from checkpoints import save_large
 from edl_ckpt.core.format import bulk
 from places import GOLDEN
-from s3_fixtures import Bucket, Moto, fresh_bucket, running_moto
+from s3_fixtures import Bucket, Moto, fresh_bucket, make_moto
 
 # Assertions in these modules are explained like those of tests.
 pytest.register_assert_rewrite("elasticdl_rules", "program", "pruning", "scan_guard", "store_contract")
@@ -32,6 +33,11 @@ settings.load_profile("suite")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As a shell starts what runs in the background. What we start would ignore SIGINT too, and rightly so.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Hundreds of processes start here, and each would compile the program again: 0.12 s for each of them.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -56,12 +62,11 @@ def either_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.fixture(scope="session")
-def moto() -> Iterator[Moto]:
-    """Run one moto server for all tests, or skip."""
-    for name in ("s3fs", "boto3", "moto.server"):
+def moto() -> Moto:
+    """Return one moto for all tests, or skip."""
+    for name in ("s3fs", "moto.server"):
         pytest.importorskip(name, reason=f"{name} is not installed: pip install 'edl-ckpt[test]'")
-    with running_moto() as server:
-        yield server
+    return make_moto()
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ The client's endpoint is the proxy, addressing is by path; what a fault does not
 included. A kind of fault is a function around the forwarding of one request, so that faults add up: the one armed
 first is the outermost. Whole bodies are held in memory, in the process of the test.
 
-    with FaultProxy(host, port) as proxy:
+    with FaultProxy(over_http(host, port)) as proxy:
         armed = proxy.fail(Fault(status(503, "SlowDown"), operation="get", key="variables-0", nth=2))
         ...
         assert (armed.hits, proxy.count("get")) == (1, 9)
@@ -12,18 +12,19 @@ first is the outermost. Whole bodies are held in memory, in the process of the t
 
 from __future__ import annotations
 
+import io
 import re
 import socket
 import struct
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from email.message import Message
 from http.client import HTTPConnection, HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal, NoReturn, Self, TypeAlias, get_args
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, unquote, unquote_to_bytes, urlsplit
 
 Operation = Literal[
     "list", "get", "head", "put", "copy", "delete", "delete_many", "create_upload", "upload_part", "upload_part_copy",
@@ -74,6 +75,7 @@ class Reply:
     cut: bool = False
 
 
+Store: TypeAlias = Callable[[Call], Reply]
 Forward: TypeAlias = Callable[[Call], Reply | None]
 Kind: TypeAlias = Callable[[Call, Forward], Reply | None]  # None: reset the connection in place of a reply
 
@@ -251,12 +253,82 @@ def flipped(data: bytes, start: int, size: int) -> bytes:
 # --- the proxy
 
 
+def over_http(host: str, port: int) -> Store:
+    """Return the store at an address; each request has a connection of its own."""
+
+    def store(call: Call) -> Reply:
+        connection = HTTPConnection(host, port, timeout=60)
+        try:
+            connection.putrequest(call.request.method, call.target, skip_host=True, skip_accept_encoding=True)
+            for name, value in call.headers:
+                if name.lower() not in HOP_BY_HOP:
+                    connection.putheader(name, value)
+            if call.body or call.request.method in {"PUT", "POST"}:
+                connection.putheader("Content-Length", str(len(call.body)))
+            connection.endheaders(call.body)
+            answer = connection.getresponse()
+            return Reply(answer.status, tuple(answer.getheaders()), answer.read())
+        except (OSError, HTTPException) as error:
+            raise RuntimeError(f"{call.request.method} {call.target}: the store does not answer") from error
+        finally:
+            connection.close()
+
+    return store
+
+
+def in_process(application: Callable[..., Iterable[bytes]]) -> Store:
+    """Return the store that is a WSGI application of this process: a request takes a third of its time over HTTP."""
+
+    def store(call: Call) -> Reply:
+        started: list[tuple[int, tuple[tuple[str, str], ...]]] = []
+
+        def start(line: str, headers: list[tuple[str, str]], _error: object = None) -> None:
+            started.append((int(line.split()[0]), tuple(headers)))
+
+        try:
+            body = b"".join(application(environ(call), start))
+        except Exception:  # noqa: BLE001 - as a server of WSGI answers: moto fails for a part of an aborted upload
+            return Reply(500, (("Content-Type", "text/plain"),), b"the application failed")
+        ((number, headers),) = started
+        return Reply(number, headers, body)
+
+    return store
+
+
+def environ(call: Call) -> dict[str, Any]:
+    """Describe a request as WSGI (PEP 3333) does; RAW_URI is the path as it was sent, as servers of WSGI add."""
+    path, _, query = call.target.partition("?")
+    found: dict[str, Any] = {
+        "REQUEST_METHOD": call.request.method,
+        "SCRIPT_NAME": "",
+        "PATH_INFO": unquote_to_bytes(path).decode("latin-1"),
+        "QUERY_STRING": query,
+        "RAW_URI": call.target,
+        "SERVER_NAME": "127.0.0.1",
+        "SERVER_PORT": "80",
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "CONTENT_LENGTH": str(len(call.body)),
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": "http",
+        "wsgi.input": io.BytesIO(call.body),
+        "wsgi.errors": sys.stderr,
+        "wsgi.multithread": True,
+        "wsgi.multiprocess": False,
+        "wsgi.run_once": False,
+    }
+    for name, value in call.headers:
+        if name.lower() == "content-type":
+            found["CONTENT_TYPE"] = value
+        elif name.lower() not in HOP_BY_HOP:
+            found[f"HTTP_{name.upper().replace('-', '_')}"] = value
+    return found
+
+
 @dataclass
 class FaultProxy:
-    """The proxy before the store at this address; a context manager."""
+    """The proxy before a store; a context manager."""
 
-    host: str
-    port: int
+    store: Store
     requests: list[Request] = field(default_factory=list)  # in the order of their replies
     faults: list[Armed] = field(default_factory=list)
     errors: list[BaseException] = field(default_factory=list)  # not the client's: of hooks, of the store, our own
@@ -335,28 +407,14 @@ class FaultProxy:
         return reply
 
     def forward(self, call: Call) -> Reply:
-        """Send a request to the store, on a connection of its own."""
-        connection = HTTPConnection(self.host, self.port, timeout=60)
-        try:
-            connection.putrequest(call.request.method, call.target, skip_host=True, skip_accept_encoding=True)
-            for name, value in call.headers:
-                if name.lower() not in HOP_BY_HOP:
-                    connection.putheader(name, value)
-            if call.body or call.request.method in {"PUT", "POST"}:
-                connection.putheader("Content-Length", str(len(call.body)))
-            connection.endheaders(call.body)
-            answer = connection.getresponse()
-            body, headers = answer.read(), answer.getheaders()
-        except (OSError, HTTPException) as error:
-            raise RuntimeError(f"{call.request.method} {call.target}: the store does not answer") from error
-        finally:
-            connection.close()
-        kept = [(name, value) for name, value in headers if name.lower() not in HOP_BY_HOP]
+        """Send a request to the store."""
+        answer = self.store(call)
+        kept = [(name, value) for name, value in answer.headers if name.lower() not in HOP_BY_HOP]
         if call.request.method == "HEAD":
-            kept += [(name, value) for name, value in headers if name.lower() == "content-length"]
+            kept += [(name, value) for name, value in answer.headers if name.lower() == "content-length"]
         elif answer.status not in {204, 304}:
-            kept.append(("Content-Length", str(len(body))))
-        return Reply(answer.status, tuple(kept), body)
+            kept.append(("Content-Length", str(len(answer.body))))
+        return Reply(answer.status, tuple(kept), answer.body)
 
 
 def around(kind: Kind, forward: Forward) -> Forward:

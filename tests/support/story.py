@@ -32,7 +32,7 @@ import pytest
 
 import elasticdl_rules
 from builders import write_checkpoint
-from s3_fixtures import Bucket, fresh_bucket, running_moto
+from s3_fixtures import Bucket, fresh_bucket, make_moto
 from s3_proxy import Fault, hook, lose_reply, reset, status, truncate
 from story_model import (
     PLACES,
@@ -451,7 +451,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if options.s3:
-            with running_moto() as moto, pytest.MonkeyPatch.context() as patch, fresh_bucket(moto, patch) as bucket:
+            with pytest.MonkeyPatch.context() as patch, fresh_bucket(make_moto(), patch) as bucket:
                 counts = tell_on_s3(Path(folder), bucket, options.seed, steps=options.steps, seconds=options.seconds)
         else:
             counts = tell(Path(folder), options.seed, steps=options.steps, seconds=options.seconds)

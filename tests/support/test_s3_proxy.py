@@ -25,11 +25,13 @@ from s3_proxy import (
     Kind,
     Operation,
     Request,
+    Store,
     corrupt_reply,
     corrupt_request,
     hook,
     ignore_conditions,
     lose_reply,
+    over_http,
     reset,
     stall,
     status,
@@ -70,7 +72,7 @@ def echo() -> Iterator[FaultProxy]:
         thread = threading.Thread(target=store.serve_forever, args=(0.02,))
         thread.start()
         try:
-            with FaultProxy("127.0.0.1", store.server_address[1]) as proxy:
+            with FaultProxy(over_http("127.0.0.1", store.server_address[1])) as proxy:
                 yield proxy
         finally:
             store.shutdown()
@@ -459,8 +461,8 @@ def test_hook(s3: Bucket, fs: Any) -> None:
 # --- the end
 
 
-def fail_one(port: int, kind: Kind) -> None:
-    with FaultProxy("127.0.0.1", port) as proxy:
+def fail_one(store: Store, kind: Kind) -> None:
+    with FaultProxy(store) as proxy:
         proxy.fail(Fault(kind))
         with pytest.raises(ConnectionResetError):
             ask(proxy, "GET", "/bucket/run/k")
@@ -473,7 +475,7 @@ def test_what_a_hook_raises_is_raised_at_the_end(s3: Bucket, capfd: pytest.Captu
         raise AssertionError(f"no {request.operation} was to come")
 
     with pytest.raises(AssertionError, match="no get was to come"):
-        fail_one(s3.proxy.port, hook(fails))
+        fail_one(s3.proxy.store, hook(fails))
     assert capfd.readouterr() == ("", "")
 
 
@@ -482,7 +484,7 @@ def test_store_that_does_not_answer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(RuntimeError, match="GET /bucket/run/k: the store does not answer"):
-        fail_one(port, ignore_conditions)
+        fail_one(over_http("127.0.0.1", port), ignore_conditions)
 
 
 def test_client_that_goes_away(s3: Bucket, capfd: pytest.CaptureFixture[str]) -> None:
@@ -502,7 +504,7 @@ def test_nothing_is_left_running(s3: Bucket, capfd: pytest.CaptureFixture[str]) 
     before = set(threading.enumerate())
     began = time.monotonic()
     with ExitStack() as clients:
-        with FaultProxy(s3.proxy.host, s3.proxy.port) as proxy:
+        with FaultProxy(s3.proxy.store) as proxy:
             idle, stalled = (clients.enter_context(closing(connect(proxy))) for _ in range(2))
             idle.request("GET", f"/{s3.name}/run/k")
             idle.getresponse().read()
@@ -511,7 +513,7 @@ def test_nothing_is_left_running(s3: Bucket, capfd: pytest.CaptureFixture[str]) 
             wait_until(lambda: armed.hits)
             assert [thread for thread in set(threading.enumerate()) - before if not thread.daemon]
         assert time.monotonic() < began + 30
-        assert not [thread for thread in set(threading.enumerate()) - before if not thread.daemon]  # moto's are daemons
+        assert not [thread for thread in set(threading.enumerate()) - before if not thread.daemon]
     assert s3.objects() == {}
     assert capfd.readouterr() == ("", "")
 
@@ -525,7 +527,7 @@ def test_bucket_is_fresh(s3: Bucket) -> None:
     s3.put("run/k", DATA)
     assert (s3.get("run/k"), s3.objects()) == (DATA, {"run/k": len(DATA)})
     s3.delete("run/k")
-    upload = s3.client.create_multipart_upload(Bucket=s3.name, Key="run/k")["UploadId"]
+    upload = s3.backend.create_multipart_upload(s3.name, "run/k", {}, "STANDARD", {}, None, "", "").id
     assert (s3.objects(), s3.open_uploads()) == ({}, [("run/k", upload)])
     assert s3.proxy.requests == []
 

@@ -61,8 +61,7 @@ class Scene:
     def clear(self) -> None:
         """Remove everything."""
         self.s3.proxy.reset()
-        for key, upload in self.s3.open_uploads():
-            self.s3.client.abort_multipart_upload(Bucket=self.s3.name, Key=key, UploadId=upload)
+        self.s3.abort()
         self.s3.delete(*self.s3.objects())
         self.done.clear()
 

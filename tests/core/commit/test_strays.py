@@ -19,9 +19,7 @@ def copy_shards(s3: Bucket, folder: Path, *, ours: bool) -> None:
     """Put the shards of another set beside those of version 7, with our write id or without, as a job has them."""
     for path in (folder / "version-7").iterdir():
         metadata = {WRITE_ID: "20260101T000000-elsewhere_00000000-7-00000001"} if ours else {}
-        s3.client.put_object(
-            Bucket=s3.name, Key=f"run/version-7/{path.name}", Body=path.read_bytes(), Metadata=metadata
-        )
+        s3.put(f"run/version-7/{path.name}", path.read_bytes(), metadata)
 
 
 @pytest.fixture
