@@ -6,6 +6,7 @@ the proxy records what the code under test did, and nothing else, and no client 
 
 from __future__ import annotations
 
+import functools
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -108,11 +109,20 @@ def set_environment(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
         monkeypatch.setenv(name, value)
 
 
+def _share_models() -> None:
+    """Read botocore's descriptions of S3 once: each session would read 2 MB of JSON, and each test has a session."""
+    from botocore.loaders import JSONFileLoader
+
+    load = functools.cache(JSONFileLoader().load_file)
+    JSONFileLoader.load_file = lambda _self, path: load(path)
+
+
 def make_moto() -> Moto:
     """Import moto, and return its S3."""
     from moto.moto_server.werkzeug_app import create_backend_app
     from moto.s3.models import s3_backends
 
+    _share_models()
     return Moto(in_process(create_backend_app("s3")), s3_backends[ACCOUNT]["aws"])
 
 
