@@ -1,10 +1,11 @@
-"""Processes that save, prune and read one directory at the same time."""
+"""Processes that save, prune and read one directory at the same time, until the savers have saved so many versions."""
 
 from __future__ import annotations
 
 import os
 import random
 import time
+from multiprocessing.synchronize import Event
 from typing import Any
 
 from edl_ckpt.core import list_versions, open_checkpoint, verify_version
@@ -20,12 +21,10 @@ EVERY = 10
 KEEP = 3
 
 
-def save_shards(location: str, ps_id: int, seconds: float) -> None:
+def save_shards(location: str, ps_id: int, versions: int) -> None:
     """Save version after version as one server does: its own shard, in place, in two writes, without a flush."""
-    version, until = 0, time.time() + seconds
     chance = random.Random(ps_id)
-    while time.time() < until:
-        version += 1
+    for version in range(1, versions + 1):
         model = model_v4_pb2.Model(version=version)
         model.embedding_table_infos.add(name="t", dim=1, initializer="uniform", dtype=1)
         data = model.SerializeToString()
@@ -38,24 +37,22 @@ def save_shards(location: str, ps_id: int, seconds: float) -> None:
         time.sleep(chance.random() * 0.03)
 
 
-def prune_often(location: str, seconds: float) -> None:
+def prune_often(location: str, saved: Event) -> None:
     """Prune again and again, as a job of cron does, into the trash at times, deleting orphans too."""
     chance = random.Random(os.getpid())
     policy = Policy((Latest(KEEP), EverySteps(EVERY)))
     guards = Guards(incomplete=True, grace_seconds=2.0)
-    until = time.time() + seconds
-    while time.time() < until:
+    while not saved.is_set():
         prune([location], policy, guards=guards, trash=chance.random() < 0.2, wait_seconds=30)
         time.sleep(chance.random() * 0.02)
 
 
-def read_often(location: str, seconds: float) -> None:
+def read_often(location: str, saved: Event) -> None:
     """List and open the newest version, which may be gone or half written, but never anything else.
 
     A verification never fails: versions that are gone or half written have findings.
     """
-    until = time.time() + seconds
-    while time.time() < until:
+    while not saved.is_set():
         for version in list_versions(location).versions[-2:]:
             verify_version(version, level="deep", workers=1)
         try:

@@ -1,6 +1,6 @@
 """S3 in a test: moto in this process, and for each test a fresh bucket behind a fault proxy of its own.
 
-The proxy is the HTTP server, and calls moto's application. What a test puts there or looks at goes to moto's backend: so
+The proxy is the HTTP server, and calls moto's application. What a test puts there or looks at goes to moto's backend:
 the proxy records what the code under test did, and nothing else, and no client of the test takes half of its time.
 """
 
@@ -59,7 +59,7 @@ class Bucket:
     def objects(self) -> dict[str, int]:
         """The size of each object by its key, in the order of a listing."""
         keys = self.backend.get_bucket(self.name).keys
-        return {name: found.size for name in sorted(list(keys)) if (found := keys.get(name)) is not None}
+        return {name: found.size for name in sorted(keys) if (found := keys.get(name)) is not None}
 
     def open_uploads(self) -> list[tuple[str, str]]:
         """The key and the id of each multipart upload neither completed nor aborted."""

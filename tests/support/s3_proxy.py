@@ -283,7 +283,7 @@ def in_process(application: Callable[..., Iterable[bytes]]) -> Store:
         started: list[tuple[int, tuple[tuple[str, str], ...]]] = []
 
         def start(line: str, headers: list[tuple[str, str]], _error: object = None) -> None:
-            started.append((int(line.split()[0]), tuple(headers)))
+            started.append((int(line.split(maxsplit=1)[0]), tuple(headers)))
 
         try:
             body = b"".join(application(environ(call), start))
