@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from checkpoints import save_large
 from edl_ckpt.core.format import bulk
+from examples import TIMES
 from places import GOLDEN
 from s3_fixtures import Bucket, Moto, fresh_bucket, make_moto
 
@@ -23,7 +24,7 @@ pytest.register_assert_rewrite("elasticdl_rules", "program", "pruning", "scan_gu
 
 settings.register_profile(
     "suite",
-    max_examples=40,
+    max_examples=25 * TIMES,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much],
 )

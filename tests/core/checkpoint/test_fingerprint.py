@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from builders import models, write_checkpoint
 from edl_ckpt.core import fingerprint_checkpoint, open_checkpoint
+from examples import examples
 from oracle import Model, Table
 from slow_fingerprint import slow_fingerprint
 
@@ -23,7 +24,7 @@ def fingerprint(location: Path, model: Model, ps_num: int = 2) -> str:
         return fingerprint_checkpoint(checkpoint, workers=2).text
 
 
-@settings(max_examples=25)
+@examples(20)
 @given(models())
 def test_is_its_definition(tmp_path_factory: pytest.TempPathFactory, either_kernel: str, model: Model) -> None:
     """The engine's fingerprint is the one that its docstring defines."""

@@ -7,13 +7,14 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edl_ckpt.core import list_versions, open_checkpoint, verify_version
 from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint
 from edl_ckpt.core.errors import CorruptError, EdlCkptError
 from edl_ckpt.core.format.wire import head, varint
+from examples import examples
 from places import GOLDEN
 
 SHARD = (GOLDEN / "current/ps4/version-120/variables-1-of-4.ckpt").read_bytes()
@@ -52,7 +53,7 @@ def test_truncated_anywhere(tmp_path: Path, whole: bytes) -> None:
     assert {"empty-file", "truncated"} <= seen
 
 
-@settings(max_examples=300)
+@examples(100)
 @given(st.data())
 def test_flipped_bits(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Any flipped bits, in any generation, give findings or other content; never anything but our errors."""
@@ -62,7 +63,7 @@ def test_flipped_bits(tmp_path_factory: pytest.TempPathFactory, data: st.DataObj
     try_all(place(tmp_path_factory.getbasetemp() / "flip", bytes(whole)))
 
 
-@settings(max_examples=200)
+@examples(75)
 @given(st.binary(max_size=200))
 def test_random_bytes(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     """Random bytes are never anything but our errors."""

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import EDGE_IDS
 from edl_ckpt.core.format import bulk, routing
 from edl_ckpt.core.format.routing import PART_NUMBERS, Part
 from edl_ckpt.core.format.wire import varint
+from examples import examples
 
 TABLES = st.lists(
     st.tuples(st.sampled_from([0, 1, 3, 16, 64, 4097]), st.lists(st.sampled_from(EDGE_IDS), max_size=9, unique=True)),
@@ -49,7 +50,7 @@ class Bundle:
         return rows, id_bytes, ids
 
 
-@settings(max_examples=40)
+@examples(25)
 @given(TABLES, st.integers(1, 9))
 def test_parts(either_kernel: str, tables: list[tuple[int, list[int]]], ps_num: int) -> None:
     """Each row and id lands behind those before it of its table and target; the sketches are those of whole tables."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import elasticdl_rules
@@ -22,12 +22,13 @@ from edl_ckpt.core.errors import CorruptError, NoSpaceError, RefusedError, Unsup
 from edl_ckpt.core.format.model import State
 from edl_ckpt.core.storage.files import PreallocatedFile
 from edl_ckpt.proto import model_v4_pb2
+from examples import examples
 from oracle import Model, read_model
 from reporters import Recorder
 from saving import arrays_of, save_all, save_part, small_parts
 
 
-@settings(max_examples=12)
+@examples(12)
 @given(models(), st.integers(1, 9), st.integers(1, 5), st.booleans())
 def test_shards_are_the_model(model: Model, ps_num: int, restored: int, batches: bool) -> None:
     """Whatever the model and the number of servers: the protobuf library finds it in the shards, whole.

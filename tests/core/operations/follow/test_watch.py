@@ -17,6 +17,7 @@ from edl_ckpt.core.errors import UnavailableError
 from edl_ckpt.core.operations.follow.changes import EventKind, WatchEvent
 from edl_ckpt.core.operations.follow.watch import watch_location
 from edl_ckpt.core.storage.local import LocalStore
+from examples import TIMES
 from following import Job, Script, endless, script, shard_data
 from reporters import Recorder
 
@@ -138,7 +139,7 @@ def actions(run: Path, data: st.DataObject) -> Iterator[Callable[[], object]]:
 
 
 @settings(
-    max_examples=25,
+    max_examples=12 * TIMES,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],

@@ -181,14 +181,15 @@ def random_policy(random: Random) -> Policy:
     return Policy(chosen, random.randint(0, 200) if not chosen or random.random() < 0.3 else None)
 
 
-def test_properties() -> None:
-    """10,000 random directories, random policies: no guard fails, kept versions stay, a second prune is idle.
+@pytest.mark.parametrize("many", [2000, pytest.param(50_000, marks=pytest.mark.slow)])
+def test_properties(many: int) -> None:
+    """Random directories, random policies: no guard fails, kept versions stay, a second prune is idle.
 
     Never the newest complete version, nothing newer than it, nothing tagged, mixed, invalid or being written; rules
     joined keep the union of what each keeps; every version has a reason; a second prune finds nothing to delete.
     """
     deleted = 0
-    for seed in range(10_000):
+    for seed in range(many):
         random = Random(seed)
         versions, policy = random_versions(random), random_policy(random)
         guards = Guards(incomplete=random.random() < 0.5)
@@ -207,4 +208,4 @@ def test_properties() -> None:
         assert not going & kept, seed
         again = judge_versions([v for v in versions if v.path not in going], policy, now=NOW, guards=guards)
         assert not again.deletions, seed
-    assert deleted > 10_000
+    assert deleted > many

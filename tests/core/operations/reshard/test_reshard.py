@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import elasticdl_rules
@@ -44,11 +44,12 @@ from edl_ckpt.core.operations.reshard import execute
 from edl_ckpt.core.operations.reshard import survey as surveying
 from edl_ckpt.core.storage import files
 from edl_ckpt.core.storage.interface import RangeReader
+from examples import examples
 from oracle import Model, combined, read_model
 from places import GOLDEN
 
 
-@settings(max_examples=60)
+@examples(25)
 @given(
     models(),
     st.integers(1, 40),
