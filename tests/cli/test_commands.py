@@ -118,7 +118,7 @@ def test_verify_document() -> None:
     promised = ["schema", "ref", "ok", "level", "findings", "fingerprint", "bytes_read", "sealed"]
     assert list(result) == [*promised, "shards", "shards_read", "ids_read", "checks"]
     assert result["ok"] is False
-    keys = ["severity", "code", "shard", "path", "subject", "offset", "message", "hint"]
+    keys = ["severity", "code", "shard", "path", "subject", "offset", "message", "hint", "check"]
     assert list(result["findings"][0]) == keys
     assert {f["code"] for f in result["findings"]} == {"misplaced-row", "misplaced-variable"}
     assert document("verify", GOLDEN / "bad/unknown-field-1000")["ok"] is True

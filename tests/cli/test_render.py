@@ -22,6 +22,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+import documents
 import edl_ckpt.cli
 from edl_ckpt.cli import (
     render_copy,
@@ -122,7 +123,9 @@ def check_document(document: dict[str, Any], command: str, capsys: Any) -> None:
     """Assert that a document is one line of strict JSON with its schema."""
     Output(json=True).print_json(document)
     line = capsys.readouterr().out
-    assert json.loads(line, parse_constant=pytest.fail)["schema"].startswith(f"edl-ckpt/{command}")
+    printed = json.loads(line, parse_constant=pytest.fail)
+    assert printed["schema"].startswith(f"edl-ckpt/{command}")
+    documents.check_document(printed)
 
 
 def check_human(human: Iterator[RenderableType]) -> None:

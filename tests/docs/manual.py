@@ -1,4 +1,4 @@
-"""Make the man pages in `docs/man/` and the reference in `docs/reference/`, from what `--help` shows.
+"""Make the man pages in `docs/man/`, the reference in `docs/reference/` and the JSON Schemas in `docs/schemas/`.
 
 python tests/docs/manual.py             compare; the exit code is 1 when a file is out of date
 python tests/docs/manual.py --update    rewrite the files
@@ -6,9 +6,11 @@ python tests/docs/manual.py --update    rewrite the files
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
+from edl_ckpt.cli import schemas
 from edl_ckpt.cli.catalogue import SECTIONS
 from edl_ckpt.cli.manual import markdown, roff
 from edl_ckpt.cli.manual.page import Page
@@ -21,7 +23,14 @@ _ROOT = "edl-ckpt.1"
 def files() -> dict[str, str]:
     """Return the text of every generated file, by its path below the top of the repository."""
     pages = list(every())
-    return {**_man_pages(pages), **_reference(pages)}
+    return {**_man_pages(pages), **_reference(pages), **_schemas()}
+
+
+def _schemas() -> dict[str, str]:
+    """Return the JSON Schema of every document."""
+    return {
+        f"docs/schemas/{name}.json": json.dumps(schemas.schema_of(name), indent=2) + "\n" for name in schemas.names()
+    }
 
 
 def _man_pages(pages: list[Page]) -> dict[str, str]:
@@ -56,7 +65,11 @@ def _index(found: dict[str, list[Page]]) -> str:
 def stale() -> list[str]:
     """Return the generated files that are not as they would be made now: changed, absent, or of no page."""
     made = files()
-    present = {str(path.relative_to(TOP)) for folder in ("man", "reference") for path in TOP.glob(f"docs/{folder}/*")}
+    present = {
+        str(path.relative_to(TOP))
+        for folder in ("man", "reference", "schemas")
+        for path in TOP.glob(f"docs/{folder}/*")
+    }
     changed = [p for p, text in made.items() if p in present and (TOP / p).read_text(encoding="utf-8") != text]
     return sorted({*changed, *(made.keys() ^ present)})
 

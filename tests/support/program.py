@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from documents import check_printed
 from fork_server import server
 from scan_guard import scan_guard
 
@@ -26,19 +27,15 @@ def edl(*arguments: str | Path, cwd: Path | None = None, **env: str) -> subproce
     The process is forked from one that has imported everything, which is ten times as fast. It is a fresh one where
     coverage measures, and for a variable that Python reads at its start.
     """
+    outer = {**os.environ, "XDG_CONFIG_HOME": "/nowhere", **env}
     with scan_guard(arguments, cwd):
         if not any(name.startswith(("PYTHON", "LC_", "LANG", "COVERAGE")) for name in (*env, *_OUTER)):
-            outer = {**os.environ, "XDG_CONFIG_HOME": "/nowhere", **env}
-            return server().run([*map(str, arguments)], cwd=cwd, env=outer, timeout=120)
-        return subprocess.run(
-            [*PROGRAM, *map(str, arguments)],
-            cwd=cwd,
-            env={**os.environ, "XDG_CONFIG_HOME": "/nowhere", **env},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+            done = server().run([*map(str, arguments)], cwd=cwd, env=outer, timeout=120)
+        else:
+            command = [*PROGRAM, *map(str, arguments)]
+            done = subprocess.run(command, cwd=cwd, env=outer, capture_output=True, text=True, timeout=120, check=False)
+    check_printed([*map(str, arguments)], done.stdout, done.stderr, done.returncode)
+    return done
 
 
 def without_reader(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -82,4 +79,5 @@ def inside(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int
     printed = capsys.readouterr()
     assert (end.value.code or 0) == code, printed
     assert "Traceback" not in printed.err
+    check_printed([*map(str, arguments), "--json"], printed.out, printed.err, code)
     return json.loads(printed.out) if printed.out else json.loads(printed.err.splitlines()[-1])

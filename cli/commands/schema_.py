@@ -1,0 +1,40 @@
+"""`edl-ckpt schema`: the JSON Schema of what a command prints with `--json`."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import exits
+from edl_ckpt.cli.output import Output
+from edl_ckpt.core.errors import NotFoundError
+from edl_ckpt.core.words import meant
+
+
+@examples(
+    "schema list",
+    "schema tag add",
+)
+@exits({10})
+def schema_command(
+    out: Output,
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[COMMAND]", help="A command, or 'error'. Default: all documents.")
+    ] = None,
+) -> None:
+    """Print the JSON Schema of a command's --json output.
+
+    Every document of the command fits it. Documents gain keys with time, so a schema allows keys that it does not name.
+    """
+    from edl_ckpt.cli.schemas import OF_COMMANDS, names, schema_for
+
+    name = " ".join(command) if command else None
+    try:
+        schema = schema_for(name)
+    except KeyError:
+        hint = meant(name or "", (*OF_COMMANDS, *names())) or "`edl-ckpt schema` prints all of them"
+        raise NotFoundError(f"no document of {name!r}", hint=hint) from None
+    out.write(json.dumps(schema, indent=None if out.json else 2) + "\n")
