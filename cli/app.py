@@ -1,11 +1,9 @@
-"""The program: its commands, their configuration, and signals. `--version` is fast: it imports no typer."""
+"""The program: its commands and their configuration. `--version` is fast: it imports no typer."""
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from edl_ckpt.cli import __version__
@@ -73,13 +71,12 @@ def main(argv: list[str] | None = None) -> NoReturn:
         raise SystemExit(0)
     _open_streams()
     from edl_ckpt.cli.secrets import hide_arguments
+    from edl_ckpt.cli.signals import handle_signals
 
     hide_arguments(arguments)
     # Our own threads do the work. Threads of BLAS would only wait, and starting them costs 0.1 s.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    signal.signal(signal.SIGTERM, _terminate)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell ignores it for background jobs
-        signal.signal(signal.SIGINT, _interrupt)
+    handle_signals()
     try:
         run(arguments)
     except KeyboardInterrupt:  # no command has begun; in a command, `reported_errors` catches it
@@ -156,22 +153,3 @@ def _show_help() -> NoReturn:
 
     print(drawn(root()), flush=True)
     raise SystemExit(0)
-
-
-def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
-    """End with 143 on SIGTERM; on the way out, commands remove their staged files."""
-    _end_at_once()
-    raise SystemExit(143)
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
-    """End with 130 on SIGINT; on the way out, commands remove their staged files."""
-    _end_at_once()
-    raise KeyboardInterrupt
-
-
-def _end_at_once() -> None:
-    """Let a second signal of either kind kill the process at once; `recover` then cleans up."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)

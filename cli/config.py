@@ -29,7 +29,7 @@ _MOST_BYTES: Final = 1 << 20
 """What stands behind it is not read: nobody writes so much by hand."""
 _STORAGE: Final = "checkpoint_storage"
 """The section that is Determined's, and sets no option of a command."""
-_HARMLESS: Final = ("max-memory", "no-color", "workers")
+_HARMLESS: Final = ("max-memory", "no-color", "progress", "workers")
 """The options that a file in the current directory may set."""
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
+from edl_ckpt.cli.signals import ENDING
 from edl_ckpt.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -88,9 +89,9 @@ class Hook:
 
 @contextmanager
 def _deferred_signals() -> Iterator[None]:
-    """Handle SIGINT and SIGTERM after the block and not within it."""
+    """Handle the signals that end a command after the block and not within it."""
     received: list[int] = []
-    handled = [n for n in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(n) is not signal.SIG_IGN]
+    handled = [n for n in ENDING if signal.getsignal(n) is not signal.SIG_IGN]
     before = {number: signal.signal(number, lambda n, _: received.append(n)) for number in handled}
     try:
         yield

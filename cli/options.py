@@ -17,7 +17,7 @@ import typer
 
 from edl_ckpt.cli.output import Output, reported_errors
 from edl_ckpt.cli.secrets import exposed, hide_options
-from edl_ckpt.cli.text import parse_duration, parse_size
+from edl_ckpt.cli.text import parse_choice, parse_duration, parse_size
 from edl_ckpt.core.errors import ReplacedError, UsageError
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 _CONTEXT = "context"
+_PROGRESS = ("auto", "bar", "lines", "none")
 _REPLACED_ATTEMPTS = 5
 
 
@@ -90,6 +91,10 @@ _COMMON: dict[str, Any] = {
     "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="Print no warnings and no progress.")],
     "verbose": Annotated[bool, typer.Option("--verbose", "-v", help="Print more details on stderr.")],
     "no_color": Annotated[bool, typer.Option("--no-color", help="Print no colours; NO_COLOR does the same.")],
+    "progress": Annotated[
+        str,
+        typer.Option(metavar="auto|bar|lines|none", help="Show progress so; auto: a terminal gets a bar, a log lines."),
+    ],
     "config": Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Take defaults of options from this file, and from no other."),
@@ -322,7 +327,7 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
     for p in own:
         parameters += _spread(hints[p.name]) if p.name in bundles else [p.replace(annotation=hints[p.name])]
     for name, annotation in _COMMON.items():
-        default = None if name in {"config", "storage_option"} else False
+        default = {"config": None, "storage_option": None, "progress": "auto"}.get(name, False)
         parameters.append(inspect.Parameter(name, _KEYWORD_ONLY, default=default, annotation=annotation))
     parameters.append(inspect.Parameter(_CONTEXT, _KEYWORD_ONLY, annotation=typer.Context))
     parameters = [p.replace(kind=_KEYWORD_ONLY) for p in parameters]
@@ -357,6 +362,7 @@ def _configure(out: Output, values: dict[str, Any]) -> None:
     common = {name: values.pop(name) for name in _COMMON}
     out.json, out.quiet, out.verbose = common["json"], common["quiet"], common["verbose"]
     out.no_color, out.csv = common["no_color"], values.pop("csv", False)
+    out.progress = parse_choice("--progress", common["progress"], _PROGRESS)
     out.storage_options = parse_pairs(common["storage_option"] or [])
     hide_options(out.storage_options)
     warning = None if "storage_option" in out.defaulted else exposed(out.storage_options)

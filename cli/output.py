@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from edl_ckpt.cli import __version__, github
 from edl_ckpt.cli.style import painted, uses_colour
-from edl_ckpt.cli.text import escaped, in_ascii
+from edl_ckpt.cli.text import escaped
+from edl_ckpt.cli.window import charset_of, encodable, shown_on, width_of
 from edl_ckpt.core.errors import EdlCkptError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from edl_ckpt.cli.progress import Bar
+    from edl_ckpt.cli.progress import Tracker
     from edl_ckpt.core.progress import Reporter
     from edl_ckpt.core.storage.determined import Storages
     from edl_ckpt.core.storage.location import Location
 
 _NO_WIDTH = 100_000
 """The width of what is no terminal: nothing is folded or left out there."""
-_LEAST_WIDTH = 20
 
 
 class AlreadyReported(SystemExit):
@@ -49,7 +49,9 @@ class Output:
     """Determined's storages, from a configuration file."""
     defaulted: frozenset[str] = frozenset()
     """The options of the command whose values come from the environment or from a configuration file."""
-    _bar: Bar | None = None
+    progress: str = "auto"
+    """How progress is shown: `auto`, `bar`, `lines` or `none`."""
+    _tracker: Tracker | None = None
 
     def console(self, *, stderr: bool = False, file: TextIO | None = None) -> Console:
         """Return a rich console with the width and colours of the stream; it interprets no markup.
@@ -63,7 +65,7 @@ class Output:
         return Console(
             file=file or stream,
             force_terminal=terminal or None,
-            width=window_width(stream) if terminal else _NO_WIDTH,
+            width=width_of(stream) if terminal else _NO_WIDTH,
             no_color=self.no_color or bool(os.environ.get("NO_COLOR")),
             highlight=False,
             markup=False,
@@ -85,9 +87,13 @@ class Output:
         else:
             self.print_human(human())
 
-    def print_json(self, document: dict[str, Any]) -> None:
-        """Print one JSON document in ASCII, safe on any terminal; NaN and infinities are texts, as JSON lacks them."""
-        self.write(json.dumps(_expressible(document), allow_nan=False) + "\n")
+    def print_json(self, document: dict[str, Any], *, line: bool = False) -> None:
+        """Print one JSON document in ASCII, safe on any terminal; NaN and infinities are texts, as JSON lacks them.
+
+        A terminal gets it indented. A line of a stream of documents stays a line.
+        """
+        indent = 2 if sys.stdout.isatty() and not line else None
+        self.write(json.dumps(_expressible(document), allow_nan=False, indent=indent) + "\n")
 
     def _print_csv(self, rows: Sequence[Sequence[Any]]) -> None:
         import csv
@@ -107,27 +113,27 @@ class Output:
 
         drawing = io.StringIO()
         console = self.console(stderr=stderr, file=drawing)
-        draw(renderables, console)
+        stream = sys.stderr if stderr else sys.stdout
+        draw(renderables, console, charset=charset_of(stream))
         lines = [line.rstrip() for line in drawing.getvalue().rstrip().split("\n")]
         compact = lines[:1] + [line for before, line in pairwise(lines) if before or line]
         if not any(compact):
             return
         if stderr:
-            print("\n".join(compact), file=sys.stderr)
+            self.end_progress()
+            print(shown_on(sys.stderr, "\n".join(compact)), file=sys.stderr)
         else:
             self.write("\n".join(compact) + "\n")
 
-    @staticmethod
-    def write(text: str) -> None:
-        """Write data to stdout; when its reader has gone, end the program as SIGPIPE would.
+    def write(self, text: str) -> None:
+        """Write data to stdout, after the progress; when its reader has gone, end the program as SIGPIPE would.
 
         Raises NoSpaceError when stdout is a file on a full disk, EdlCkptError when writing fails otherwise.
         """
-        encoding = sys.stdout.encoding or "utf-8"
-        if not encoding.lower().startswith("utf"):
-            text = in_ascii(text)
+        self.end_progress()
+        shown = shown_on(sys.stdout, text)
         try:
-            sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+            sys.stdout.write(encodable(shown, sys.stdout.encoding or "utf-8"))
             sys.stdout.flush()
         except BrokenPipeError:
             Output.abandon_stdout()
@@ -145,10 +151,13 @@ class Output:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
     def say(self, text: str) -> None:
-        """Print a line on stderr, unless quiet."""
-        self.end_progress()
-        if not self.quiet:
+        """Print a line on stderr, above the progress bar, unless quiet."""
+        if self.quiet:
+            return
+        if self._tracker is None:
             print(text, file=sys.stderr)
+        else:
+            self._tracker.print(text)
 
     def warn(self, text: str) -> None:
         """Print a warning on stderr, unless quiet."""
@@ -201,30 +210,29 @@ class Output:
         return self.storages.default.location.url
 
     def reporter(self) -> Reporter:
-        """Return a reporter for an operation: warnings go to stderr, progress to a bar on a terminal."""
+        """Return a reporter for an operation: warnings go to stderr, and so does progress."""
         return _CommandReporter(self)
 
     def start_progress(self, what: str, total_bytes: int) -> None:
-        """Begin a phase of the progress bar, on a terminal only; the next output ends the bar."""
-        if self.quiet or self.json or not sys.stderr.isatty():
-            return
-        from edl_ckpt.cli.progress import Bar
+        """Begin a phase of the progress, which a terminal shows as a bar; the next output ends the bar."""
+        if self._tracker is None:
+            from edl_ckpt.cli.progress import Tracker, kind_of
 
-        if self._bar is None:
-            self._bar = Bar(self.console(stderr=True))
-        self._bar.start(what, total_bytes)
+            kind = kind_of(self.progress, sys.stderr, quiet=self.quiet)
+            self._tracker = Tracker(sys.stderr, kind, colour=uses_colour(sys.stderr, no_color=self.no_color))
+        self._tracker.start(what, total_bytes)
 
     def advance_progress(self, size_bytes: int) -> None:
-        """Move the progress bar, if there is one."""
-        bar = self._bar
-        if bar is not None:
-            bar.advance(size_bytes)
+        """Count bytes of the phase."""
+        tracker = self._tracker
+        if tracker is not None:
+            tracker.advance(size_bytes)
 
     def end_progress(self) -> None:
-        """Remove the progress bar, and show the cursor again."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        """Remove the progress bar."""
+        if self._tracker is not None:
+            self._tracker.stop()
+            self._tracker = None
 
     def fail(self, error: EdlCkptError) -> NoReturn:
         """Report an error and end with its exit code."""
@@ -308,17 +316,6 @@ def reported_errors(out: Output) -> Iterator[None]:
         out.bug()
     finally:
         out.end_progress()
-
-
-def window_width(stream: TextIO) -> int:
-    """Return the columns of the terminal behind a stream: of COLUMNS, else as they are now, else 80."""
-    named = os.environ.get("COLUMNS", "")
-    if named.isascii() and named.isdigit() and int(named):
-        return max(int(named), _LEAST_WIDTH)
-    try:
-        return max(os.get_terminal_size(stream.fileno()).columns or 80, _LEAST_WIDTH)
-    except (OSError, ValueError):
-        return 80
 
 
 def _expressible(value: Any) -> Any:

@@ -1,52 +1,170 @@
-"""A progress bar for the engine's Progress protocol, on stderr, only on a terminal."""
+"""How far a command is: a bar on a terminal, a line now and then elsewhere, and an answer when a signal asks.
+
+One line says all of it, in the units of all other output. What does not fit gives way: the bar, then the rate, then the
+time that is left.
+"""
 
 from __future__ import annotations
 
+import os
+import threading
 import time
-from threading import Lock
+from collections import deque
+from contextlib import suppress
+from typing import Final, Literal, TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from edl_ckpt.cli import text
+from edl_ckpt.cli.tables import cell_width, shortened
+from edl_ckpt.cli.window import real_width, shown_on
+from edl_ckpt.core import words
 
-_PATIENCE_SECONDS = 0.3
+Kind = Literal["bar", "lines", "none"]
+LINE_SECONDS: Final = 30.0
+_PATIENCE_SECONDS: Final = 0.3
+_DRAW_SECONDS: Final = 0.1
+_RATE_SECONDS: Final = 10.0
+"""The least time over which a rate is measured."""
+_GONE_SECONDS: Final = 1.0
+_BAR: Final = 30
+_LEAST_BAR: Final = 8
+_NAME: Final = 12
+_ERASE: Final = "\r\x1b[J"
+"""The cursor always stands at the begin of the bar, so this erases it even after the terminal was made narrower."""
+_CLIP, _WRAP = "\x1b[?7l", "\x1b[?7h"
+"""A bar that is drawn while the window becomes narrower must not go on in the next line."""
 
 
-class Bar:
-    """One bar for several phases; it appears only after a moment, and `stop` removes it."""
+class Tracker:
+    """Counts the bytes of a command's phases, and shows them.
 
-    def __init__(self, console: Console) -> None:
-        self._lock = Lock()
+    The bar is drawn by a thread of its own, for the width that the terminal has just then. So a new size of the window,
+    or work that makes no progress, is seen at once. Counting never waits for the terminal.
+    """
+
+    def __init__(
+        self, stream: TextIO, kind: Kind, *, every_seconds: float = LINE_SECONDS, colour: bool = False
+    ) -> None:
+        self._stream = stream
+        self._kind = kind
+        self._colour = colour
+        self._every = _DRAW_SECONDS if kind == "bar" else every_seconds
         self._begin = time.monotonic()
-        self._shown = self._stopped = False
-        self._columns = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(binary_units=True),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-        )
-        self._task = self._columns.add_task("", total=1, visible=False)
+        self._counting, self._drawing = threading.Lock(), threading.Lock()
+        self._end = threading.Event()
+        self.is_drawn = False
+        """Whether the bar is on the terminal now."""
+        self._thread: threading.Thread | None = None
+        self._what, self._done, self._total = "", 0, 0
+        self._samples: deque[tuple[float, int]] = deque()
 
     def start(self, what: str, total_bytes: int) -> None:
         """Begin a phase."""
-        with self._lock:
-            self._columns.remove_task(self._task)
-            self._task = self._columns.add_task(what, total=max(total_bytes, 1))
+        with self._counting:
+            self._what, self._done, self._total = what, 0, total_bytes
+            self._samples = deque([(time.monotonic(), 0)])
+        _at_work[:] = [self]
+        if self._thread is None and self._kind != "none" and not self._end.is_set():
+            self._thread = threading.Thread(target=self._draw_until_the_end, name="progress", daemon=True)
+            self._thread.start()
 
     def advance(self, size_bytes: int) -> None:
-        """Move the bar by this many bytes."""
-        with self._lock:
-            if not self._shown and not self._stopped and time.monotonic() - self._begin > _PATIENCE_SECONDS:
-                self._columns.start()
-                self._shown = True
-            self._columns.advance(self._task, size_bytes)
+        """Count bytes that are done."""
+        with self._counting:
+            self._done += size_bytes
 
     def stop(self) -> None:
-        """Remove the bar and show the cursor again; later calls show nothing."""
-        with self._lock:
-            self._stopped = True
-            if self._shown:
-                self._columns.stop()
-                self._shown = False
+        """Remove the bar; later calls show nothing."""
+        self._end.set()
+        _at_work.clear()
+        if self._drawing.acquire(timeout=_GONE_SECONDS):  # a terminal that takes no more output must not stop the end
+            self._erase()
+            self._drawing.release()
+
+    def print(self, line: str) -> None:
+        """Print a line above the bar."""
+        with self._drawing:
+            self._erase()
+            print(line, file=self._stream, flush=True)
+
+    def _draw_until_the_end(self) -> None:
+        if self._kind == "bar" and self._end.wait(_PATIENCE_SECONDS):
+            return
+        while not (self._end.is_set() if self._kind == "bar" else self._end.wait(self._every)):
+            with self._drawing, suppress(OSError, ValueError):  # the terminal may be gone, or stderr closed
+                if self._end.is_set():
+                    return
+                self._draw()
+            if self._kind == "bar":
+                self._end.wait(self._every)
+
+    def _draw(self) -> None:
+        if self._kind == "lines":
+            print(self.line(), file=self._stream, flush=True)
+            return
+        bar = shown_on(self._stream, self.line(real_width(self._stream) - 1))
+        self._stream.write(f"{_ERASE}{_CLIP}{bar}{_WRAP}\r")
+        self._stream.flush()
+        self.is_drawn = True
+
+    def _erase(self) -> None:
+        if self.is_drawn:
+            self.is_drawn = False
+            with suppress(OSError, ValueError):
+                self._stream.write(_ERASE)
+                self._stream.flush()
+
+    def line(self, width: int | None = None) -> str:
+        """Return where the command is; for a terminal of this width with a bar."""
+        what, done, total, rate = self._what, self._done, self._total, self._rate()
+        name = text.escaped(what)
+        if not total:
+            return name if width is None else shortened(name, width)
+        percent = f"{min(100, done * 100 // total):3d}%"
+        parts = [words.portion(done, total)]
+        parts += [f"{words.size(rate)}/s"] if rate >= 1 else []
+        parts += [f"{words.rounded_duration((total - done) / rate)} left"] if rate >= 1 and done < total else []
+        if width is None:
+            return f"{name}: {', '.join([percent.strip(), *parts])}"
+        while len(parts) > 1 and len("  ".join([percent, *parts])) + min(cell_width(name), _NAME) + 2 > width:
+            parts.pop(1 if len(parts) > 2 else -1)
+        numbers = "  ".join([percent, *parts])
+        room = width - len(numbers) - 2
+        bar = min(_BAR, room - cell_width(name) - 2)
+        if bar < _LEAST_BAR:
+            return f"{shortened(name, room)}  {numbers}" if room > 0 else percent
+        drawn = text.bar(done, total, bar).replace(" ", "░")
+        blue, plain = ("\x1b[34m", "\x1b[0m") if self._colour else ("", "")
+        return f"{name}  {blue}{drawn}{plain}  {numbers}"
+
+    def _rate(self) -> float:
+        """Return the bytes a second of the last while; 0 when that is not known yet."""
+        now, samples = time.monotonic(), self._samples
+        keep = max(_RATE_SECONDS, 2 * self._every)
+        while len(samples) > 1 and now - samples[1][0] > keep:
+            samples.popleft()
+        (begin, before), done = samples[0], self._done
+        if now - samples[-1][0] > keep / 20:
+            samples.append((now, done))
+        return (done - before) / (now - begin) if now - begin > 0.2 else 0.0
+
+
+_at_work: Final[list[Tracker]] = []
+"""The one that a signal asks."""
+_BEGIN: Final = time.monotonic()
+
+
+def where() -> str:
+    """Return the answer to a signal that asks: where the command at work is. The bar gives way to it."""
+    seconds = words.rounded_duration(time.monotonic() - _BEGIN)
+    if not _at_work:
+        return f"edl-ckpt: at work for {seconds}\n"
+    tracker = _at_work[-1]
+    return f"{_ERASE if tracker.is_drawn else ''}edl-ckpt: {tracker.line()} (at work for {seconds})\n"
+
+
+def kind_of(asked: str, stream: TextIO, *, quiet: bool) -> Kind:
+    """Return what `--progress` means on a stream: a bar needs a terminal that can move its cursor."""
+    if quiet or asked == "none":
+        return "none"
+    can_move = stream.isatty() and os.environ.get("TERM", "dumb") not in {"dumb", "unknown"}
+    return "bar" if can_move and asked != "lines" else "lines"

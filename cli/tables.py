@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from edl_ckpt.cli import text
+from edl_ckpt.cli.window import encodable
 from edl_ckpt.core import words
 
 if TYPE_CHECKING:
@@ -394,17 +395,35 @@ def _pieces(word: str, width: int) -> Iterator[tuple[int, int]]:
             begin, rest = begin + len(piece), rest[len(piece) :]
 
 
-def draw(items: Iterable[RenderableType], console: Console) -> None:
-    """Print what a renderer made, folded to the width of the console."""
+def draw(items: Iterable[RenderableType], console: Console, *, charset: str = "utf-8") -> None:
+    """Print what a renderer made, folded to the width of the console, in the characters of an encoding."""
     from rich.text import Text
 
     parts: list[RenderableType] = []
-    for item in items:
+    for item in items if charset.lower().startswith("utf") else _encoded(items, console, charset):
         if isinstance(item, str | Text | Fitted):
             parts += folded(item, console.width)
         else:
             parts.append(item)
     console.print(*parts, sep="\n", soft_wrap=True)
+
+
+def _encoded(items: Iterable[RenderableType], console: Console, charset: str) -> Iterator[RenderableType]:
+    """Yield the same with the characters that an encoding has; before the layout, as escape sequences are wider."""
+    from rich.text import Text
+
+    for item in items:
+        if isinstance(item, Table):
+            item.rows = [[_encodable(cell, charset) for cell in row] for row in item.rows]
+            yield item
+        elif isinstance(item, Text):
+            yield Text.assemble(*((encodable(part.text, charset), part.style or "") for part in item.render(console)))
+        else:
+            yield encodable(item, charset) if isinstance(item, str) else item
+
+
+def _encodable(cell: _Drawable, charset: str) -> _Drawable:
+    return Cell(encodable(cell.text, charset), cell.style) if isinstance(cell, Cell) else cell
 
 
 def folded(item: str | Text | Fitted, width: int) -> list[Text]:

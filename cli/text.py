@@ -8,13 +8,13 @@ import unicodedata
 from collections.abc import Sequence
 
 from edl_ckpt.core.errors import UsageError
-from edl_ckpt.core.words import plural
+from edl_ckpt.core.words import meant, plural
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE | re.ASCII)
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhdw])", re.ASCII)
 _UNSURE = re.compile("[\ufe00-\ufe0f\U0001f1e6-\U0001f1ff\U0001f3fb-\U0001f3ff\U000e0100-\U000e01ef]")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_ASCII = str.maketrans("▏▎▍▌▋▊▉█▁▂▃▄▅▆▇━─", "   #####_.-=+*%--")
+_ASCII = str.maketrans("▏▎▍▌▋▊▉█▁▂▃▄▅▆▇━─░", "   #####_.-=+*%--.")
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -98,6 +98,18 @@ def histogram(values: Sequence[float]) -> str:
     largest = max(values, default=0)
     steps = " ▁▂▃▄▅▆▇█"
     return "".join(steps[0 if v == 0 else max(1, round(v / largest * 8))] for v in values)
+
+
+def parse_choice(flag: str, word: str, known: Sequence[str]) -> str:
+    """Return the value of an option that has only a few; UsageError for another.
+
+    >>> parse_choice("--list", "kept", ("all", "kept"))
+    'kept'
+    """
+    if word in known:
+        return word
+    listed = f"{', '.join(known[:-1])} or {known[-1]}"
+    raise UsageError(f"{flag}: expected {listed}, got {word!r}", hint=meant(word, known))
 
 
 def parse_size(text: str) -> int:

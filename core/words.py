@@ -27,6 +27,31 @@ def size(size_bytes: float) -> str:
     raise AssertionError
 
 
+def portion(done_bytes: int, total_bytes: int) -> str:
+    """Return how much of a total is done, both in the unit of the total.
+
+    >>> portion(3 * 2**29, 5 * 2**30), portion(20, 100)
+    ('1.5 of 5.0 GiB', '20 of 100 B')
+    """
+    total, _, unit = size(total_bytes).partition(" ")
+    done = done_bytes / 1024 ** _UNITS.index(unit)
+    return f"{done:.0f} of {total} B" if unit == "B" else f"{done:.1f} of {total} {unit}"
+
+
+def rounded_duration(seconds: float) -> str:
+    """Return a length of time to look at, in one or two units.
+
+    >>> rounded_duration(7.2), rounded_duration(185), rounded_duration(7260), rounded_duration(200_000)
+    ('7 s', '3 min 5 s', '2 h 1 min', '2 d 7 h')
+    """
+    left = round(seconds)
+    for unit, name, below, small in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if left >= unit:
+            rest = left % unit // below
+            return f"{left // unit} {name} {rest} {small}" if rest else f"{left // unit} {name}"
+    return f"{left} s"
+
+
 def duration(seconds: float) -> str:
     """Return a length of time as options such as `--keep-within` take it.
 

@@ -20,13 +20,14 @@ CODES: Final[Mapping[int, tuple[str, str]]] = {
     15: ("unsupported", "a format or a storage lacks something needed"),
     16: ("refused", "a guard: the target exists, the plan is stale, or a protected version would be deleted"),
     70: ("internal", "a bug in edl-ckpt, with its traceback"),
+    129: ("", "SIGHUP; staged files are removed"),
     130: ("", "SIGINT; staged files are removed"),
     141: ("", "SIGPIPE: the reader of the output has gone"),
     143: ("", "SIGTERM; staged files are removed"),
 }
 """The id and the meaning of each code."""
 
-ALWAYS: Final = frozenset({0, 1, 2, 14, 70, 130, 141, 143})
+ALWAYS: Final = frozenset({0, 1, 2, 14, 70, 129, 130, 141, 143})
 """Every command can end so: 14 when stdout is a file on a full disk."""
 LISTS: Final = frozenset({10, 11, 12, 13, 15})
 """Of a command that lists a location."""

@@ -108,8 +108,8 @@ def _config() -> _Content:
             "another file, which is read instead."
         ),
         (
-            "A file `edl-ckpt.toml` in the current directory may be somebody else's. It can only set no-color, workers "
-            "and max-memory; whatever else it says is ignored with a warning."
+            "A file `edl-ckpt.toml` in the current directory may be somebody else's. It can only set no-color, "
+            "progress, workers and max-memory; whatever else it says is ignored with a warning."
         ),
     )
     keys = (

@@ -101,28 +101,6 @@ def test_terminal(tmp_path: Path) -> None:
     assert "\x1b[3" not in on_terminal("list", tmp_path / "run", "--no-color")[1]
 
 
-def test_bar_is_taken_away() -> None:
-    """A bar that was shown is gone after `stop`, whatever was left to do, and does not come back."""
-    import io
-
-    from rich.console import Console
-
-    from edl_ckpt.cli import progress
-
-    stream = io.StringIO()
-    bar = progress.Bar(Console(file=stream, force_terminal=True, width=80))
-    bar._begin -= 10
-    bar.start("reading", 100)
-    bar.advance(10)
-    assert "\x1b[?25l" in stream.getvalue()
-    bar.stop()
-    shown = stream.getvalue()
-    assert shown.count("\x1b[?25h") == 1
-    bar.advance(10)
-    bar.stop()
-    assert stream.getvalue() == shown
-
-
 @pytest.mark.parametrize(
     ("line", "what"),
     [

@@ -1,7 +1,8 @@
-"""SIGINT and SIGTERM at a known moment of a command."""
+"""Signals at a known moment of a command."""
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import elasticdl_rules
 from checkpoints import files_of, save_small
 from program import edl
-from waiting import paused
+from waiting import paused, wait_until
 
 RESHARD = ("reshard", "run@20", "--ps", "3", "--quiet")
 MOMENTS = {
@@ -32,8 +33,11 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize("name", MOMENTS)
+@pytest.mark.parametrize(
+    ("name", "number", "code"),
+    [(name, number, 128 + number) for name in MOMENTS for number in (signal.SIGINT, signal.SIGTERM)]
+    + [("copy", signal.SIGHUP, 129)],
+)
 def test_signals(run: Path, tmp_path: Path, name: str, number: signal.Signals, code: int) -> None:
     """A signal during a command that writes ends it with its code and leaves what there was before."""
     arguments, moment = MOMENTS[name]
@@ -45,7 +49,7 @@ def test_signals(run: Path, tmp_path: Path, name: str, number: signal.Signals, c
     assert elasticdl_rules.visible(run) == {"version-10", "version-20"}
 
 
-@pytest.mark.parametrize(("first", "second"), [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGINT)])
+@pytest.mark.parametrize(("first", "second"), [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGHUP)])
 def test_a_second_signal_ends_at_once(run: Path, tmp_path: Path, first: int, second: int) -> None:
     """While the first signal is being obeyed, a second one of either kind ends the process where it stands."""
     with paused(*RESHARD, "--output", "out", at="pwrite:5 unlink,rmdir:1", cwd=tmp_path) as program:
@@ -58,3 +62,15 @@ def test_a_second_signal_ends_at_once(run: Path, tmp_path: Path, first: int, sec
     assert elasticdl_rules.leftovers(out) != []
     assert edl("recover", out).returncode == 0
     assert elasticdl_rules.leftovers(out) == []
+
+
+def test_a_signal_that_asks(run: Path, tmp_path: Path) -> None:
+    """SIGUSR1 prints how far a command is, though it is quiet and has no terminal; the command goes on to its end."""
+    with (tmp_path / "stderr").open("w") as stderr, paused(*RESHARD, at="fsync:1", cwd=tmp_path, stderr=stderr) as p:
+        p.process.send_signal(signal.SIGUSR1)
+        wait_until((tmp_path / "stderr").read_text)
+        p.resume()
+        assert p.process.wait(30) == 0
+    said = (tmp_path / "stderr").read_text()
+    assert re.fullmatch(r"edl-ckpt: \w+: +\d+%, \S+ of \S+ \w*B.* \(at work for \d+ s\)\n", said), said
+    assert edl("verify", run, "--deep").returncode == 0

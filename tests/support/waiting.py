@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 CHANGES = "pwrite,posix_fallocate,ftruncate,fsync,rename,replace,unlink,rmdir,mkdir"
 """The functions of `os` that change a directory, or bring a change to the disk."""
@@ -77,13 +78,15 @@ class Paused:
 
 
 @contextmanager
-def paused(*arguments: str | Path, at: str, cwd: Path | None = None) -> Iterator[Paused]:
+def paused(
+    *arguments: str | Path, at: str, cwd: Path | None = None, stderr: int | IO[str] = subprocess.DEVNULL
+) -> Iterator[Paused]:
     """Run the program, and yield it when it is about to make a call; in the end it goes on.
 
     `at` is a function of `os` and a count: `fsync:2` stops before the second `fsync`. Several functions are counted
     together as in `unlink,rmdir:1`; a space stands before a further stop, which counts from the one before it.
     """
-    with _watched(arguments, at, cwd) as program:
+    with _watched(arguments, at, cwd, stderr) as program:
         program.wait_for_stop()
         yield program
         program.resume()
@@ -98,7 +101,9 @@ def count_calls(*arguments: str | Path, of: str, cwd: Path | None = None) -> int
 
 
 @contextmanager
-def _watched(arguments: Iterable[str | Path], stops: str, cwd: Path | None) -> Iterator[Paused]:
+def _watched(
+    arguments: Iterable[str | Path], stops: str, cwd: Path | None, stderr: int | IO[str] = subprocess.DEVNULL
+) -> Iterator[Paused]:
     """Run the program with some functions watched; `ready` is at its end when the process has ended."""
     ready, ready_there = os.pipe()
     go_there, go = os.pipe()
@@ -108,7 +113,7 @@ def _watched(arguments: Iterable[str | Path], stops: str, cwd: Path | None) -> I
             cwd=cwd,
             env={**os.environ, "XDG_CONFIG_HOME": "/nowhere"},
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=stderr,
             text=True,
             pass_fds=(ready_there, go_there),
         ) as process:

@@ -1,0 +1,150 @@
+"""Progress: a bar for the window as it is, lines where there is no terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import pty
+import re
+import struct
+import termios
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from rich.cells import cell_len
+
+from edl_ckpt.cli import progress
+from edl_ckpt.cli.output import Output
+from edl_ckpt.cli.progress import Tracker
+from program import edl
+from waiting import wait_until
+
+GIB = 2**30
+
+
+def half_way(stream: io.StringIO | None = None) -> Tracker:
+    """Return a tracker that has done half of five GiB."""
+    tracker = Tracker(stream or io.StringIO(), "none")
+    tracker.start("checking 模型 of a long name", 5 * GIB)
+    tracker._samples[0] = (tracker._samples[0][0] - 10, 0)
+    tracker.advance(5 * GIB // 2)
+    return tracker
+
+
+@pytest.mark.parametrize("width", [20, 30, 40, 60, 72, 80, 100, 160])
+def test_every_width(width: int) -> None:
+    """The line fits, with its percentage; whatever else it has is whole, and sizes are in one unit system."""
+    line = half_way().line(width)
+    assert cell_len(line) <= width
+    assert "50%" in line
+    wide = half_way().line(1000)
+    assert re.findall(r"[0-9.]+ (?:of [0-9.]+ )?[A-Za-z]+(?:/s)?", wide) == ["2.5 of 5.0 GiB", "256.0 MiB/s", "10 s"]
+    assert {*re.findall(r"[0-9]+(?:\.[0-9]+)?", line)} <= {*re.findall(r"[0-9]+(?:\.[0-9]+)?", wide)}
+    assert ("█" in line) == (width > 80)
+
+
+class Window:
+    """A pseudo-terminal with a tracker's bar, and all that it got."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(progress, "_PATIENCE_SECONDS", 0.0)
+        monkeypatch.setattr(progress, "_DRAW_SECONDS", 0.01)
+        monkeypatch.setenv("TERM", "xterm")
+        self.reader, writer = pty.openpty()
+        self.stream = os.fdopen(writer, "w", encoding="utf-8")
+        os.set_blocking(self.reader, False)
+        self.got = ""
+
+    def resize(self, columns: int) -> None:
+        """Give the window another width."""
+        fcntl.ioctl(self.reader, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+
+    def wait(self, condition: Callable[[str], object]) -> None:
+        """Wait until the last drawing fulfils a condition."""
+
+        def fulfilled() -> object:
+            with suppress(BlockingIOError):
+                self.got += os.read(self.reader, 1 << 16).decode()
+            return condition(self.got.split("\r\x1b[J")[-1])
+
+        wait_until(fulfilled)
+
+    def close(self) -> None:
+        """Close both ends."""
+        self.stream.close()
+        os.close(self.reader)
+
+
+def test_a_bar_follows_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bar is as wide as the window is now, and never two lines; warnings stand above it; in the end it is gone."""
+    window = Window(monkeypatch)
+    window.resize(100)
+    tracker = Tracker(window.stream, "bar")
+    tracker.start("reading", 100)
+    tracker.advance(50)
+    window.wait(lambda last: "█" in last and "50%" in last)
+    window.resize(40)
+    window.wait(lambda last: "50%" in last and "█" not in last and last.endswith("\r"))
+    assert "\n" not in window.got
+    tracker.print("warning: x")
+    window.wait(lambda last: "50%" in last)
+    assert "\r\x1b[Jwarning: x\r\n" in window.got
+    tracker.stop()
+    window.wait(lambda last: last == "")
+    tracker.start("more", 100)
+    assert tracker._thread is not None
+    tracker._thread.join(10)
+    assert not tracker.is_drawn
+    window.close()
+
+
+def test_lines_where_there_is_no_terminal() -> None:
+    """A log gets a line each while, without a bar or a control character, also when nothing goes on; then no more."""
+    stream = io.StringIO()
+    tracker = Tracker(stream, "lines", every_seconds=0.01)
+    tracker.start("reading", 200)
+    tracker.advance(50)
+    wait_until(lambda: stream.getvalue().count("\n") >= 3)
+    tracker.stop()
+    assert {re.sub(", [0-9].*", "", line) for line in stream.getvalue().splitlines()} == {"reading: 25%"}
+    assert stream.getvalue().isprintable() or "\x1b" not in stream.getvalue()
+    assert progress.LINE_SECONDS == 30
+
+
+@pytest.mark.parametrize(
+    ("asked", "quiet", "term", "kind"),
+    [
+        ("auto", False, "xterm", "bar"),
+        ("auto", False, "dumb", "lines"),
+        ("lines", False, "xterm", "lines"),
+        ("none", False, "xterm", "none"),
+        ("auto", True, "xterm", "none"),
+    ],
+)
+def test_kinds(asked: str, quiet: bool, term: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal gets a bar, one that cannot move its cursor lines, a pipe lines even for `bar`; quiet gets none."""
+    window = Window(monkeypatch)
+    monkeypatch.setenv("TERM", term)
+    assert progress.kind_of(asked, window.stream, quiet=quiet) == kind
+    assert progress.kind_of("bar", io.StringIO(), quiet=False) == "lines"
+    window.close()
+
+
+def test_the_option() -> None:
+    """`--progress` and EDL_CKPT_PROGRESS take four words; another is code 2 and names the flag and what was meant."""
+    for done in (edl("list", ".", "--progress", "line"), edl("list", ".", EDL_CKPT_PROGRESS="line")):
+        assert done.returncode == 2
+        assert "expected auto, bar, lines or none, got 'line'" in done.stderr
+        assert "lines" in done.stderr.splitlines()[-1]
+
+
+def test_data_ends_the_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a command prints on stdout comes after the bar, whichever way it prints."""
+    out = Output()
+    for stderr in (True, False):
+        out.start_progress("reading", 10)
+        out.print_human(["x"], stderr=stderr)
+        assert out._tracker is None
+    capsys.readouterr()
