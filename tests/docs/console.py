@@ -200,12 +200,12 @@ class Session:
 
     def _run_in_shell(self, command: str) -> str:
         programs = self.directory.parent / "programs"
-        program = programs / "edl-ckpt"
-        if not program.exists():
+        if not programs.exists():
             programs.mkdir()
-            start = "from edl_ckpt.cli.app import main; main()"
-            program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -c "{start}" "$@"\n', encoding="utf-8")
-            program.chmod(0o755)
+            python, start = shlex.quote(sys.executable), "from edl_ckpt.cli.app import main; main()"
+            for name, command_line in {"edl-ckpt": f'{python} -c "{start}"', "python3": python}.items():
+                (programs / name).write_text(f'#!/bin/sh\nexec {command_line} "$@"\n', encoding="utf-8")
+                (programs / name).chmod(0o755)
         done = subprocess.run(
             ["sh", "-c", f"(exit {self.exit_code})\n{command}"],
             cwd=self.directory,
