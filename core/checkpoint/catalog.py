@@ -31,6 +31,7 @@ from edl_ckpt.core.format import names
 from edl_ckpt.core.format.model import CheckpointRef, Listing, State, Version
 from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state.index import Known, SealFacts, stored_index
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.metadata import (
     LocationMetadata,
@@ -41,8 +42,18 @@ from edl_ckpt.core.state.metadata import (
     unread_fault,
 )
 from edl_ckpt.core.state.owner import is_abandoned, is_presumed_dead
-from edl_ckpt.core.state.paths import LOCK_FILE, META_DIR, NOTES_DIR, STAGE_DIR, STATE_DIR, is_resumable, noted_version
-from edl_ckpt.core.state.seal import differing_sizes, read_seal
+from edl_ckpt.core.state.paths import (
+    INDEX_FILE,
+    LOCK_FILE,
+    META_DIR,
+    NOTES_DIR,
+    STAGE_DIR,
+    STATE_DIR,
+    is_resumable,
+    noted_version,
+    seal_file,
+)
+from edl_ckpt.core.state.seal import base_name, differing_sizes, read_seal
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.interface import Entry, Store
@@ -59,6 +70,7 @@ def list_versions(
     grace_seconds: float = GRACE_SECONDS,
     now: float | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
+    known: Known | None = None,
 ) -> Listing:
     """Return the versions of a location, by number; an existing directory without any gives an empty listing.
 
@@ -68,24 +80,29 @@ def list_versions(
     and one small read per version that has metadata, or is in a directory named by a UUID.
 
     While another command of ours replaces a version, this waits for it up to `wait_seconds`; then `replacing` names it.
+
+    On an object store the index of metadata saves the reads. A caller that deletes gives `known`, empty at first: then
+    metadata is read from its files, and not again in the next listing while they stay the same.
     """
     where = Location.of(location)
     check_is_no_file(where)
     store = open_store(where)
     look = Look(store, wait_seconds)
     while True:
-        listing, state = _list_once(where, store, (time.time() if now is None else now) - grace_seconds)
+        listing, state = _list_once(where, store, (time.time() if now is None else now) - grace_seconds, known)
         if look.is_settled(listing, has_state=bool(state), has_journal=has_journal(state)):
             return look.marked(listing)
 
 
-def _list_once(where: Location, store: LocalStore | ObjectStore, fresh_after: float) -> tuple[Listing, list[Entry]]:
+def _list_once(
+    where: Location, store: LocalStore | ObjectStore, fresh_after: float, known: Known | None
+) -> tuple[Listing, list[Entry]]:
     """Return the versions of a location as one pass finds them, and what there is of our state."""
     entries = store.entries(is_of_interest)
     versions, foreign = versions_among(entries, where, fresh_after)
     unnumbered, versions = read_uuid_metadata(store, versions, entries)
     state = [entry for entry in entries if entry.relative.startswith(f"{STATE_DIR}/")]
-    metadata = read_metadata(store, [entry.name for entry in state if entry.parent == META_DIR])
+    metadata = listed_metadata(store, state, known)
     unknown = next((e.fault for e in entries if e.relative in {STATE_DIR, META_DIR} and e.fault), None)
     noted = {noted_version(entry.name) for entry in state if entry.parent == NOTES_DIR} - metadata.sealed
     problems = (
@@ -107,6 +124,19 @@ def _list_once(where: Location, store: LocalStore | ObjectStore, fresh_after: fl
     return listing, state
 
 
+def listed_metadata(store: Store, state: Iterable[Entry], known: Known | None = None) -> LocationMetadata:
+    """Return the metadata of a location whose state was listed just now; `known` as in `list_versions`.
+
+    The facts of seals come from the index in any case: no deletion depends on them.
+    """
+    files = {entry.name: entry for entry in state if entry.parent == META_DIR}
+    marks = {name: entry.mark for name, entry in files.items()}
+    index = stored_index(store, marks, files[INDEX_FILE].size_bytes if INDEX_FILE in files else None)
+    if known is not None:
+        known.take_seals(index)
+    return read_metadata(store, marks, index if known is None else known)
+
+
 def look_at(location: Location, directory: str) -> Version | None:
     """Return the version in one directory of a location, without its metadata; None when there is no such version."""
     entries = open_store(location).entries(lambda each: each == directory)
@@ -122,7 +152,7 @@ def with_metadata(
     `unknown` is why no metadata can be read.
     """
     annotated = [_annotated(version, metadata, unknown) for version in versions]
-    sealed = _sealed(store, [v for v in annotated if v.key in metadata.sealed and not v.fault])
+    sealed = _sealed(store, [v for v in annotated if v.key in metadata.sealed and not v.fault], metadata)
     return tuple(sealed.get(v.path, v) for v in annotated)
 
 
@@ -151,8 +181,15 @@ def _annotated(version: Version, metadata: LocationMetadata, unknown: Fault | No
     )
 
 
-def _sealed(store: Store, versions: Sequence[Version]) -> dict[str, Version]:
+def _sealed(store: Store, versions: Sequence[Version], metadata: LocationMetadata) -> dict[str, Version]:
     """Return versions that have seals, by path, with their fingerprints or the faults of their seals."""
+    marks = {v.version: metadata.marks.get(base_name(seal_file(v.version)), "") for v in versions}
+    facts = {v.path: metadata.known.seal(base_name(seal_file(v.version)), marks[v.version]) for v in versions}
+    sealed = {
+        version.path: replace(version, fingerprint=found.fingerprint)
+        for version in versions
+        if (found := facts[version.path]) is not None and found.fits(version)
+    }
 
     def read(version: Version) -> Version:
         try:
@@ -165,11 +202,13 @@ def _sealed(store: Store, versions: Sequence[Version]) -> dict[str, Version]:
             return replace(version, seal_fault=why, unread=version.unread or unread)
         if seal is None:  # removed since the listing
             return version
+        metadata.known.keep(base_name(seal_file(version.version)), marks[version.version], SealFacts.of(seal))
         fault = next(iter(differing_sizes(seal, version)), "")
         return replace(version, fingerprint="" if fault else seal.fingerprint, seal_fault=fault)
 
     workers = REMOTE_WORKERS if store.properties.round_trips else 1
-    return {version.path: version for version in run_parallel(read, versions, workers)}
+    unknown = [version for version in versions if version.path not in sealed]
+    return sealed | {version.path: version for version in run_parallel(read, unknown, workers)}
 
 
 def _half_done(location: Location, state: Sequence[Entry]) -> Iterator[str]:

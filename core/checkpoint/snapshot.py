@@ -11,14 +11,22 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from edl_ckpt.core.checkpoint.catalog import GRACE_SECONDS, with_metadata
+from edl_ckpt.core.checkpoint.catalog import GRACE_SECONDS, listed_metadata, with_metadata
 from edl_ckpt.core.checkpoint.files import check_is_no_file
 from edl_ckpt.core.checkpoint.grouping import has_journal, is_of_interest, versions_among
 from edl_ckpt.core.checkpoint.swaps import DOUBTFUL, Look
 from edl_ckpt.core.errors import NotFoundError
 from edl_ckpt.core.format.model import Listing, State, Version
 from edl_ckpt.core.state.metadata import LocationMetadata, read_metadata
-from edl_ckpt.core.state.paths import LOCATION_FILE, META_DIR, STATE_DIR, metadata_owner, seal_file, version_file
+from edl_ckpt.core.state.paths import (
+    INDEX_FILE,
+    LOCATION_FILE,
+    META_DIR,
+    STATE_DIR,
+    metadata_owner,
+    seal_file,
+    version_file,
+)
 from edl_ckpt.core.storage import LocationLike, open_store
 from edl_ckpt.core.storage.interface import Entry
 from edl_ckpt.core.storage.location import Location
@@ -116,7 +124,8 @@ class Snapshots:
         wanted = [v for v in listing.versions if v.version in owners or not self._is_annotated(v)]
         numbers = {v.version for v in wanted}
         names = [n for n in files if metadata_owner(n) in numbers or (n == LOCATION_FILE and n in stale)]
-        metadata = read_metadata(self.store, names)
+        state = [entry for entry in self._entries if entry.parent == META_DIR and entry.name in {*names, INDEX_FILE}]
+        metadata = listed_metadata(self.store, state)
         if LOCATION_FILE in stale or LOCATION_FILE not in files:
             self._location_metadata = metadata
         self._remember(files, stale, now)

@@ -117,9 +117,11 @@ def _at_work(store: LocalStore | ObjectStore) -> Iterator[tuple[str, tuple[int, 
         holders = [h.owner for h in open_lock(store, "list", SILENT).holders() if h.is_alive and not is_me(h.owner)]
         owners = [dict(holders[0]) if holders else {} for _ in journals]
     for (_, document), owner in zip(journals, owners, strict=True):
-        directory, number = document.get("directory"), document.get("version")
-        if owner and isinstance(directory, str) and isinstance(number, int):
-            yield directory, (number, format_owner(owner))
+        rows = document.get("deletions")  # of many versions together, or it is of one
+        for row in rows if isinstance(rows, list) else [document]:
+            directory, number = (row.get("directory"), row.get("version")) if isinstance(row, dict) else (None, None)
+            if owner and isinstance(directory, str) and isinstance(number, int):
+                yield directory, (number, format_owner(owner))
 
 
 def _stages(store: LocalStore | ObjectStore) -> list[str]:

@@ -9,7 +9,7 @@ a local commit needs no uploads, and a remote one no inode.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from edl_ckpt.core.state.paths import JOURNAL, resumable_stage
 from edl_ckpt.core.storage.interface import Store
 
 JOURNAL_SCHEMA: Final = "edl-ckpt/journal/1"
+DELETIONS_SCHEMA: Final = "edl-ckpt/deletions/1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,10 @@ def parse_journal(data: bytes) -> Journal:
     It must name a directory of its version, and files in it: nobody else's journal makes us touch another place.
     Journals of local commits once had `target` and `old_names` for `directory` and `old`.
     """
-    document = parse_document(data, JOURNAL, limit=MAX_SUMS_BYTES)
+    return _journal(parse_document(data, JOURNAL, limit=MAX_SUMS_BYTES))
+
+
+def _journal(document: Mapping[str, Any]) -> Journal:
     try:
         seal = document.get("seal")
         journal = Journal(
@@ -115,6 +119,27 @@ def parse_journal(data: bytes) -> Journal:
     if any("/" in name or "\0" in name or name in {"", ".", ".."} for name in named):
         raise ValueError("damaged journal: it names a file outside of the version")
     return journal
+
+
+def deletions_bytes(owner: Mapping[str, Any], deletions: Iterable[Journal]) -> bytes:
+    """Return one journal of versions that are deleted together; `parse_journals` is the inverse."""
+    rows = [
+        {"version": each.version, "directory": each.directory, "deletes": list(each.deletes), "metadata": each.metadata}
+        for each in deletions
+    ]
+    return json.dumps({"schema": DELETIONS_SCHEMA, "owner": dict(owner), "deletions": rows}).encode()
+
+
+def parse_journals(data: bytes) -> list[Journal]:
+    """Return the journals in a file: one, or one for each version that is being deleted; errors as `parse_journal`."""
+    document = parse_document(data, JOURNAL, limit=MAX_SUMS_BYTES)
+    if document.get("schema") != DELETIONS_SCHEMA:
+        return [_journal(document)]
+    rows = document.get("deletions")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError("damaged journal: no list of deletions")
+    owner = document.get("owner", {})
+    return [_journal({**row, "owner": owner}) for row in rows]
 
 
 def has_interrupted_copy(store: Store, version: int) -> bool:

@@ -11,18 +11,18 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from edl_ckpt.core.checkpoint.files import check_is_no_file
 from edl_ckpt.core.commit.interface import LockedLocation
-from edl_ckpt.core.commit.journal import Journal, discarded_copy, parse_journal
+from edl_ckpt.core.commit.journal import Journal, discarded_copy, parse_journals
 from edl_ckpt.core.commit.local import read_journal, settle_stage
 from edl_ckpt.core.commit.notes import sweep_notes
 from edl_ckpt.core.commit.remote import settle_remote
-from edl_ckpt.core.commit.removal import settle_deletion
+from edl_ckpt.core.commit.removal import settle_deletions
 from edl_ckpt.core.commit.staging import remove_empty, remove_stage
 from edl_ckpt.core.commit.strays import sweep_strays
 from edl_ckpt.core.commit.trash import RECORD, damaged_records, sweep
@@ -31,6 +31,7 @@ from edl_ckpt.core.format.names import is_uuid, parse_shard_file, parse_single_f
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.aside import make_way, set_aside
 from edl_ckpt.core.state.holder import prove_lock
+from edl_ckpt.core.state.index import refresh_index
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, holding, open_lock
 from edl_ckpt.core.state.owner import (
     OWNER_FILE,
@@ -126,6 +127,7 @@ def location_lock(
             for text in (*settled.done, *settled.left):
                 reporter.warn(f"{where}: {text}")
             yield LockedLocation(where, lock.is_exclusive, lock.check)
+            refresh_index(store)
 
 
 @contextmanager
@@ -170,6 +172,7 @@ def recover(
     lock = open_lock(store, "recover", reporter)
     with holding(lock, where, wait_seconds=wait_seconds):
         settled = _settle(store, exclusive=lock.is_exclusive, drop_copies=drop_copies)
+        refresh_index(store, whole=True)
         if not isinstance(store, LocalStore):
             settled.done += sweep_strays(store) if lock.is_exclusive else []
             settled.done += _abort_old_uploads(store)
@@ -378,7 +381,7 @@ def _settle_objects(store: ObjectStore, settled: _Settled, *, exclusive: bool, d
         if data is None:
             continue
         try:
-            journal = parse_journal(data)
+            journals = parse_journals(data)
         except ValueError:
             settled.left.append(f"{relative} is damaged; the files that it lists stay as they are; {_LOOK}")
             if exclusive and len(data) < SMALL_BYTES:  # it was read to its end
@@ -387,19 +390,21 @@ def _settle_objects(store: ObjectStore, settled: _Settled, *, exclusive: bool, d
                 store.remove(relative)
                 settled.left[-1] += f"; it was set aside as {new}"
             continue
-        if not exclusive and not _is_dead(store, relative, journal):
+        if not exclusive and not all(_is_dead(store, relative, journal) for journal in journals[:1]):
             continue
-        if journal.source and not drop_copies:
-            settled.kept.append(_resumes(journal.version))
+        if journals and journals[0].source and not drop_copies:
+            settled.kept.append(_resumes(journals[0].version))
             continue
         try:
-            settled.done.append(_settle_object(store, stage, journal))
+            settled.done += _settle_object(store, stage, journals)
         except RefusedError as error:
             settled.left.append(_unsettled(error))
 
 
-def _settle_object(store: ObjectStore, stage: str, journal: Journal) -> str:
-    return (settle_deletion if journal.deletes else settle_remote)(store, stage, journal)
+def _settle_object(store: ObjectStore, stage: str, journals: Sequence[Journal]) -> list[str]:
+    if all(journal.deletes for journal in journals):
+        return settle_deletions(store, stage, journals)
+    return [settle_remote(store, stage, journals[0])]
 
 
 def _is_dead(store: ObjectStore, relative: str, journal: Journal) -> bool:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from edl_ckpt.core.commit.journal import Journal
+from edl_ckpt.core.commit.journal import Journal, deletions_bytes
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import SINGLE_FILE
 from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.state.holder import LostLockError, prove_lock
+from edl_ckpt.core.state.index import Known, content_digest
 from edl_ckpt.core.state.owner import describe
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, STAGE_DIR, seal_file, version_file
 from edl_ckpt.core.state.seal import base_name
-from edl_ckpt.core.storage.interface import ObjectStore
+from edl_ckpt.core.storage.interface import ObjectStore, lists_marks
 
-_TOGETHER: Final = 256
+_TOGETHER: Final = 1000
 """Versions that are deleted together; if the process is stopped, the next one finishes the deletion of all of them."""
 Before: TypeAlias = Callable[[Version], None]
 """Called right before a version is deleted; an error that it raises ends the deletion."""
@@ -46,19 +46,18 @@ def safe_order(version: Version) -> tuple[list[str], list[str]]:
 
 @dataclass(slots=True)
 class _Doomed:
-    """A version on its way out: its files in their order, the place of its journal or '', and what went wrong."""
+    """A version on its way out: its files in their order, and what went wrong."""
 
     version: Version
     first: list[str]
     rest: list[str]
-    stage: str
     error: EdlCkptError | None = None
 
 
-def remove_in_order(store: ObjectStore, versions: Sequence[Version], before: Before) -> Removal:
+def remove_in_order(store: ObjectStore, versions: Sequence[Version], before: Before, known: Known) -> Removal:
     """Delete files; a shard of each ps_num goes first. Many versions go together, since each request takes long.
 
-    A journal names each version that is being deleted. If this process is stopped on the way, the next one that takes
+    A journal names the versions that are being deleted. If this process is stopped on the way, the next one that takes
     the lock finishes the deletion: a version that may lose its files at any moment is never kept, tagged or listed.
     """
     done: list[_Doomed] = []
@@ -66,7 +65,7 @@ def remove_in_order(store: ObjectStore, versions: Sequence[Version], before: Bef
         batch = [_doom(store, version) for version in versions[start : start + _TOGETHER]]
         for doomed in batch:
             before(doomed.version)
-        _remove_batch(store, batch)
+        _remove_batch(store, batch, known)
         done += batch
     deleted = tuple(doomed.version for doomed in done if doomed.error is None)
     failed = tuple((doomed.version, doomed.error) for doomed in done if doomed.error is not None)
@@ -75,15 +74,16 @@ def remove_in_order(store: ObjectStore, versions: Sequence[Version], before: Bef
 
 def _doom(store: ObjectStore, version: Version) -> _Doomed:
     first, rest = ([path.removeprefix(store.path("")) for path in paths] for paths in safe_order(version))
-    return _Doomed(version, first, rest, "" if version.layout is SINGLE_FILE else f"{STAGE_DIR}/{new_id()}")
+    return _Doomed(version, first, rest)
 
 
-def _remove_batch(store: ObjectStore, batch: Sequence[_Doomed]) -> None:
+def _remove_batch(store: ObjectStore, batch: Sequence[_Doomed], known: Known) -> None:
     """Delete versions; each gets the error that stopped its deletion. LostLockError without the lock."""
     has_begun = False
+    journal = f"{STAGE_DIR}/{new_id()}/{JOURNAL}"
     try:
         prove_lock(store.location)
-        _write_intents(store, batch)
+        _write_intent(store, journal, batch, known)
         prove_lock(store.location)
         has_begun = True
         _remove_step(store, {path: doomed for doomed in batch for path in doomed.first})
@@ -97,9 +97,9 @@ def _remove_batch(store: ObjectStore, batch: Sequence[_Doomed]) -> None:
         prove_lock(store.location)
     except LostLockError:
         if not has_begun:  # else whoever has the lock now finishes the deletion
-            _remove_journals(store, batch)
+            store.remove(journal)
         raise
-    _remove_journals(store, batch)
+    store.remove(journal)
 
 
 def _remove_step(store: ObjectStore, files: Mapping[str, _Doomed]) -> None:
@@ -109,61 +109,68 @@ def _remove_step(store: ObjectStore, files: Mapping[str, _Doomed]) -> None:
         files[path].error = files[path].error or error
 
 
-def _remove_journals(store: ObjectStore, batch: Sequence[_Doomed]) -> None:
-    store.remove_many([f"{doomed.stage}/{JOURNAL}" for doomed in batch if doomed.stage])
-
-
-def _write_intents(store: ObjectStore, batch: Sequence[_Doomed]) -> None:
-    """Write the journal of each deletion; a version whose journal cannot be written stays."""
-    has_metadata = set(store.names(META_DIR))
-    workers = REMOTE_WORKERS if store.properties.round_trips else 1
-
-    def write(doomed: _Doomed) -> None:
-        if not doomed.stage:
-            return
-        version = doomed.version
-        is_there = base_name(version_file(version.version)) in has_metadata
-        journal = Journal(
-            version.version,
-            base_name(version.path),
-            owner=owner,
-            deletes=tuple(map(base_name, [*doomed.first, *doomed.rest])),
-            metadata=_metadata_digest(store, version.version) if is_there else _digest(b""),
+def _write_intent(store: ObjectStore, journal: str, batch: Sequence[_Doomed], known: Known) -> None:
+    """Write the journal of a deletion; without it all versions that need it stay."""
+    doomed = [each for each in batch if each.version.layout is not SINGLE_FILE]  # one request deletes a single file
+    if not doomed:
+        return
+    digests = _metadata_digests(store, [each.version.version for each in doomed], known)
+    intents = [
+        Journal(
+            each.version.version,
+            base_name(each.version.path),
+            deletes=tuple(map(base_name, [*each.first, *each.rest])),
+            metadata=digests[each.version.version],
         )
-        try:
-            store.write_small(f"{doomed.stage}/{JOURNAL}", journal.to_bytes())
-        except EdlCkptError as error:
-            doomed.error = error
+        for each in doomed
+    ]
+    try:
+        store.write_small(journal, deletions_bytes(describe("prune"), intents))
+    except EdlCkptError as error:
+        for each in doomed:
+            each.error = error
 
-    owner = describe("prune")
-    for _ in run_parallel(write, batch, workers):
-        pass
+
+def _metadata_digests(store: ObjectStore, numbers: Iterable[int], known: Known) -> dict[int, str]:
+    """Return the digest of the metadata of each version; what `known` has under the mark of now is not read again."""
+    if lists_marks(store):
+        marks = {entry.name: entry.mark for entry in store.files(META_DIR)}
+    else:
+        marks = dict.fromkeys(store.names(META_DIR), "")
+    files = {number: base_name(version_file(number)) for number in numbers}
+    found = {n: known.digest(file, marks[file]) if file in marks else content_digest(b"") for n, file in files.items()}
+    unknown = [number for number, digest in found.items() if digest is None]
+    workers = REMOTE_WORKERS if store.properties.round_trips else 1
+    read = run_parallel(lambda number: _metadata_digest(store, number), unknown, workers)
+    return {n: digest for n, digest in found.items() if digest is not None} | dict(zip(unknown, read, strict=True))
 
 
 def _metadata_digest(store: ObjectStore, version: int) -> str:
-    return _digest(store.read_small(version_file(version)) or b"")
+    return content_digest(store.read_small(version_file(version)) or b"")
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
-
-
-def settle_deletion(store: ObjectStore, stage: str, journal: Journal) -> str:
+def settle_deletions(store: ObjectStore, stage: str, journals: Sequence[Journal]) -> list[str]:
     """Finish a deletion that was stopped on the way; return what was done. The caller holds the lock.
 
-    It is not finished, and the version stays as it is, when its metadata changed since, or when files were written.
+    It is not finished for a version whose metadata changed since, or to which files were written: that stays as it is.
     """
-    ages = store.ages(journal.directory)
     begun = store.ages(stage).get(JOURNAL, 0.0)
-    is_same = set(ages) <= set(journal.deletes) and all(age >= begun for age in ages.values())
-    is_same = is_same and _metadata_digest(store, journal.version) == journal.metadata
-    if is_same:
-        prove_lock(store.location)
-        store.remove_many([f"{journal.directory}/{name}" for name in journal.deletes if name in ages])
-        store.remove_many([version_file(journal.version), seal_file(journal.version)])
-        store.remove_directory(journal.directory)
+    done = [_settle_deletion(store, journal, begun) for journal in journals]
     prove_lock(store.location)
     store.remove(f"{stage}/{JOURNAL}")
-    if is_same:
-        return f"finished the deletion of version {journal.version}"
-    return f"version {journal.version} stays as it is: it changed after a prune began to delete it"
+    return done
+
+
+def _settle_deletion(store: ObjectStore, journal: Journal, begun: float) -> str:
+    """Finish the deletion of one version; `begun` is the age of the journal in seconds."""
+    ages = store.ages(journal.directory)
+    is_same = set(ages) <= set(journal.deletes) and all(age >= begun for age in ages.values())
+    # Its metadata goes last, so it may be gone already.
+    is_same = is_same and _metadata_digest(store, journal.version) in {journal.metadata, content_digest(b"")}
+    if not is_same:
+        return f"version {journal.version} stays as it is: it changed after a prune began to delete it"
+    prove_lock(store.location)
+    store.remove_many([f"{journal.directory}/{name}" for name in journal.deletes if name in ages])
+    store.remove_many([version_file(journal.version), seal_file(journal.version)])
+    store.remove_directory(journal.directory)
+    return f"finished the deletion of version {journal.version}"

@@ -26,6 +26,7 @@ from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.progress import Reporter
 from edl_ckpt.core.state.document import MAX_BYTES, parse_document
 from edl_ckpt.core.state.holder import prove_lock
+from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.metadata import is_unread
 from edl_ckpt.core.state.paths import META_DIR, TRASH_DIR, metadata_owner, seal_file, version_file
 from edl_ckpt.core.storage import LocalStore, LocationLike, open_store
@@ -70,10 +71,12 @@ def delete_versions(
     *,
     keep: bool = False,
     look: Before = lambda _: None,
+    known: Known | None = None,
 ) -> Removal:
     """Delete versions of a location, or with `keep` leave them in its trash; the caller holds its lock.
 
-    `look` is called right before each version is deleted, and raises an error when it must stay.
+    `look` is called right before each version is deleted, and raises an error when it must stay. Metadata in `known` is
+    not read again.
     A version that is gone already is no error; the result does not name it. Raises UnsupportedError for `keep` on
     storage without rename, before anything changes.
     """
@@ -88,7 +91,9 @@ def delete_versions(
         prove_lock(location)
 
     if not isinstance(store, LocalStore):
-        return remove_in_order(store, versions, look)  # which proves the lock itself, once for many versions
+        return remove_in_order(
+            store, versions, look, known or Known()
+        )  # which proves the lock itself, once for many versions
     entry = new_id()
     with Directory.open(store.root) as root:
         with root.enter(f"{TRASH_DIR}/{entry}", make=True) as trash:

@@ -9,7 +9,6 @@ reported, and the others are still read. `annotate.py` writes the files.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,7 +24,8 @@ from edl_ckpt.core.errors import (
 )
 from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.state.document import MAX_BYTES, MAX_SUMS_BYTES, parse_document
-from edl_ckpt.core.state.paths import JOURNAL, LOCATION_FILE, META_DIR
+from edl_ckpt.core.state.index import Known
+from edl_ckpt.core.state.paths import JOURNAL, META_DIR, described_key, is_document, sealed_version
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.interface import Store
 from edl_ckpt.core.words import escaped
@@ -33,8 +33,6 @@ from edl_ckpt.core.words import escaped
 VERSION_SCHEMA: Final = "edl-ckpt/meta/1"
 LOCATION_SCHEMA: Final = "edl-ckpt/location/1"
 MODES: Final = ("max", "min")
-_VERSION_FILE = re.compile(r"(?:(0|[1-9][0-9]{0,17})|([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}))\.json", re.ASCII)
-_SEAL_FILE = re.compile(r"(0|[1-9][0-9]{0,17})\.seal\.json", re.ASCII)
 _KNOWN_MODES: Final = {"loss": "min", "mse": "min", "error": "min", "auc": "max", "accuracy": "max"}
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _MAX_NAME: Final = 200
@@ -72,39 +70,45 @@ class LocationMetadata:
     """The versions that have a seal (`seal.py`)."""
     fault: EdlCkptError | None = None
     """Why the modes and the policy cannot be read, None when they can."""
+    known: Known = field(default_factory=Known, compare=False, repr=False)
+    """What is known of the files without reading them, by the `marks` of their listing."""
+    marks: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
 
-def read_metadata(store: Store, names: Iterable[str] | None = None) -> LocationMetadata:
+def read_metadata(
+    store: Store, names: Iterable[str] | Mapping[str, str] | None = None, known: Known | None = None
+) -> LocationMetadata:
     """Return the metadata of a location. Damaged files are named in `problems`; foreign files are ignored.
 
-    `names` are those of the files in META_DIR, when a listing has them already.
+    `names` are those of the files in META_DIR, when a listing has them already; a mapping also has their marks. What
+    `known` has under its mark is not read, and what is read is kept there.
     """
+    known = Known() if known is None else known
+    marks = names if isinstance(names, Mapping) else {}
     versions: dict[int | str, VersionMetadata] = {}
     modes: Mapping[str, str] = {}
     policy: Mapping[str, Any] | None = None
     problems: list[str] = []
     fault: EdlCkptError | None = None
     present = sorted(store.names(META_DIR) if names is None else names)
-    wanted = [name for name in present if name == LOCATION_FILE or _VERSION_FILE.fullmatch(name)]
-    for name, read in zip(wanted, read_documents(store, wanted), strict=True):
-        match = _VERSION_FILE.fullmatch(name)
+    wanted = [name for name in present if is_document(name)]
+    for name, read in zip(wanted, _read_documents(store, wanted, known, marks), strict=True):
+        key = described_key(name)
         try:
             document = read()
             if document is None:  # deleted since the listing
                 continue
-            if match:
-                versions[match[2] or int(match[1])] = parse_version(document)
+            if key is not None:
+                versions[key] = parse_version(document)
             else:
                 modes, policy = parse_location(document)
         except EdlCkptError as error:
             problems.append(f"{store.location}/{META_DIR}/{name}: {error.message}")
-            if match:
-                versions[match[2] or int(match[1])] = VersionMetadata(
-                    fault=error.message, unread=unread_fault(error, name)
-                )
+            if key is not None:
+                versions[key] = VersionMetadata(fault=error.message, unread=unread_fault(error, name))
             else:
                 fault = error
-    return LocationMetadata(versions, modes, policy, tuple(problems), sealed_versions(present), fault)
+    return LocationMetadata(versions, modes, policy, tuple(problems), sealed_versions(present), fault, known, marks)
 
 
 def sealed_versions(names: Iterable[str]) -> frozenset[int]:
@@ -113,7 +117,7 @@ def sealed_versions(names: Iterable[str]) -> frozenset[int]:
     >>> sealed_versions(["100.json", "100.seal.json", "location.json"])
     frozenset({100})
     """
-    return frozenset(int(match[1]) for match in map(_SEAL_FILE.fullmatch, names) if match)
+    return frozenset(number for number in map(sealed_version, names) if number is not None)
 
 
 def is_unread(error: EdlCkptError) -> bool:
@@ -126,22 +130,33 @@ def unread_fault(error: EdlCkptError, path: str) -> Fault | None:
     return Fault.of(error, path) if is_unread(error) else None
 
 
-def read_documents(store: Store, names: Sequence[str]) -> Iterator[Callable[[], dict[str, Any] | None]]:
+def _read_documents(
+    store: Store, names: Sequence[str], known: Known, marks: Mapping[str, str]
+) -> Iterator[Callable[[], dict[str, Any] | None]]:
     """Yield a function for each file of META_DIR: it returns the document, or raises the error of reading it.
 
     On a remote store several files are read at a time: a thousand requests one by one would take minutes.
     """
 
     def read(name: str) -> Callable[[], dict[str, Any] | None]:
+        relative = f"{META_DIR}/{name}"
         try:
-            document = read_document(store, f"{META_DIR}/{name}")
+            data = store.read_small(relative)
+            document = None if data is None else parse_document(data, relative)
         except UnavailableError:
             raise  # a fault of the storage, not of the file
         except EdlCkptError as error:
             return partial(_raise, error)
+        if document is not None:
+            known.keep(name, marks.get(name, ""), document, data)
         return lambda: document
 
-    yield from run_parallel(read, names, REMOTE_WORKERS if store.properties.round_trips else 1)
+    found = {name: known.document(name, marks.get(name, "")) for name in names}
+    unknown = [name for name in names if found[name] is None]
+    workers = REMOTE_WORKERS if store.properties.round_trips else 1
+    reads = dict(zip(unknown, run_parallel(read, unknown, workers), strict=True))
+    for name in names:
+        yield reads[name] if name in reads else partial(found.__getitem__, name)
 
 
 def _raise(error: EdlCkptError) -> NoReturn:
@@ -159,7 +174,7 @@ def read_document(store: Store, relative: str) -> dict[str, Any] | None:
 def _is_sums(relative: str) -> bool:
     """Say whether a file lists checksums: a seal or a journal."""
     name = relative.rpartition("/")[2]
-    return name == JOURNAL or _SEAL_FILE.fullmatch(name) is not None
+    return name == JOURNAL or sealed_version(name) is not None
 
 
 def parse_version(document: Mapping[str, Any]) -> VersionMetadata:

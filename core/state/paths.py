@@ -6,6 +6,7 @@ immediate child of the state directory ends in -0; below those any name will do 
 
 from __future__ import annotations
 
+import re
 import secrets
 from typing import Final
 
@@ -25,7 +26,10 @@ _RESUMABLE: Final = "copy-"
 _DIGITS: Final = 18
 _DAMAGED: Final = "damaged-"
 _NAME_PART: Final = 100
+_VERSION_FILE = re.compile(r"(?:(0|[1-9][0-9]{0,17})|([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}))\.json", re.ASCII)
+_SEAL_FILE = re.compile(r"(0|[1-9][0-9]{0,17})\.seal\.json", re.ASCII)
 LOCATION_FILE: Final = "location.json"
+INDEX_FILE: Final = "index.json"
 MANAGER_FILE: Final = "manager.json"
 
 
@@ -74,6 +78,35 @@ def metadata_owner(name: str) -> int | None:
     number, _, ending = name.partition(".")
     known = ending in {"json", "seal.json"} and number.isascii() and number.isdigit() and len(number) <= _DIGITS
     return int(number) if known and str(int(number)) == number else None
+
+
+def described_key(name: str) -> int | str | None:
+    """Return the key of the version whose metadata a file of META_DIR has, None for any other file.
+
+    >>> described_key("100.json"), described_key("100.seal.json")
+    (100, None)
+    """
+    match = _VERSION_FILE.fullmatch(name)
+    return None if match is None else match[2] or int(match[1])
+
+
+def sealed_version(name: str) -> int | None:
+    """Return the version whose seal a file of META_DIR is, None for any other file.
+
+    >>> sealed_version("100.seal.json"), sealed_version("100.json")
+    (100, None)
+    """
+    match = _SEAL_FILE.fullmatch(name)
+    return None if match is None else int(match[1])
+
+
+def is_document(name: str) -> bool:
+    """Say whether a file of META_DIR has metadata, of a version or of the location.
+
+    >>> is_document("location.json"), is_document("100.json"), is_document("index.json")
+    (True, True, False)
+    """
+    return name == LOCATION_FILE or described_key(name) is not None
 
 
 def resumable_stage(version: int) -> str:

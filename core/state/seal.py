@@ -131,7 +131,7 @@ def read_seal(store: Store, version: int) -> Seal | None:
         data = store.read_small(seal_file(version))
         if data is None and store.properties.rename and os.path.lexists(store.path(seal_file(version))):
             _damaged("not a regular file")
-        seal = None if data is None else parse_seal(_document(data))
+        seal = None if data is None else parse_seal_bytes(data)
     except CorruptError as error:
         raise CorruptError(error.message, code=error.code, path=path) from None
     except UnsupportedError as error:
@@ -143,6 +143,11 @@ def read_seal(store: Store, version: int) -> Seal | None:
             f"damaged seal: it is the seal of version {seal.version}", code="checksum-mismatch", path=path
         )
     return seal
+
+
+def parse_seal_bytes(data: bytes) -> Seal:
+    """Return a seal from its file; errors as `parse_seal`, and CorruptError for what is no JSON object."""
+    return parse_seal(_document(data))
 
 
 def seal_bytes(seal: Seal) -> bytes:

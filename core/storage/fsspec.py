@@ -150,7 +150,7 @@ class FsspecStore:
         known = dict(zip(unknown, run_parallel(self._info, unknown, REMOTE_WORKERS), strict=True))
         facts = ((name, known.get(name, info)) for name, info in found)
         faults = {name: info[_FAULT] for name, info in found if _FAULT in info}
-        entries = flat_listing(self, ((name, *_facts(info)) for name, info in facts if info is not None), inside)
+        entries = flat_listing(self, ((name, *_facts(info), "") for name, info in facts if info is not None), inside)
         return [replace(e, fault=faults[e.relative]) if e.relative in faults else e for e in entries]
 
     def _info(self, relative: str) -> Mapping[str, Any] | None:

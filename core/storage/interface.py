@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, TypeGuard
 
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.storage.faults import Fault
@@ -35,6 +35,8 @@ class Properties:
     """A file can be written in place, at any offset, without memory for open parts."""
     round_trips: bool
     """Each request takes long, so more requests run at a time, and each asks for more bytes."""
+    marks: bool = False
+    """Listings and reads show a mark of each file's content, and the store is a `MarkedStore`."""
     part_bytes: int = 0
     """Memory that each open part of an object takes; 0 where files are written in place or through the local disk."""
 
@@ -55,6 +57,8 @@ class Entry:
     fault: Fault | None = None
     linked: bool = False
     """True for a symbolic link: the other facts are those of what it leads to."""
+    mark: str = ""
+    """What tells the content of a file from any other, such as its ETag; '' where listings show nothing like it."""
 
     @property
     def name(self) -> str:
@@ -238,6 +242,23 @@ class ObjectStore(Store, Protocol):
         ...
 
 
+class MarkedStore(ObjectStore, Protocol):
+    """A store whose listings show a mark of each file's content (`Entry.mark`)."""
+
+    def files(self, relative: str) -> list[Entry]:
+        """Return the files of one directory; nothing when there is no such directory."""
+        ...
+
+    def read_marked(self, relative: str) -> tuple[bytes, str] | None:
+        """Return the whole of a small file and the mark of these bytes; None when there is no such file."""
+        ...
+
+
+def lists_marks(store: Store) -> TypeGuard[MarkedStore]:
+    """Say whether the listings of a store show marks."""
+    return store.properties.marks
+
+
 @dataclass(frozen=True, slots=True)
 class OpenUpload:
     """An unfinished object on a store: still being written, or abandoned."""
@@ -257,20 +278,20 @@ class ObjectStat:
     write_id: str | None = None
 
 
-def flat_listing(store: Store, found: Iterable[tuple[str, int, float, bool]], inside: Inside) -> list[Entry]:
-    """Return the entries that `inside` selects from a listing of everything: (relative, bytes, modified, is_dir).
+def flat_listing(store: Store, found: Iterable[tuple[str, int, float, bool, str]], inside: Inside) -> list[Entry]:
+    """Return the entries that `inside` selects from a listing of everything: (relative, bytes, modified, is_dir, mark).
 
     Object storage has no directories; each prefix of a name counts as one.
     """
     entries: dict[str, Entry] = {}
-    for relative, size, modified, is_dir in found:
+    for relative, size, modified, is_dir, mark in found:
         shown = True
         for parent in _parents(relative):
             if parent not in entries and shown:
                 entries[parent] = Entry(parent, store.path(parent), is_dir=True, size_bytes=0, modified=0.0)
             shown = shown and inside(parent)
         if shown:
-            entries.setdefault(relative, Entry(relative, store.path(relative), is_dir, size, modified))
+            entries.setdefault(relative, Entry(relative, store.path(relative), is_dir, size, modified, mark=mark))
     return list(entries.values())
 
 

@@ -13,6 +13,7 @@ from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.format.model import State
 from edl_ckpt.core.format.names import Layout, parse_shard_file, writable_layout
 from edl_ckpt.core.progress import Reporter
+from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.storage import Location, open_store
 
 
@@ -82,5 +83,5 @@ class Places:
 
     def _is_protected(self, number: int) -> bool:
         """Say whether a version has a tag, or metadata that cannot be read and may have one."""
-        versions = list_versions(self._location).versions
+        versions = list_versions(self._location, known=Known()).versions
         return any(v.version == number and bool(v.tags or v.metadata_fault) for v in versions)

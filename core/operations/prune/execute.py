@@ -23,6 +23,7 @@ from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan, i
 from edl_ckpt.core.operations.prune.retention import Policy
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.holder import prove_lock
+from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import Location, LocationLike, open_store
 from edl_ckpt.core.words import counted, describe, size
@@ -88,9 +89,12 @@ def prune(
     """
     places = tuple(dict.fromkeys(map(Location.of, locations)))
     moment = time.time() if now is None else now
+    known = {place: Known() for place in places}
 
     def plan() -> PrunePlan:
-        made = plan_prune(places, policy, guards=guards, purge_older_than_seconds=purge_older_than_seconds, now=moment)
+        made = plan_prune(
+            places, policy, guards=guards, purge_older_than_seconds=purge_older_than_seconds, now=moment, known=known
+        )
         made.check_amount(max_delete)
         if review is not None:
             review(made)
@@ -98,8 +102,12 @@ def prune(
 
     if confirm is None:
         with _locked(places, wait_seconds, reporter):
-            return _execute(plan(), moment, trash=trash, reporter=reporter)
-    return execute_prune(plan(), trash=trash, confirm=confirm, wait_seconds=wait_seconds, now=now, reporter=reporter)
+            return _execute(plan(), moment, known, trash=trash, reporter=reporter)
+    made = plan()
+    if not confirm(made):
+        raise _not_confirmed()
+    with _locked(places, wait_seconds, reporter):
+        return _execute(made, time.time() if now is None else now, known, trash=trash, reporter=reporter)
 
 
 def execute_prune(
@@ -119,9 +127,14 @@ def execute_prune(
     current time when None.
     """
     if confirm is not None and not confirm(plan):
-        raise RefusedError("not confirmed; nothing was deleted")
+        raise _not_confirmed()
+    known = {location: Known() for location in plan.locations}
     with _locked(plan.locations, wait_seconds, reporter):
-        return _execute(plan, time.time() if now is None else now, trash=trash, reporter=reporter)
+        return _execute(plan, time.time() if now is None else now, known, trash=trash, reporter=reporter)
+
+
+def _not_confirmed() -> RefusedError:
+    return RefusedError("not confirmed; nothing was deleted")
 
 
 @contextmanager
@@ -134,11 +147,13 @@ def _locked(locations: Iterable[Location], wait_seconds: float, reporter: Report
         yield
 
 
-def _execute(plan: PrunePlan, now: float, *, trash: bool, reporter: Reporter) -> PruneResult:
-    """Execute a plan; the caller holds the locks of all its locations."""
-    present = _look_again(plan, now)
+def _execute(
+    plan: PrunePlan, now: float, known: Mapping[Location, Known], *, trash: bool, reporter: Reporter
+) -> PruneResult:
+    """Execute a plan; the caller holds the locks of all its locations. `known` is what is known of their metadata."""
+    present = _look_again(plan, now, known)
     by_path = {v.path: v for versions in present.values() for v in versions}
-    look = _Look(plan, now)
+    look = _Look(plan, now, known)
     reporter.start("deleting", plan.deleted_bytes)
     deleted: list[Version] = []
     failed: list[tuple[str, EdlCkptError]] = []
@@ -147,7 +162,7 @@ def _execute(plan: PrunePlan, now: float, *, trash: bool, reporter: Reporter) ->
     for location, versions in present.items():
         doomed = [by_path[e.path] for e in plan.deletions if e.location == location and e.path in by_path]
         problems += sweep(open_store(location))
-        removal = delete_versions(location, doomed, keep=trash, look=look)
+        removal = delete_versions(location, doomed, keep=trash, look=look, known=known[location])
         problems += forget_gone(location, {v.version for v in versions} - {v.version for v in removal.deleted})
         problems += forget_notes(open_store(location), {v.version for v in removal.deleted})
         deleted += removal.deleted
@@ -173,8 +188,9 @@ class _Look:
     A process may be stopped between a look and the deletion. The kernel's boot clock goes on meanwhile.
     """
 
-    def __init__(self, plan: PrunePlan, now: float) -> None:
+    def __init__(self, plan: PrunePlan, now: float, known: Mapping[Location, Known]) -> None:
         self._plan = plan
+        self._known = known
         self._now = now
         self._began = self._looked = time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -183,14 +199,14 @@ class _Look:
         moment = time.clock_gettime(time.CLOCK_BOOTTIME)
         if moment - self._looked > LOOK_AGAIN_SECONDS:
             prove_lock(version.location)
-            _look_again(self._plan, self._now + moment - self._began)
+            _look_again(self._plan, self._now + moment - self._began, self._known)
             self._looked = moment
 
 
-def _look_again(plan: PrunePlan, now: float) -> dict[Location, tuple[Version, ...]]:
+def _look_again(plan: PrunePlan, now: float, known: Mapping[Location, Known]) -> dict[Location, tuple[Version, ...]]:
     """Return the versions of all locations of a plan; RefusedError when a fact that it relies on has changed."""
     places = plan.locations if plan.entries else ()
-    present = {location: tuple(prunable(list_versions(location).versions)) for location in places}
+    present = {place: tuple(prunable(list_versions(place, known=known[place]).versions)) for place in places}
     by_path = {v.path: v for versions in present.values() for v in versions}
     unreadable = find_unreadable(by_path.values())
     guarded: dict[str, list[str]] = {}

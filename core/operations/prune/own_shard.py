@@ -16,6 +16,7 @@ from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.operations.prune.guards import find_unreadable, prunable
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.holder import prove_lock
+from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.state.seal import base_name
@@ -49,7 +50,8 @@ def remove_own_shard(
     if not any(_doomed(list_versions(where).versions, ps_id, ps_num, keep_checkpoint_max)):
         return ()
     with location_lock(where, "keep_checkpoint_max", wait_seconds=wait_seconds, reporter=reporter):
-        versions = list_versions(where).versions  # once more: now no other command of ours changes them
+        # Once more: now no other command of ours changes them, and what has tags is read from its own files.
+        versions = list_versions(where, known=Known()).versions
         removed: list[str] = []
         for version, path in list(_doomed(versions, ps_id, ps_num, keep_checkpoint_max)):
             removed += _remove(version, path)

@@ -26,6 +26,7 @@ from edl_ckpt.core.operations.prune.guards import (
 )
 from edl_ckpt.core.operations.prune.retention import Policy, by_location, evaluate, fit
 from edl_ckpt.core.operations.prune.stored_policy import read_policy
+from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.storage import Location, LocationLike
 from edl_ckpt.core.words import abridged, counted, describe, escaped, size
 
@@ -111,11 +112,13 @@ def plan_prune(
     guards: Guards = NO_EXCEPTIONS,
     purge_older_than_seconds: float | None = None,
     now: float | None = None,
+    known: Mapping[Location, Known] | None = None,
 ) -> PrunePlan:
     """List locations, settle the policy, look for unreadable versions, and return the plan. Nothing is deleted.
 
     When nothing asks for a deletion (no rule, no guard's exception, no purge), the policy stored with the locations
-    counts (`edl-ckpt policy set`). `now` is in seconds since the epoch, the current time when None. Raises UsageError
+    counts (`edl-ckpt policy set`). `now` is in seconds since the epoch, the current time when None. `known` keeps what
+    is read of each location, so that an execution right after this reads only what has changed. Raises UsageError
     when there is no policy, when the stored ones differ, or when the locations disagree on a metric's mode.
     """
     places = tuple(dict.fromkeys(map(Location.of, locations)))
@@ -124,7 +127,10 @@ def plan_prune(
         if purge_older_than_seconds is not None:
             return PrunePlan(places, (), (), guards, purge_older_than_seconds=purge_older_than_seconds)
         policy = _common_policy(places)
-    listings = [list_versions(place, grace_seconds=guards.grace_seconds, now=moment) for place in places]
+    known = known or {place: Known() for place in places}
+    listings = [
+        list_versions(place, grace_seconds=guards.grace_seconds, now=moment, known=known[place]) for place in places
+    ]
     versions = prunable(v for listing in listings for v in listing.versions)
     errors: list[EdlCkptError] = []
     unreadable = {} if guards.everything else find_unreadable(versions, errors)

@@ -46,6 +46,11 @@ _LARGEST_WINDOW: Final = 4 << 20
 _DELETE_AT_ONCE: Final = 1000
 
 
+def _mark(etag: str, size_bytes: int | str) -> str:
+    """Return what tells the content of an object from any other; some services quote an ETag only in answers."""
+    return f"{etag.strip(chr(34))}/{size_bytes}"
+
+
 def _is_empty(error: EdlCkptError) -> bool:
     """Say whether an object has no bytes, and so no first range."""
     return "InvalidRange" in error.message or "416" in error.message
@@ -171,6 +176,7 @@ class S3Store:
         whole_listings=True,
         positional_write=False,
         round_trips=True,
+        marks=True,
         part_bytes=MIN_PART_BYTES,
     )
 
@@ -217,7 +223,10 @@ class S3Store:
             raise NotFoundError("no such location", path=self._url)
         return flat_listing(
             self,
-            ((name, int(item["Size"]), item["LastModified"].timestamp(), False) for name, item in found.items()),
+            (
+                (name, int(item["Size"]), item["LastModified"].timestamp(), False, _mark(item["ETag"], item["Size"]))
+                for name, item in found.items()
+            ),
             inside,
         )
 
@@ -228,6 +237,22 @@ class S3Store:
         # The first part of each: there are services that ignore the delimiter, and list everything below.
         names = (found.removeprefix(prefix).partition("/")[0] for found in self._list_directory(prefix))
         return {name: self.path(inside + name) for name in names if name}
+
+    def files(self, relative: str) -> list[Entry]:
+        """Return the files of one directory; nothing when there is no such directory."""
+        prefix = self._key(relative) + "/"
+        return [
+            Entry(
+                f"{relative}/{name}",
+                self.path(f"{relative}/{name}"),
+                is_dir=False,
+                size_bytes=int(item["Size"]),
+                modified=item["LastModified"].timestamp(),
+                mark=_mark(item["ETag"], item["Size"]),
+            )
+            for item in self._objects(prefix)
+            if (name := item["Key"].removeprefix(prefix)) and "/" not in name
+        ]
 
     def tree(self, relative: str) -> list[str]:
         """Return the paths, below the location, of all objects in a directory and its subdirectories."""
@@ -260,6 +285,11 @@ class S3Store:
 
     def read_small(self, relative: str) -> bytes | None:
         """Return the whole of a small object below the location; None when there is no such object."""
+        found = self.read_marked(relative)
+        return None if found is None else found[0]
+
+    def read_marked(self, relative: str) -> tuple[bytes, str] | None:
+        """Return the whole of a small object and its mark; None when there is no such object."""
         first = f"bytes=0-{SMALL_BYTES - 1}"  # whoever may write here may have put gigabytes there
         try:
             answer = self._connection.request(
@@ -272,9 +302,9 @@ class S3Store:
         except EdlCkptError as error:
             if not _is_empty(error):
                 raise
-            return b""
+            return b"", ""
         data: bytes = answer["Body"]
-        return data
+        return data, _mark(answer["ETag"], len(data))
 
     def write_small(self, relative: str, data: bytes) -> None:
         """Write a small object. A reader sees the old content or the new, never a mixture."""

@@ -1,0 +1,248 @@
+"""The index of metadata: what the small files of a location contain, in one file beside them.
+
+A listing of a thousand versions needs the metadata of each and a few facts of each seal. On storage where every file is
+a request, `.edl-ckpt-0/meta-0/index.json` has them all. An entry counts only while the listing shows the mark of the
+file (its size and ETag) that the entry was made from. So an index that is old, from elsewhere or incomplete costs
+requests, and never shows what is not there; one that is damaged or too large is ignored. Whoever holds the lock brings
+it up to date at the end (`refresh_index`), and a prune, which deletes, reads the files themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
+
+from edl_ckpt.core.errors import EdlCkptError, UnavailableError
+from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
+from edl_ckpt.core.state.document import MAX_DEPTH, is_deep, parse_document
+from edl_ckpt.core.state.holder import prove_lock
+from edl_ckpt.core.state.paths import INDEX_FILE, META_DIR, is_document, metadata_owner, sealed_version
+from edl_ckpt.core.state.seal import Seal, base_name, parse_seal_bytes
+from edl_ckpt.core.storage.interface import Entry, MarkedStore, Store, lists_marks
+
+INDEX_SCHEMA: Final = "edl-ckpt/index/1"
+MAX_INDEX_BYTES: Final = 16 << 20
+"""A larger index is neither written nor read: the listing shows its size."""
+_TYPICAL_BYTES: Final = 8 << 20
+"""Files whose entries would take more are left out, those of the oldest versions first."""
+_MAX_DOCUMENT_BYTES: Final = 1 << 17
+"""A larger document is left out: it has more than the metadata that users may record."""
+_ENTRY_BYTES: Final = 200
+FEW: Final = 16
+"""So many files are read at a time, in no more time than an index."""
+_NESTING: Final = 3
+"""An index nests documents so deep."""
+
+
+class _Room(NamedTuple):
+    """How many files, and bytes of files, one command reads for the index."""
+
+    files: int
+    size_bytes: int
+
+
+_SOME: Final = _Room(256, 16 << 20)
+"""Half a second on a network, beyond the work of the command itself."""
+_WHOLE: Final = _Room(1 << 30, 1 << 50)
+
+
+@dataclass(frozen=True, slots=True)
+class SealFacts:
+    """What a listing shows of a seal: the fingerprint, and a digest of the names and sizes that it fits."""
+
+    fingerprint: str
+    files: str
+
+    @classmethod
+    def of(cls, seal: Seal) -> SealFacts:
+        """Return the facts of a seal that was read whole."""
+        return cls(seal.fingerprint, _digest_of_files(seal.sizes))
+
+    def fits(self, version: Version) -> bool:
+        """Say whether the files of a version have the names and sizes in the seal."""
+        present = {base_name(shard.path): shard.size_bytes for shard in version.shards}
+        return len(present) == len(version.shards) and _digest_of_files(present) == self.files
+
+
+class Known:
+    """What files of META_DIR contain, by their names; each is valid for the mark that it was read under.
+
+    Several threads may use it. What is kept without a mark ('') is never found.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[str, dict[str, Any] | SealFacts]] = {}
+        self._digests: dict[str, tuple[str, str]] = {}
+
+    def document(self, name: str, mark: str) -> dict[str, Any] | None:
+        """Return the document in a file, None when it is not known under this mark."""
+        kept, found = self._found.get(name, ("", None))
+        return found if mark and kept == mark and isinstance(found, dict) else None
+
+    def seal(self, name: str, mark: str) -> SealFacts | None:
+        """Return the facts of a seal, None when they are not known under this mark."""
+        kept, found = self._found.get(name, ("", None))
+        return found if mark and kept == mark and isinstance(found, SealFacts) else None
+
+    def digest(self, name: str, mark: str) -> str | None:
+        """Return the digest of the bytes of a file that this process read, None when it did not read this one."""
+        kept, digest = self._digests.get(name, ("", ""))
+        return digest if mark and kept == mark else None
+
+    def keep(self, name: str, mark: str, found: dict[str, Any] | SealFacts, data: bytes | None = None) -> None:
+        """Keep what a file contains; `data` are its bytes when they were read just now."""
+        self._found[name] = (mark, found)
+        if data is not None:
+            self._digests[name] = (mark, content_digest(data))
+
+    def take_seals(self, other: Known) -> None:
+        """Take what another one knows of seals, and none of its documents."""
+        for name, (mark, found) in other._found.items():
+            if isinstance(found, SealFacts):
+                self._found.setdefault(name, (mark, found))
+
+    def names(self) -> AbstractSet[str]:
+        """Return the names of all files that something is kept of."""
+        return self._found.keys()
+
+
+def content_digest(data: bytes) -> str:
+    """Return the digest of a file of metadata, as journals of deletions have it."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _digest_of_files(sizes: Mapping[str, int]) -> str:
+    text = json.dumps(sorted(sizes.items()))
+    return hashlib.blake2b(text.encode("ascii"), digest_size=16).hexdigest()
+
+
+def stored_index(store: Store, marks: Mapping[str, str], size_bytes: int | None) -> Known:
+    """Return what the index of a location says, nothing when there is none that can be used.
+
+    `marks` are those of the files in META_DIR that are wanted, `size_bytes` is the size of the index, None without one.
+    A few files are read as fast without it.
+    """
+    wanted = sum(1 for name, mark in marks.items() if mark and (is_document(name) or sealed_version(name) is not None))
+    if size_bytes is None or size_bytes > MAX_INDEX_BYTES or wanted < FEW:
+        return Known()
+    try:
+        data = store.read_small(f"{META_DIR}/{INDEX_FILE}")
+        return Known() if data is None else parse_index(data)
+    except UnavailableError:
+        raise
+    except EdlCkptError:  # it is no more than a copy
+        return Known()
+
+
+def parse_index(data: bytes) -> Known:
+    """Return what an index says; UsageError when it is damaged. An entry that cannot be used is left out."""
+    document = parse_document(data, INDEX_FILE, limit=MAX_INDEX_BYTES)
+    known = Known()
+    entries = document.get("entries")
+    if document.get("schema") != INDEX_SCHEMA or not isinstance(entries, dict):
+        return known
+    if document.get("digest") != _digest(entries):
+        return known
+    for name, entry in entries.items():
+        match entry:
+            case {"mark": str(mark), "document": dict(found)} if is_document(name):
+                known.keep(name, mark, found)
+            case {"mark": str(mark), "fingerprint": str(fingerprint), "files": str(files)} if (
+                sealed_version(name) is not None
+            ):
+                known.keep(name, mark, SealFacts(fingerprint, files))
+    return known
+
+
+def index_bytes(known: Known, marks: Mapping[str, str]) -> bytes:
+    """Return an index of what is known of the files with these marks; `parse_index` is the inverse."""
+    entries: dict[str, dict[str, Any]] = {}
+    for name, mark in marks.items():
+        document, seal = known.document(name, mark), known.seal(name, mark)
+        if seal is not None:
+            entries[name] = {"mark": mark, "fingerprint": seal.fingerprint, "files": seal.files}
+        elif document is not None and not is_deep(document, MAX_DEPTH - _NESTING):
+            entries[name] = {"mark": mark, "document": document}
+    document = {"schema": INDEX_SCHEMA, "entries": entries, "digest": _digest(entries)}
+    return json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def _digest(entries: Mapping[str, Any]) -> str:
+    """Return the XXH3-128 of the entries of an index, as JSON in ASCII: with a flipped bit none of them counts."""
+    import xxhash
+
+    return xxhash.xxh3_128_hexdigest(json.dumps(entries, separators=(",", ":")).encode("ascii"))
+
+
+def refresh_index(store: Store, *, whole: bool = False) -> None:
+    """Bring the index of a location up to date; does nothing on storage whose listings show no marks.
+
+    Files that the index lacks are read: of many only some, the newest first, and the next command goes on, unless the
+    `whole` index is wanted. The caller holds the lock. No error of the storage is raised: the index is only a copy.
+    """
+    if lists_marks(store):
+        with suppress(EdlCkptError):
+            _refresh(store, _WHOLE if whole else _SOME)
+
+
+def _refresh(store: MarkedStore, room: _Room) -> None:
+    files = {entry.name: entry for entry in store.files(META_DIR)}
+    index = files.pop(INDEX_FILE, None)
+    marks = {entry.name: entry.mark for entry in _indexable(files.values())}
+    if len(marks) < FEW:
+        if index is not None:
+            store.remove(index.relative)
+        return
+    known = stored_index(store, marks, None if index is None else index.size_bytes)
+    unknown = [n for n, mark in marks.items() if known.document(n, mark) is None and known.seal(n, mark) is None]
+    sizes = accumulate(files[name].size_bytes for name in unknown)
+    wanted = [n for n, size in zip(unknown, sizes, strict=True) if size <= room.size_bytes][: room.files]
+    read = sum(run_parallel(lambda name: _learn(store, name, known), wanted, REMOTE_WORKERS))
+    if read or known.names() - marks.keys():
+        data = index_bytes(known, marks)
+        if len(data) <= MAX_INDEX_BYTES:
+            prove_lock(store.location)
+            store.write_small(f"{META_DIR}/{INDEX_FILE}", data)
+
+
+def _indexable(files: Iterable[Entry]) -> Iterator[Entry]:
+    """Yield the files that an index is made of, those of the newest versions first, until it would be too large."""
+    room = _TYPICAL_BYTES
+    for entry in sorted(files, key=_newest_first):
+        is_seal = sealed_version(entry.name) is not None
+        if entry.mark and (is_seal or (is_document(entry.name) and entry.size_bytes <= _MAX_DOCUMENT_BYTES)):
+            room -= _ENTRY_BYTES + (0 if is_seal else entry.size_bytes)
+            if room < 0:
+                return
+            yield entry
+
+
+def _newest_first(entry: Entry) -> tuple[int, str]:
+    number = metadata_owner(entry.name)
+    return 0 if number is None else -number, entry.name
+
+
+def _learn(store: MarkedStore, name: str, known: Known) -> bool:
+    """Read a file of META_DIR and keep what it contains; False when it is gone or damaged."""
+    found = store.read_marked(f"{META_DIR}/{name}")
+    if found is None:
+        return False
+    data, mark = found
+    number = sealed_version(name)
+    try:
+        if number is None:
+            known.keep(name, mark, parse_document(data, name))
+            return True
+        seal = parse_seal_bytes(data)
+    except EdlCkptError:  # each listing says so
+        return False
+    if seal.version == number:
+        known.keep(name, mark, SealFacts.of(seal))
+    return seal.version == number
