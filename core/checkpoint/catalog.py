@@ -12,10 +12,13 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, TypeAlias
 
+from edl_ckpt.core.checkpoint.annotated import listed_metadata, with_metadata
 from edl_ckpt.core.checkpoint.files import check_is_no_file, named_file
 from edl_ckpt.core.checkpoint.grouping import has_journal, is_of_interest, journals_among, versions_among
+from edl_ckpt.core.checkpoint.outline import one_of_many, version_below
 from edl_ckpt.core.checkpoint.runs import mixed_warnings
 from edl_ckpt.core.checkpoint.swaps import Look
 from edl_ckpt.core.checkpoint.uuids import read_uuid_metadata, with_uuid
@@ -24,26 +27,20 @@ from edl_ckpt.core.errors import (
     IncompleteError,
     LockedError,
     NotFoundError,
-    UnavailableError,
     UsageError,
 )
 from edl_ckpt.core.format import names
 from edl_ckpt.core.format.model import CheckpointRef, Listing, State, Version
-from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
-from edl_ckpt.core.state.index import Known, SealFacts, stored_index
+from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.metadata import (
-    LocationMetadata,
     mode_of,
     rank,
     read_document,
-    read_metadata,
-    unread_fault,
 )
 from edl_ckpt.core.state.owner import is_abandoned, is_presumed_dead
 from edl_ckpt.core.state.paths import (
-    INDEX_FILE,
     LOCK_FILE,
     META_DIR,
     NOTES_DIR,
@@ -51,12 +48,9 @@ from edl_ckpt.core.state.paths import (
     STATE_DIR,
     is_resumable,
     noted_version,
-    seal_file,
 )
-from edl_ckpt.core.state.seal import base_name, differing_sizes, read_seal
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
-from edl_ckpt.core.storage.faults import Fault
-from edl_ckpt.core.storage.interface import Entry, Store
+from edl_ckpt.core.storage.interface import Entry, Store, lists_marks
 from edl_ckpt.core.storage.location import as_url
 from edl_ckpt.core.words import closest, meant, neighbours
 
@@ -86,19 +80,33 @@ def list_versions(
     """
     where = Location.of(location)
     check_is_no_file(where)
-    store = open_store(where)
+    return _list(open_store(where), grace_seconds, now, wait_seconds, known)
+
+
+def _list(
+    store: LocalStore | ObjectStore,
+    grace_seconds: float,
+    now: float | None,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    known: Known | None = None,
+    entries: list[Entry] | None = None,
+) -> Listing:
+    """Return the versions of a location; `entries` are those of a listing that was made just now."""
     look = Look(store, wait_seconds)
     while True:
-        listing, state = _list_once(where, store, (time.time() if now is None else now) - grace_seconds, known)
+        fresh_after = (time.time() if now is None else now) - grace_seconds
+        listing, state = _list_once(store, fresh_after, known, entries)
+        entries = None
         if look.is_settled(listing, has_state=bool(state), has_journal=has_journal(state)):
             return look.marked(listing)
 
 
 def _list_once(
-    where: Location, store: LocalStore | ObjectStore, fresh_after: float, known: Known | None
+    store: LocalStore | ObjectStore, fresh_after: float, known: Known | None, entries: list[Entry] | None
 ) -> tuple[Listing, list[Entry]]:
     """Return the versions of a location as one pass finds them, and what there is of our state."""
-    entries = store.entries(is_of_interest)
+    where = store.location
+    entries = store.entries(is_of_interest) if entries is None else entries
     versions, foreign = versions_among(entries, where, fresh_after)
     unnumbered, versions = read_uuid_metadata(store, versions, entries)
     state = [entry for entry in entries if entry.relative.startswith(f"{STATE_DIR}/")]
@@ -124,36 +132,14 @@ def _list_once(
     return listing, state
 
 
-def listed_metadata(store: Store, state: Iterable[Entry], known: Known | None = None) -> LocationMetadata:
-    """Return the metadata of a location whose state was listed just now; `known` as in `list_versions`.
-
-    The facts of seals come from the index in any case: no deletion depends on them.
-    """
-    files = {entry.name: entry for entry in state if entry.parent == META_DIR}
-    marks = {name: entry.mark for name, entry in files.items()}
-    index = stored_index(store, marks, files[INDEX_FILE].size_bytes if INDEX_FILE in files else None)
-    if known is not None:
-        known.take_seals(index)
-    return read_metadata(store, marks, index if known is None else known)
-
-
 def look_at(location: Location, directory: str) -> Version | None:
     """Return the version in one directory of a location, without its metadata; None when there is no such version."""
-    entries = open_store(location).entries(lambda each: each == directory)
+    store = open_store(location)
+    if lists_marks(store):
+        return version_below(store, directory, math.inf)
+    entries = store.entries(lambda each: each == directory)
     versions, _ = versions_among([e for e in entries if directory in {e.relative, e.parent}], location, math.inf)
     return versions[0] if versions else None
-
-
-def with_metadata(
-    store: Store, versions: Iterable[Version], metadata: LocationMetadata, unknown: Fault | None = None
-) -> tuple[Version, ...]:
-    """Return versions with their metadata, and with what their seals say; reads the seals that `metadata` names.
-
-    `unknown` is why no metadata can be read.
-    """
-    annotated = [_annotated(version, metadata, unknown) for version in versions]
-    sealed = _sealed(store, [v for v in annotated if v.key in metadata.sealed and not v.fault], metadata)
-    return tuple(sealed.get(v.path, v) for v in annotated)
 
 
 def _unreadable(versions: Iterable[Version], entries: Iterable[Entry]) -> Iterator[str]:
@@ -162,53 +148,6 @@ def _unreadable(versions: Iterable[Version], entries: Iterable[Entry]) -> Iterat
     for entry in entries:
         if entry.fault and entry.relative in {STATE_DIR, META_DIR, STAGE_DIR}:
             yield f"{entry.path}: cannot be read now: {entry.fault.message}"
-
-
-def _annotated(version: Version, metadata: LocationMetadata, unknown: Fault | None) -> Version:
-    own = metadata.versions.get(version.key)
-    if unknown:  # it may have any tags
-        return replace(version, metadata_fault=unknown.message, unread=unknown)
-    if own is None:
-        return version
-    return replace(
-        version,
-        metrics=own.metrics,
-        tags=own.tags,
-        note=own.note,
-        metadata={**version.metadata, **own.metadata},
-        metadata_fault=own.fault,
-        unread=own.unread or version.unread,
-    )
-
-
-def _sealed(store: Store, versions: Sequence[Version], metadata: LocationMetadata) -> dict[str, Version]:
-    """Return versions that have seals, by path, with their fingerprints or the faults of their seals."""
-    marks = {v.version: metadata.marks.get(base_name(seal_file(v.version)), "") for v in versions}
-    facts = {v.path: metadata.known.seal(base_name(seal_file(v.version)), marks[v.version]) for v in versions}
-    sealed = {
-        version.path: replace(version, fingerprint=found.fingerprint)
-        for version in versions
-        if (found := facts[version.path]) is not None and found.fits(version)
-    }
-
-    def read(version: Version) -> Version:
-        try:
-            seal = read_seal(store, version.version)
-        except UnavailableError:
-            raise  # a fault of the storage, not of the seal
-        except EdlCkptError as error:
-            unread = unread_fault(error, version.path)
-            why = f"it cannot be read now: {error.message}" if unread else error.message
-            return replace(version, seal_fault=why, unread=version.unread or unread)
-        if seal is None:  # removed since the listing
-            return version
-        metadata.known.keep(base_name(seal_file(version.version)), marks[version.version], SealFacts.of(seal))
-        fault = next(iter(differing_sizes(seal, version)), "")
-        return replace(version, fingerprint="" if fault else seal.fingerprint, seal_fault=fault)
-
-    workers = REMOTE_WORKERS if store.properties.round_trips else 1
-    unknown = [version for version in versions if version.path not in sealed]
-    return sealed | {version.path: version for version in run_parallel(read, unknown, workers)}
 
 
 def _half_done(location: Location, state: Sequence[Entry]) -> Iterator[str]:
@@ -318,7 +257,16 @@ def resolve(
         ref = CheckpointRef(*split)
     if ref.version == "latest" and (above := _uuid_dir(ref.location)):
         return above
-    listing = list_versions(ref.location, grace_seconds=grace_seconds, now=now)
+    check_is_no_file(ref.location)
+    store = open_store(ref.location)
+    entries: list[Entry] | None = None
+    if lists_marks(store) and (entries := store.few(is_of_interest)) is None:
+        fresh_after = (time.time() if now is None else now) - grace_seconds
+        choose = partial(pick, wanted=ref.version)
+        by_metadata = isinstance(ref.version, str) and ref.version != "latest"
+        if (found := one_of_many(store, choose, fresh_after, by_metadata=by_metadata)) is not None:
+            return found
+    listing = _list(store, grace_seconds, now, entries=entries)
     for version in listing.versions:
         if version.fault and version.version != ref.version:
             reporter.warn(f"{version.ref}: {version.why_unreadable}")

@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from edl_ckpt.core.checkpoint.catalog import GRACE_SECONDS, listed_metadata, with_metadata
+from edl_ckpt.core.checkpoint.annotated import listed_metadata, with_metadata
+from edl_ckpt.core.checkpoint.catalog import GRACE_SECONDS
 from edl_ckpt.core.checkpoint.files import check_is_no_file
 from edl_ckpt.core.checkpoint.grouping import has_journal, is_of_interest, versions_among
 from edl_ckpt.core.checkpoint.swaps import DOUBTFUL, Look

@@ -13,7 +13,7 @@ from edl_ckpt.core.format.names import SINGLE_FILE
 from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.state.holder import LostLockError, prove_lock
-from edl_ckpt.core.state.index import Known, content_digest
+from edl_ckpt.core.state.index import Known, content_digest, marked_files
 from edl_ckpt.core.state.owner import describe
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, STAGE_DIR, seal_file, version_file
 from edl_ckpt.core.state.seal import base_name
@@ -134,7 +134,7 @@ def _write_intent(store: ObjectStore, journal: str, batch: Sequence[_Doomed], kn
 def _metadata_digests(store: ObjectStore, numbers: Iterable[int], known: Known) -> dict[int, str]:
     """Return the digest of the metadata of each version; what `known` has under the mark of now is not read again."""
     if lists_marks(store):
-        marks = {entry.name: entry.mark for entry in store.files(META_DIR)}
+        marks = {name: entry.mark for name, entry in marked_files(store).items()}
     else:
         marks = dict.fromkeys(store.names(META_DIR), "")
     files = {number: base_name(version_file(number)) for number in numbers}

@@ -23,7 +23,7 @@ from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.state.document import MAX_DEPTH, is_deep, parse_document
 from edl_ckpt.core.state.holder import prove_lock
-from edl_ckpt.core.state.paths import INDEX_FILE, META_DIR, is_document, metadata_owner, sealed_version
+from edl_ckpt.core.state.paths import INDEX_FILE, META_DIR, STATE_DIR, is_document, metadata_owner, sealed_version
 from edl_ckpt.core.state.seal import Seal, base_name, parse_seal_bytes
 from edl_ckpt.core.storage.interface import Entry, MarkedStore, Store, lists_marks
 
@@ -193,7 +193,7 @@ def refresh_index(store: Store, *, whole: bool = False) -> None:
 
 
 def _refresh(store: MarkedStore, room: _Room) -> None:
-    files = {entry.name: entry for entry in store.files(META_DIR)}
+    files = marked_files(store)
     index = files.pop(INDEX_FILE, None)
     marks = {entry.name: entry.mark for entry in _indexable(files.values())}
     if len(marks) < FEW:
@@ -210,6 +210,12 @@ def _refresh(store: MarkedStore, room: _Room) -> None:
         if len(data) <= MAX_INDEX_BYTES:
             prove_lock(store.location)
             store.write_small(f"{META_DIR}/{INDEX_FILE}", data)
+
+
+def marked_files(store: MarkedStore) -> dict[str, Entry]:
+    """Return the files of META_DIR by their names, as a listing shows them now."""
+    entries = store.below(META_DIR, {STATE_DIR, META_DIR}.__contains__)
+    return {entry.name: entry for entry in entries if entry.parent == META_DIR}
 
 
 def _indexable(files: Iterable[Entry]) -> Iterator[Entry]:

@@ -245,8 +245,12 @@ class ObjectStore(Store, Protocol):
 class MarkedStore(ObjectStore, Protocol):
     """A store whose listings show a mark of each file's content (`Entry.mark`)."""
 
-    def files(self, relative: str) -> list[Entry]:
-        """Return the files of one directory; nothing when there is no such directory."""
+    def below(self, relative: str, inside: Inside) -> list[Entry]:
+        """Return the entries below one directory, as `entries` has them; nothing when there is no such directory."""
+        ...
+
+    def few(self, inside: Inside) -> list[Entry] | None:
+        """Return the entries of a location if one request can list them, else None; errors as `entries`."""
         ...
 
     def read_marked(self, relative: str) -> tuple[bytes, str] | None:

@@ -28,7 +28,8 @@ from edl_ckpt.core.errors import (
     UsageError,
 )
 from edl_ckpt.core.parallel import pause
-from edl_ckpt.core.storage.s3.transport import CONNECTIONS, DamagedError, Transport
+from edl_ckpt.core.storage.s3.direct import DamagedError
+from edl_ckpt.core.storage.s3.transport import CONNECTIONS, Transport
 from edl_ckpt.core.words import extra_hint, meant
 
 

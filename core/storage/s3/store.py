@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -46,9 +46,10 @@ _LARGEST_WINDOW: Final = 4 << 20
 _DELETE_AT_ONCE: Final = 1000
 
 
-def _mark(etag: str, size_bytes: int | str) -> str:
-    """Return what tells the content of an object from any other; some services quote an ETag only in answers."""
-    return f"{etag.strip(chr(34))}/{size_bytes}"
+def _mark(item: Mapping[str, Any]) -> str:
+    """Return what tells the content of an object from any other; some services quote an ETag in answers only."""
+    etag = item.get("ETag", "").strip('"')
+    return f"{etag}/{item['Size']}" if etag else ""
 
 
 def _is_empty(error: EdlCkptError) -> bool:
@@ -217,18 +218,31 @@ class S3Store:
 
     def entries(self, inside: Inside) -> list[Entry]:
         """Return the entries of the location, with one request per thousand objects."""
-        found = {item["Key"].removeprefix(self._prefix): item for item in self._objects(self._prefix)}
-        found.pop("", None)
-        if not found and self._prefix:
+        return self._location_entries(self._objects(self._prefix), inside)
+
+    def few(self, inside: Inside) -> list[Entry] | None:
+        """Return the entries of the location if one request can list them, else None."""
+        page = next(self._pages(Prefix=self._prefix))
+        return None if page.get("IsTruncated") else self._location_entries(page.get("Contents", ()), inside)
+
+    def below(self, relative: str, inside: Inside) -> list[Entry]:
+        """Return the entries below one directory, as `entries` has them; nothing when there is no such directory."""
+        return self._entries(self._objects(self._key(relative) + "/"), inside)
+
+    def _location_entries(self, objects: Iterable[dict[str, Any]], inside: Inside) -> list[Entry]:
+        entries = self._entries(objects, inside)
+        if not entries and self._prefix:
             raise NotFoundError("no such location", path=self._url)
-        return flat_listing(
-            self,
-            (
-                (name, int(item["Size"]), item["LastModified"].timestamp(), False, _mark(item["ETag"], item["Size"]))
-                for name, item in found.items()
-            ),
-            inside,
+        return entries
+
+    def _entries(self, objects: Iterable[dict[str, Any]], inside: Inside) -> list[Entry]:
+        found = {item["Key"].removeprefix(self._prefix): item for item in objects}
+        found.pop("", None)
+        rows = (
+            (name, int(item["Size"]), item["LastModified"].timestamp(), False, _mark(item))
+            for name, item in found.items()
         )
+        return flat_listing(self, rows, inside)
 
     def names(self, relative: str) -> dict[str, str]:
         """Return the paths of a directory's entries by name; '' is the location itself."""
@@ -237,22 +251,6 @@ class S3Store:
         # The first part of each: there are services that ignore the delimiter, and list everything below.
         names = (found.removeprefix(prefix).partition("/")[0] for found in self._list_directory(prefix))
         return {name: self.path(inside + name) for name in names if name}
-
-    def files(self, relative: str) -> list[Entry]:
-        """Return the files of one directory; nothing when there is no such directory."""
-        prefix = self._key(relative) + "/"
-        return [
-            Entry(
-                f"{relative}/{name}",
-                self.path(f"{relative}/{name}"),
-                is_dir=False,
-                size_bytes=int(item["Size"]),
-                modified=item["LastModified"].timestamp(),
-                mark=_mark(item["ETag"], item["Size"]),
-            )
-            for item in self._objects(prefix)
-            if (name := item["Key"].removeprefix(prefix)) and "/" not in name
-        ]
 
     def tree(self, relative: str) -> list[str]:
         """Return the paths, below the location, of all objects in a directory and its subdirectories."""
@@ -304,7 +302,7 @@ class S3Store:
                 raise
             return b"", ""
         data: bytes = answer["Body"]
-        return data, _mark(answer["ETag"], len(data))
+        return data, _mark({**answer, "Size": len(data)})
 
     def write_small(self, relative: str, data: bytes) -> None:
         """Write a small object. A reader sees the old content or the new, never a mixture."""

@@ -1,4 +1,4 @@
-"""Blocking requests to S3: botocore's own client, used in threads that their callers need not wait for.
+"""Blocking requests to S3, made in threads that their callers need not wait for.
 
 botocore signs, resolves endpoints and regions, keeps the connections, refreshes the credentials, and takes proxies and
 certificates from the environment. A blocked socket cannot be interrupted by another thread. So threads of this module
@@ -18,6 +18,7 @@ from weakref import WeakSet
 
 from edl_ckpt.core.errors import LockedError
 from edl_ckpt.core.parallel import stop_requested
+from edl_ckpt.core.storage.s3.direct import DamagedError, Direct
 
 CONNECTIONS: Final = 256
 """Connections that stay open for the next request; no command has so many workers."""
@@ -30,10 +31,6 @@ _SLICE_BYTES: Final = 256 << 10
 
 
 _TRANSPORTS: Final[WeakSet[Transport]] = WeakSet()
-
-
-class DamagedError(Exception):
-    """A damaged answer: too short, too long, or with another MD5 than the data. A retry may succeed."""
 
 
 class Errand:
@@ -65,7 +62,7 @@ class Transport:
 
     def renew(self) -> None:
         """Begin with neither a client nor threads, as a forked process must: those of its parent are not its own."""
-        self._client: Any = None
+        self._client: tuple[Any, Direct] | None = None
         self._errands: SimpleQueue[Errand] = SimpleQueue()
         self._lock = threading.Lock()
         self._idle = 0
@@ -83,7 +80,7 @@ class Transport:
     def _answer(
         self, errand: Errand, method: str, parameters: Mapping[str, Any], buffer: memoryview | None, size: int | None
     ) -> dict[str, Any]:
-        answer: dict[str, Any] = getattr(self._connected(), method)(**parameters)
+        answer = self._made(method, parameters)
         if "Body" in answer:
             with closing(answer["Body"]) as body:
                 answer["Body"] = body.read() if buffer is None else _receive(body, buffer, errand)
@@ -92,10 +89,20 @@ class Transport:
                 raise DamagedError(f"{len(answer['Body'])} of {wanted} bytes arrived")
         return answer
 
-    def _connected(self) -> Any:
+    def _made(self, method: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Make a request, directly where that is possible; a body is still to be received."""
+        client, direct = self._connected()
+        answer: dict[str, Any] | None = direct.answer(method, parameters)
+        if answer is None:
+            with direct.learning(method, parameters):
+                answer = getattr(client, method)(**parameters)
+        return answer
+
+    def _connected(self) -> tuple[Any, Direct]:
         with self._lock:
             if self._client is None:
-                self._client = self._make()
+                client = self._make()
+                self._client = client, Direct(client)
             return self._client
 
     def _wait(self, errand: Errand) -> dict[str, Any]:
