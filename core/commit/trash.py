@@ -76,9 +76,8 @@ def delete_versions(
     """Delete versions of a location, or with `keep` leave them in its trash; the caller holds its lock.
 
     `look` is called right before each version is deleted, and raises an error when it must stay. Metadata in `known` is
-    not read again.
-    A version that is gone already is no error; the result does not name it. Raises UnsupportedError for `keep` on
-    storage without rename, before anything changes.
+    not read again. A version that is gone already is no error; the result does not name it. Raises UnsupportedError for
+    `keep` on storage without rename, before anything changes.
     """
     if not versions:
         return Removal(())
@@ -91,9 +90,7 @@ def delete_versions(
         prove_lock(location)
 
     if not isinstance(store, LocalStore):
-        return remove_in_order(
-            store, versions, look, known or Known()
-        )  # which proves the lock itself, once for many versions
+        return remove_in_order(store, versions, look, known or Known())  # proves the lock, once for many versions
     entry = new_id()
     with Directory.open(store.root) as root:
         with root.enter(f"{TRASH_DIR}/{entry}", make=True) as trash:

@@ -23,7 +23,7 @@ from edl_ckpt.core import (
     verify_version,
     watch_location,
 )
-from edl_ckpt.core.checkpoint import catalog, swaps
+from edl_ckpt.core.checkpoint import annotated, swaps
 from edl_ckpt.core.checkpoint.reader import check_not_replaced
 from edl_ckpt.core.checkpoint.trust import check_trust
 from edl_ckpt.core.errors import LockedError, ReplacedError
@@ -285,11 +285,11 @@ def test_the_seal_of_the_next_shards_in_a_listing(tmp_path: Path, monkeypatch: p
     real = read_seal
 
     def replaced_meanwhile(store: Store, version: int) -> Seal | None:
-        monkeypatch.setattr(catalog, "read_seal", real)
+        monkeypatch.setattr(annotated, "read_seal", real)
         reshard_version(old, 3)
         return real(store, version)
 
-    monkeypatch.setattr(catalog, "read_seal", replaced_meanwhile)
+    monkeypatch.setattr(annotated, "read_seal", replaced_meanwhile)
     (found,) = list_versions(run).versions
     assert (found.ps_num, found.seal_fault) == (3, "")
     with pytest.raises(ReplacedError):
