@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.output import Output
 from edl_ckpt.core.errors import EdlCkptError, UsageError
+from edl_ckpt.core.words import meant
 
 if TYPE_CHECKING:
     import typer
@@ -27,10 +28,64 @@ Defaults = dict[str, dict[str, Any]]
 _NAME: Final = "edl-ckpt.toml"
 _MOST_BYTES: Final = 1 << 20
 """What stands behind it is not read: nobody writes so much by hand."""
+_MOST_LINES: Final = 500
+"""In a longer file, no line is looked for: each costs a parsing."""
 _STORAGE: Final = "checkpoint_storage"
 """The section that is Determined's, and sets no option of a command."""
 _HARMLESS: Final = ("max-memory", "no-color", "progress", "workers")
 """The options that a file in the current directory may set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key in a configuration file: the file, its text, the tables around the key, and the key."""
+
+    path: str
+    text: str = field(repr=False)
+    keys: tuple[str, ...]
+
+    @property
+    def place(self) -> str:
+        """Return the file, and the line where the key begins, or its table; no line of a long file.
+
+        No parser of TOML that Python has says where a key stands. So the first lines of the file are parsed, one more
+        at a time, until the key is there.
+        """
+        import tomllib
+
+        lines, begin = self.text.splitlines(), 0
+        for number in range(1, len(lines) + 1) if len(lines) <= _MOST_LINES else ():
+            try:
+                document: Any = tomllib.loads("\n".join(lines[:number]))
+            except tomllib.TOMLDecodeError:  # in the middle of a value of several lines
+                continue
+            for key in self.keys:
+                document = document.get(key) if isinstance(document, dict) else None
+            if document is not None:
+                return f"{self.path}, line {begin + 1}"
+            begin = number
+        return Key(self.path, self.text, self.keys[:-1]).place if len(self.keys) > 1 else self.path
+
+    def below(self, *keys: str) -> Key:
+        """Return a key in the table that this one is."""
+        return Key(self.path, self.text, (*self.keys, *keys))
+
+    def error(self, message: str, hint: str | None = None) -> UsageError:
+        """Return an error about this key."""
+        return UsageError(f"{self.place}: {message}", path=self.path, hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """A key that sets an option of some commands: its place, its name on the command line, and its value."""
+
+    key: Key
+    commands: list[str]
+    value: Any
+
+    @property
+    def name(self) -> str:
+        return self.key.keys[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +95,12 @@ class Configured:
     warnings: tuple[str, ...] = ()
     storages: Storages | None = None
     """The section `checkpoint_storage`; None without it."""
+    places: Mapping[tuple[str, str], Key] = field(default_factory=dict)
+    """Where each default stands, by command and parameter."""
+
+    def origin(self, command: str, parameter: str) -> str:
+        """Return the file and the line of a default."""
+        return self.places[command, parameter].place
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,48 +229,53 @@ def read_config(files: Iterable[ConfigFile], known: dict[str, dict[str, ConfigOp
     has, and for values of a wrong type; in a file that is not trusted they are ignored.
     """
     defaults: Defaults = {name: {} for name in known}
+    places: dict[tuple[str, str], Key] = {}
     warnings: list[str] = []
     storages: Storages | None = None
     for file in files:
         if file.trusted:
-            document = _parse_toml(file.path)
+            document, top = _parse_toml(file.path)
             if _STORAGE in document:
-                storages = _storages(document.pop(_STORAGE), file.path)
-            for commands, key, value in _settings(document, file.path, known):
-                _set(defaults, commands, key, value, file.path, known)
+                storages = _storages(document.pop(_STORAGE), top)
+            for setting in _settings(document, top, known):
+                _set(defaults, places, setting, known)
         else:
-            warnings += _take_harmless(defaults, file.path, known)
-    return _nested(defaults), Configured(tuple(warnings), storages)
+            warnings += _take_harmless(defaults, places, file.path, known)
+    return _nested(defaults), Configured(tuple(warnings), storages, places)
 
 
-def _storages(section: Any, path: str) -> Storages:
+def _storages(section: Any, top: Key) -> Storages:
     """Return the storages of a file's section; UsageError names the file and the key."""
     from edl_ckpt.cli.secrets import hide_section
-    from edl_ckpt.core.storage.determined import Storages
+    from edl_ckpt.core.storage.determined import SectionError, Storages
 
     hide_section(section)
     if not isinstance(section, dict):
-        raise UsageError(f"{_STORAGE} must be a table: [{_STORAGE}]", path=path)
+        raise top.below(_STORAGE).error(f"{_STORAGE} must be a table: [{_STORAGE}]")
     try:
         return Storages.from_config(section)
+    except SectionError as error:
+        raise top.below(*error.keys).error(error.message, error.hint) from None
     except UsageError as error:
-        raise UsageError(error.message, path=path, hint=error.hint) from None
+        raise UsageError(error.message, path=top.path, hint=error.hint) from None
 
 
-def _take_harmless(defaults: Defaults, path: str, known: dict[str, dict[str, ConfigOption]]) -> list[str]:
+def _take_harmless(
+    defaults: Defaults, places: dict[tuple[str, str], Key], path: str, known: dict[str, dict[str, ConfigOption]]
+) -> list[str]:
     """Take the harmless options of a file that is not trusted; return warnings about the others."""
     refused: dict[str, None] = {}
     faults: list[str] = []
     try:
-        document = _parse_toml(path)
+        document, top = _parse_toml(path)
         if document.pop(_STORAGE, None) is not None:
             refused[_STORAGE] = None
-        for commands, key, value in _settings(document, path, known):
+        for setting in _settings(document, top, known):
             try:
-                if key.replace("_", "-") in _HARMLESS:
-                    _set(defaults, commands, key, value, path, known)
+                if setting.name.replace("_", "-") in _HARMLESS:
+                    _set(defaults, places, setting, known)
                 else:
-                    refused[key] = None
+                    refused[setting.name] = None
             except UsageError as error:
                 faults.append(f"{error}; ignored")
     except UsageError as error:
@@ -223,59 +289,48 @@ def _take_harmless(defaults: Defaults, path: str, known: dict[str, dict[str, Con
     return faults
 
 
-def _settings(
-    document: dict[str, Any], path: str, known: dict[str, dict[str, ConfigOption]]
-) -> list[tuple[list[str], str, Any]]:
-    """Return the settings of a file: the commands, the key and the value of each.
-
-    Raises UsageError when no command has a top-level key.
-    """
-    settings: list[tuple[list[str], str, Any]] = []
+def _settings(document: dict[str, Any], top: Key, known: dict[str, dict[str, ConfigOption]]) -> list[_Setting]:
+    """Return the settings of a file; UsageError when no command has a top-level key."""
+    settings: list[_Setting] = []
     for key, value in document.items():
         if isinstance(value, dict):
             for name, item in value.items():
                 if isinstance(item, dict) and f"{key} {name}" in known:
-                    settings += [([f"{key} {name}"], k, v) for k, v in item.items()]
+                    settings += [_Setting(top.below(key, name, k), [f"{key} {name}"], v) for k, v in item.items()]
                 else:
-                    settings.append(([key], name, item))
+                    settings.append(_Setting(top.below(key, name), [key], item))
         else:
             commands = [name for name, names in known.items() if key.replace("-", "_") in names]
             if not commands:
-                raise UsageError(f"no command has an option {key!r}", path=path)
-            settings.append((commands, key, value))
+                flags = {flag for names in known.values() for flag in names}
+                raise top.below(key).error(f"no command has an option {key!r}", meant(key.replace("-", "_"), flags))
+            settings.append(_Setting(top.below(key), commands, value))
     return settings
 
 
 def _set(
     defaults: Defaults,
-    commands: list[str],
-    key: str,
-    value: Any,
-    path: str,
+    places: dict[tuple[str, str], Key],
+    setting: _Setting,
     known: dict[str, dict[str, ConfigOption]],
 ) -> None:
-    for command in commands:
-        option = known.get(command, {}).get(key.replace("-", "_"))
+    for command in setting.commands:
+        option = known.get(command, {}).get(setting.name.replace("-", "_"))
         if option is None:
-            raise UsageError(
-                f"the command {command!r} has no option {key!r}", path=path, hint=_meant(command, key, known)
-            )
-        fault = option.fault(value)
+            hint = _meant(command, setting.name, known)
+            raise setting.key.error(f"the command {command!r} has no option {setting.name!r}", hint)
+        fault = option.fault(setting.value)
         if fault:
-            raise UsageError(f"{key} {fault}", path=path)
-        defaults[command][option.parameter] = value
+            raise setting.key.error(f"{setting.name} {fault}")
+        defaults[command][option.parameter] = setting.value
+        places[command, option.parameter] = setting.key
 
 
-def _meant(command: str, key: str, known: dict[str, dict[str, ConfigOption]]) -> str | None:
+def _meant(command: str, name: str, known: dict[str, dict[str, ConfigOption]]) -> str | None:
     """Return a hint that names the table or the option that was perhaps meant."""
-    import difflib
-
-    if command not in known:
-        tables = [f"[{name.replace(' ', '.')}]" for name in (*known, _STORAGE)]
-        close = difflib.get_close_matches(f"[{command}]", tables, 1)
-    else:
-        close = difflib.get_close_matches(key.replace("-", "_"), known[command], 1)
-    return f"did you mean {close[0]}?" if close else None
+    if command in known:
+        return meant(name.replace("-", "_"), known[command])
+    return meant(f"[{command}]", [f"[{each.replace(' ', '.')}]" for each in (*known, _STORAGE)])
 
 
 def _nested(defaults: Defaults) -> Defaults:
@@ -290,15 +345,16 @@ def _nested(defaults: Defaults) -> Defaults:
     return nested
 
 
-def _parse_toml(path: str) -> dict[str, Any]:
+def _parse_toml(path: str) -> tuple[dict[str, Any], Key]:
+    """Return the document in a file, and the key of no key: the top of the file."""
     import tomllib
 
     from edl_ckpt.core.storage.regular import open_input
 
     try:
         with open_input(path, "rb") as file:
-            data = file.read(_MOST_BYTES)
-        return tomllib.loads(data.decode())
+            text = file.read(_MOST_BYTES).decode()
+        return tomllib.loads(text), Key(path, text, ())
     except EdlCkptError as error:
         raise UsageError(f"cannot be read: {error.message}", path=path) from None
     except (ValueError, RecursionError) as error:

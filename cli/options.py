@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
+from edl_ckpt.cli.hints import add_hint
 from edl_ckpt.cli.output import Output, reported_errors
 from edl_ckpt.cli.secrets import exposed, hide_options
-from edl_ckpt.cli.text import parse_choice, parse_duration, parse_size
-from edl_ckpt.core.errors import ReplacedError, UsageError
+from edl_ckpt.cli.text import parse_choice, parse_duration, parse_limit, parse_size
+from edl_ckpt.cli.usage import origin
+from edl_ckpt.core.errors import EdlCkptError, ReplacedError, UsageError
 
 if TYPE_CHECKING:
     from edl_ckpt.core.format.model import CheckpointRef, Version
@@ -29,8 +31,13 @@ if TYPE_CHECKING:
 
 _KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 _CONTEXT = "context"
-_PROGRESS = ("auto", "bar", "lines", "none")
 _REPLACED_ATTEMPTS = 5
+_PARSERS: Mapping[str, Callable[[str], object]] = {
+    "SIZE": parse_size,
+    "DURATION": parse_duration,
+    "DURATION|none": parse_limit,
+}
+"""What reads a value, by the metavar of its option."""
 
 
 class CommandLineOnly:
@@ -69,7 +76,7 @@ Mode = Annotated[str | None, typer.Option(metavar="max|min", help=_MODE_HELP)]
 
 StallAfter = Annotated[
     str,
-    typer.Option(metavar="DURATION", help="So long without a change counts as stalled; `none` never does."),
+    typer.Option(metavar="DURATION|none", help="Call it stalled after so long without a change; 0 or `none`: never."),
 ]
 Interval = Annotated[
     str | None,
@@ -159,6 +166,9 @@ class RuleOptions:
         best = self.policy_name or self.keep_best is not None or self.keep_experiment_best is not None
         if self.policy_name not in {None, "determined"}:
             raise UsageError(f"unknown policy {self.policy_name!r} (expected determined)")
+        if self.policy_name is None and (saves := self._asked_saves() - out.defaulted):
+            flag = f"--{min(saves).replace('_', '-')}"
+            raise UsageError(f"{flag} can only be used with --policy determined")
         if self.metric is None and best:
             raise UsageError("rules for the best versions need --metric NAME")
         rules: list[retention.Rule] = []
@@ -173,6 +183,11 @@ class RuleOptions:
         if self.keep_tag:
             rules.append(retention.Tagged(tuple(self.keep_tag)))
         return retention.Policy(tuple(rules), parse_size(self.max_size) if self.max_size is not None else None)
+
+    def _asked_saves(self) -> set[str]:
+        """Return the names of the options with Determined's numbers that have a value."""
+        names = ("save_experiment_best", "save_trial_best", "save_trial_latest")
+        return {name for name in names if getattr(self, name) is not None}
 
     def _best(self, metric: str, out: Output, places: Iterable[Location]) -> Iterator[Rule]:
         """Yield the rules that rank versions by a metric."""
@@ -312,16 +327,20 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
     def command(**values: Any) -> None:
         out = Output()
         with reported_errors(out):
-            context = values.pop(_CONTEXT)
+            context, given = values.pop(_CONTEXT), dict(values)
             out.defaulted = _defaulted(context, values)
             out.storages = None if context.obj is None else context.obj.storages
-            _configure(out, values)
+            _configure(out, context, values)
             if context.obj is not None:
                 for warning in context.obj.warnings:
                     out.warn(warning)
             for name, bundle in bundles.items():
                 values[name] = bundle(**{field.name: values.pop(field.name) for field in fields(bundle)})
-            _run(function, out, values)
+            try:
+                _run(function, out, values)
+            except EdlCkptError as error:
+                add_hint(error, context, given, out)
+                raise
 
     parameters: list[inspect.Parameter] = []
     for p in own:
@@ -357,13 +376,36 @@ def _defaulted(context: typer.Context, values: Iterable[str]) -> frozenset[str]:
     return frozenset(n for n, source in sources.items() if source and source.name in {"ENVIRONMENT", "DEFAULT_MAP"})
 
 
-def _configure(out: Output, values: dict[str, Any]) -> None:
+def check_values(context: Any, values: Mapping[str, Any]) -> None:
+    """Raise UsageError, which names its origin, for a value that its option's metavar does not allow.
+
+    A metavar is SIZE, DURATION, or words between bars (`max|min`); a word in capitals among them is not checked.
+    """
+    for parameter in context.command.params:
+        text, metavar = values.get(parameter.name), str(parameter.metavar)
+        if not isinstance(text, str) or parameter.param_type_name != "option":
+            continue
+        if metavar in _PARSERS:
+            try:
+                _PARSERS[metavar](text)
+            except UsageError as error:
+                raise UsageError(f"{origin(context, parameter)}: {error.message}") from None
+        elif metavar.islower() and text not in metavar.split("|"):
+            parse_choice(origin(context, parameter), text, metavar.split("|"))
+
+
+def _configure(out: Output, context: Any, values: dict[str, Any]) -> None:
     """Take the common options out of the values of a command, and apply them."""
     common = {name: values.pop(name) for name in _COMMON}
     out.json, out.quiet, out.verbose = common["json"], common["quiet"], common["verbose"]
     out.no_color, out.csv = common["no_color"], values.pop("csv", False)
-    out.progress = parse_choice("--progress", common["progress"], _PROGRESS)
-    out.storage_options = parse_pairs(common["storage_option"] or [])
+    check_values(context, common | values)
+    out.progress = common["progress"]
+    try:
+        out.storage_options = parse_pairs(common["storage_option"] or [])
+    except UsageError as error:
+        option = next(p for p in context.command.params if p.name == "storage_option")
+        raise UsageError(f"{origin(context, option)} {error.message}") from None
     hide_options(out.storage_options)
     warning = None if "storage_option" in out.defaulted else exposed(out.storage_options)
     if warning:
@@ -398,7 +440,7 @@ def parse_pairs(texts: list[str]) -> dict[str, str]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise UsageError("--storage-option expects KEY=VALUE")
+            raise UsageError("expects KEY=VALUE")
         pairs[key] = value
     return pairs
 

@@ -7,20 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli import text
-from edl_ckpt.cli.render_list import timestamp
+from edl_ckpt.cli.render_list import STATE_STYLES, timestamp
 from edl_ckpt.core import words
 from edl_ckpt.core.operations.follow.changes import EventKind, Limits, Moment, Seen, WatchEvent, standing
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-_STYLES: Final = {
-    "complete": "green",
-    "writing": "cyan",
-    "stalled": "yellow",
-    "corrupt": "red",
-    "unreadable": "red",
-}
+_STYLES: Final = {**STATE_STYLES, "stalled": "yellow", "corrupt": "red"}
 _EVENT_STYLES: Final = {
     EventKind.COMPLETE: "green",
     EventKind.SEALED: "green",

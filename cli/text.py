@@ -108,7 +108,7 @@ def parse_choice(flag: str, word: str, known: Sequence[str]) -> str:
     """
     if word in known:
         return word
-    listed = f"{', '.join(known[:-1])} or {known[-1]}"
+    listed = f"{', '.join(known[:-1])} or {known[-1]}" if len(known) > 1 else known[0]
     raise UsageError(f"{flag}: expected {listed}, got {word!r}", hint=meant(word, known))
 
 
@@ -127,11 +127,13 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds of `90m`, `36h`, `7d`; UsageError for anything else.
+    """Return the seconds of `90m`, `36h`, `7d`, `0`; UsageError for anything else.
 
-    >>> parse_duration("90m"), parse_duration("7d")
-    (5400.0, 604800.0)
+    >>> parse_duration("90m"), parse_duration("7d"), parse_duration("0")
+    (5400.0, 604800.0, 0.0)
     """
+    if text.strip() == "0":
+        return 0.0
     match = _DURATION.fullmatch(text.strip())
     found = float(match[1]) * _SECONDS[match[2]] if match else math.inf
     if math.isinf(found):
@@ -146,4 +148,4 @@ def parse_limit(text: str) -> float | None:
     (7200.0, 0.0, None)
     """
     word = text.strip().lower()
-    return None if word == "none" else 0.0 if word == "0" else parse_duration(word)
+    return None if word == "none" else parse_duration(word)

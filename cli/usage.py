@@ -14,6 +14,7 @@ from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.words import escaped, meant
 
 _EXTRA: Final = re.compile(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)\.?", re.DOTALL)
+_NO_BOOLEAN: Final = re.compile(r"(.*) is not a valid boolean\..*", re.DOTALL)
 _NO_NUMBER: Final = re.compile(r"(.*) is not a valid (int|integer|int range|integer range|float)\.?", re.DOTALL)
 
 
@@ -52,6 +53,8 @@ def _fault(error: Any) -> str:
     kind, text = error.param.type, str(error.message)
     if found := _NO_NUMBER.fullmatch(text):
         return f"{escaped(found[1])} is not a {'whole ' if 'int' in found[2] else ''}number"
+    if found := _NO_BOOLEAN.fullmatch(text):
+        return f"{escaped(found[1])} is not true or false, 1 or 0"
     if "is not in the range" in text and getattr(kind, "max", None) is None:
         return f"must be at least {kind.min}, got {text.partition(' ')[0]}"
     return _sentence(text)

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from edl_ckpt.core.errors import UsageError
+
 
 class Reporter(Protocol):
     """What an operation calls as it works; called from several threads."""
@@ -64,6 +66,9 @@ class Progress:
         on_warning: Callable[[str], object] | None = None,
         every_seconds: float = 0.1,
     ) -> None:
+        for what, function in (("callback", callback), ("on_warning", on_warning)):
+            if function is not None and not callable(function):
+                raise UsageError(f"{what} must be a function, got {function!r}")
         self.what, self.done_bytes, self.total_bytes = "", 0, 0
         self.warnings: list[str] = []
         self._callback, self._on_warning, self._every = callback, on_warning, every_seconds

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.hints import resumable
 from edl_ckpt.cli.manual.codes import WRITES, exits
 from edl_ckpt.cli.options import DryRun, ForceSeal, LockWait, Workers, parsed_ref, resolve_ref
 from edl_ckpt.cli.output import Output
@@ -48,6 +49,8 @@ def copy_command(
     from edl_ckpt.core.operations.copy.execute import execute_copy
     from edl_ckpt.core.operations.copy.plan import plan_copy
 
+    if len(words) == 1 and "@" in words[0].rpartition("/")[2]:
+        raise UsageError("LOCATION is missing, the place to copy to", hint="expected [REF] LOCATION")
     if len(words) > 2 or "@" in words[-1].rpartition("/")[2]:
         raise UsageError("expected [REF] LOCATION; the copy has the same version number")
     source = words[0] if len(words) == 2 else None
@@ -58,17 +61,14 @@ def copy_command(
     if dry_run:
         out.show(lambda: render_copy.plan_document(plan), lambda: render_copy.plan_human(plan))
         return
-    result = execute_copy(
-        plan,
-        workers=workers,
-        reporter=out.reporter(),
-        wait_seconds=parse_duration(lock_wait),
-    )
-    out.show(lambda: render_copy.document(result), lambda: render_copy.human(result))
-    for ref, error in result.failed:
-        out.warn(f"{ref}: not copied: {error}")
-    if result.failed:
-        raise max((error for _, error in result.failed), key=lambda error: error.exit_code)
+    with resumable(out, "run the same copy again to resume"):
+        wait = parse_duration(lock_wait)
+        result = execute_copy(plan, workers=workers, reporter=out.reporter(), wait_seconds=wait)
+        out.show(lambda: render_copy.document(result), lambda: render_copy.human(result))
+        for ref, error in result.failed:
+            out.warn(f"{ref}: not copied: {error}")
+        if result.failed:
+            raise max((error for _, error in result.failed), key=lambda error: error.exit_code)
 
 
 def _versions(source: str | None, out: Output, *, every: bool, since: int | None) -> Sequence[Version]:

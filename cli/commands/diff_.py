@@ -14,7 +14,7 @@ from edl_ckpt.core.errors import UsageError
 
 
 @examples(
-    "diff run@100 run@200",
+    "diff run@100 @200",
     "diff run@100 run@200 --top 10",
 )
 @exits(READS, c0="the content is equal", c3="the content differs")
@@ -32,7 +32,8 @@ def diff_command(
 ) -> None:
     """Compare the content of two versions.
 
-    The versions may differ in shard count and generation. Exit code 3 means that their content differs.
+    The versions may differ in shard count and generation. A second reference that begins with @ is in the location of
+    the first. Exit code 3 means that their content differs.
     """
     from edl_ckpt.cli import render_diff
     from edl_ckpt.core.operations.diff import diff_versions
@@ -41,6 +42,8 @@ def diff_command(
         raise UsageError(f"tolerance must be 0 or more, got {tolerance}")
     if rows and not (out.json or out.csv):
         raise UsageError("--rows can only be used with --json or --csv")
+    if b.startswith("@"):  # in the location of the first
+        b = f"{a.rpartition('@')[0] if '@' in a.rpartition('/')[2] else a}{b}"
     versions = resolve_ref(a, out), resolve_ref(b, out)
     for version in versions:
         warn_of_seal(out, version)

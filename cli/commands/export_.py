@@ -72,7 +72,9 @@ def export_command(
     from edl_ckpt.cli import render_export
     from edl_ckpt.core.operations.export import Selection, export_version
 
-    if len(words) > 2 or (len(words) == 1 and looks_like_ref(words[0], out) and "@" in words[0]):
+    if len(words) == 1 and looks_like_ref(words[0], out) and "@" in words[0]:
+        raise UsageError("OUTPUT is missing, the file or directory to write", hint="expected [REF] OUTPUT")
+    if len(words) > 2:
         raise UsageError("expected [REF] OUTPUT")
     version = resolve_ref(words[0] if len(words) == 2 else None, out)
     if dense_rows is not None and dense_rows != "auto" and not (dense_rows.isascii() and dense_rows.isdigit()):

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.hints import trials_hint
 from edl_ckpt.cli.manual.codes import LISTS, exits
 from edl_ckpt.cli.options import Csv, Experiment, Grace, Mode, Places, Prometheus, check_prometheus
 from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import parse_duration
+from edl_ckpt.cli.text import escaped, parse_duration
 from edl_ckpt.core.errors import EdlCkptError, UsageError
 
 if TYPE_CHECKING:
     from edl_ckpt.core.format.model import Listing
+    from edl_ckpt.core.storage.location import Location
 
 
 @examples(
@@ -33,6 +35,9 @@ def list_command(
         list[str] | None, typer.Option(metavar="TAG", help="Show only versions with this tag; may be repeated.")
     ] = None,
     mode: Mode = None,
+    recursive: Annotated[
+        bool, typer.Option("--recursive", "-r", help="List the locations below each LOCATION too, at any depth.")
+    ] = False,
     experiment: Experiment = None,
     metric: Annotated[
         str | None, typer.Option(metavar="NAME", help="With --experiment: compare the trials by this metric.")
@@ -44,7 +49,8 @@ def list_command(
     """List versions, with their metrics and tags.
 
     The versions are sorted by number. The command opens no shard. It ends with exit code 3 when a version is there and
-    cannot be read now. With --experiment it shows a line for each trial, the best first.
+    cannot be read now. A LOCATION may be the directory of one version. With --experiment the command shows a line for
+    each trial, the best first.
     """
     import time
 
@@ -52,8 +58,8 @@ def list_command(
     if prometheus and (experiment or sort or best or tag):
         raise UsageError("--prometheus cannot be used with --experiment, --sort, --best or --tag")
     if experiment is not None:
-        if locations or sort or best or tag:
-            raise UsageError("--experiment cannot be used with LOCATION, --sort, --best or --tag")
+        if locations or sort or best or tag or recursive:
+            raise UsageError("--experiment cannot be used with LOCATION, --sort, --best, --tag or --recursive")
         _show_experiment(out, experiment, metric, mode, parse_duration(grace))
         return
     if metric is not None and "metric" not in out.defaulted:
@@ -62,19 +68,19 @@ def list_command(
     from edl_ckpt.cli import render_list
     from edl_ckpt.core.checkpoint.catalog import narrowed
 
-    whole, failed = _listings(out, locations or [""], parse_duration(grace), every=prometheus)
+    found, failed = _listings(out, locations or [""], parse_duration(grace), every=prometheus, recursive=recursive)
+    whole = [listing for listing, _ in found]
     if prometheus:
         _show_metrics(out, whole, failed)
         return
-    listings = [narrowed(listing, sort=sort, best=best, tags=tag or (), mode=mode) for listing in whole]
+    listings = [narrowed(_only(*each), sort=sort, best=best, tags=tag or (), mode=mode) for each in found]
     out.show(
         lambda: render_list.document(listings),
         lambda: render_list.human(listings, time.time(), whole),
         lambda: render_list.rows(listings),
     )
     for listing in whole:
-        for warning in render_list.warnings(listing):
-            out.warn(warning)
+        _warn(out, listing)
     if failed:
         raise max(failed, key=lambda error: error.exit_code)
     if any(listing.unread for listing in whole):
@@ -112,20 +118,56 @@ def _show_metrics(out: Output, listings: list[Listing], failed: list[EdlCkptErro
         raise SystemExit(3)
 
 
-def _listings(
-    out: Output, locations: list[str], grace_seconds: float, *, every: bool = False
-) -> tuple[list[Listing], list[EdlCkptError]]:
-    """Return the listings, and of several locations, or with `every`, the errors of those that cannot be listed."""
-    from edl_ckpt.core.checkpoint.catalog import list_versions
+def _warn(out: Output, listing: Listing) -> None:
+    """Print the warnings about a listing; of one without a version, where the versions are."""
+    from edl_ckpt.cli import render_list
 
-    found: list[Listing] = []
+    hint = None if listing.versions else trials_hint(listing.location)
+    if hint is not None:
+        out.say(f"{escaped(listing.location.url)}: {hint}")
+        return
+    for warning in render_list.warnings(listing):
+        out.warn(warning)
+
+
+def _listings(
+    out: Output, locations: list[str], grace_seconds: float, *, every: bool, recursive: bool
+) -> tuple[list[tuple[Listing, str]], list[EdlCkptError]]:
+    """Return the listings, as `_listing` does, and of several locations, or with `every`, the errors of the others."""
+    from edl_ckpt.core.checkpoint.below import locations_below
+
+    found: list[tuple[Listing, str]] = []
     failed: list[EdlCkptError] = []
     for text in locations:
         try:
-            found.append(list_versions(out.location(text), grace_seconds=grace_seconds))
+            where = out.location(text)
+            below = tuple(locations_below(where, reporter=out.reporter())) if recursive else ()
+            found += [_listing(place, grace_seconds) for place in below or (where,)]
         except EdlCkptError as error:
             if len(locations) == 1 and not every:
                 raise
             failed.append(error)
             out.warn(str(error))
     return found, failed
+
+
+def _listing(where: Location, grace_seconds: float) -> tuple[Listing, str]:
+    """Return the listing of a location, and ''; of the directory of a version, that of its location, and its path."""
+    from edl_ckpt.core.checkpoint.catalog import list_versions, resolve
+    from edl_ckpt.core.format.model import CheckpointRef
+
+    listing = list_versions(where, grace_seconds=grace_seconds)
+    if listing.versions:
+        return listing, ""
+    try:
+        version = resolve(CheckpointRef(where, "latest"), grace_seconds=grace_seconds)
+    except EdlCkptError:
+        return listing, ""
+    return list_versions(version.location, grace_seconds=grace_seconds), version.path
+
+
+def _only(listing: Listing, path: str) -> Listing:
+    """Return a listing with one version alone, the whole listing for ''."""
+    from dataclasses import replace
+
+    return replace(listing, versions=tuple(v for v in listing.versions if path in {"", v.path}))

@@ -34,8 +34,9 @@ def metadata_set_command(
 ) -> None:
     """Record values with a version.
 
-    A value is JSON: a number, true, false, null, a list, an object or a text in quotes. Any other word is a text. New
-    values replace older ones of the same keys. `inspect` shows them, and they go along with a copy.
+    A value is JSON: a number, true, false, null, a list, an object or a text in quotes. Any other word is a text, NaN
+    and Infinity too, which JSON lacks. New values replace older ones of the same keys. `inspect` shows them, and they
+    go along with a copy.
     """
     from edl_ckpt.core.operations.annotate import set_metadata
 
@@ -75,7 +76,7 @@ def metadata_remove_command(
 
     ref, keys = (words[0], words[1:]) if o.looks_like_ref(words[0], out) else (None, words)
     if not keys:
-        raise UsageError("no key was named (expected [REF] KEY...)")
+        raise UsageError("KEY is missing, the key to remove", hint="expected [REF] KEY...")
     version = o.resolve_ref(ref, out, to_change=True)
     remove_metadata(version, keys, **o.locking(out, lock_wait))
     _show(out, o.resolve_ref(version.ref, out))
@@ -97,7 +98,7 @@ def _split_pairs(words: list[str]) -> tuple[str | None, dict[str, Any]]:
             raise UsageError(f"{word!r}: expected KEY=JSON")
         values[key] = _value(key, text)
     if not values:
-        raise UsageError("no value was given (expected [REF] KEY=JSON...)")
+        raise UsageError("KEY=JSON is missing", hint="expected [REF] KEY=JSON...")
     return ref, values
 
 

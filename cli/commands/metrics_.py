@@ -119,7 +119,7 @@ def metrics_remove_command(
 
     ref, names = (words[0], words[1:]) if o.looks_like_ref(words[0], out) else (None, words)
     if not names:
-        raise UsageError("no metric was named (expected [REF] NAME...)")
+        raise UsageError("NAME is missing, the metric to remove", hint="expected [REF] NAME...")
     version = o.resolve_ref(ref, out, to_change=True)
     remove_metrics(version, names, **o.locking(out, lock_wait))
     _show(out, version.location, version.key)
@@ -143,9 +143,12 @@ def metrics_mode_command(
     `@best:METRIC`, `list --best` and the rules of `prune` use it.
     """
     from edl_ckpt.core.operations.annotate import set_modes
+    from edl_ckpt.core.state.metadata import MODES
 
+    if words[-1] not in MODES and len(words) < 3:
+        raise UsageError("max or min is missing", hint="expected [LOCATION] NAME max|min")
     if len(words) not in {2, 3}:
-        raise UsageError("expected [LOCATION] NAME max|min")
+        raise UsageError("NAME is missing, the metric", hint="expected [LOCATION] NAME max|min")
     *place, name, mode = words
     where = out.location(place[0] if place else None)
     set_modes(where, {name: mode}, **o.locking(out, lock_wait))
@@ -165,7 +168,7 @@ def _split_pairs(words: list[str], out: Output) -> tuple[str | None, dict[str, f
                 f"{word!r}: the value is not a number" if equals else f"{word!r}: expected NAME=VALUE"
             ) from None
     if not metrics:
-        raise UsageError("no metric was given (expected [REF] NAME=VALUE...)")
+        raise UsageError("NAME=VALUE is missing", hint="expected [REF] NAME=VALUE...")
     return ref, metrics
 
 

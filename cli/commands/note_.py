@@ -33,7 +33,9 @@ def note_command(
     """
     from edl_ckpt.core.operations.annotate import set_note
 
-    if len(words) > 2 or (len(words) == 1 and o.looks_like_ref(words[0], out)):
+    if len(words) == 1 and o.looks_like_ref(words[0], out):
+        raise UsageError("TEXT is missing", hint="expected [REF] TEXT")
+    if len(words) > 2:
         raise UsageError("expected [REF] TEXT; put a text of several words in quotes")
     version = o.resolve_ref(words[0] if len(words) == 2 else None, out, to_change=True)
     set_note(version, words[-1], **o.locking(out, lock_wait))

@@ -10,6 +10,7 @@ import typer
 
 from edl_ckpt.cli import options as o
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.hints import trials_hint
 from edl_ckpt.cli.manual.codes import NOTES, exits
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration
@@ -136,6 +137,9 @@ def _review(out: Output, plan: PrunePlan, *, max_delete: int | None, plan_out: s
 
     for warning in plan.warnings:
         out.warn(warning)
+    for place in () if plan.entries else plan.locations:
+        if hint := trials_hint(place):
+            out.warn(f"{place.url}: {hint}")
     plan.check_amount(max_delete)
     if plan_out:
         write_plan(plan_out, plan)

@@ -9,6 +9,7 @@ import typer
 
 from edl_ckpt.cli import options as o
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.hints import check_second
 from edl_ckpt.cli.manual.codes import LISTS, NOTES, exits
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import escaped
@@ -83,6 +84,8 @@ def tag_list_command(out: Output, location: o.Place = None, csv: o.Csv = False) 
 def _split(words: list[str]) -> tuple[str | None, str]:
     if len(words) > 2:
         raise UsageError("expected [REF] TAG")
+    if len(words) == 1:
+        check_second(words[0], "TAG", "[REF] TAG")
     return (words[0], words[1]) if len(words) == 2 else (None, words[0])
 
 

@@ -35,7 +35,7 @@ def wait_command(
     ] = None,
     mode: Mode = None,
     timeout: Annotated[
-        str, typer.Option(metavar="DURATION", help="Give up after this time; 0 looks once, `none` waits for ever.")
+        str, typer.Option(metavar="DURATION|none", help="Give up after this time; 0 looks once, `none` waits for ever.")
     ] = "30m",
     stall_after: StallAfter = "none",
     interval: Interval = None,
@@ -48,6 +48,8 @@ def wait_command(
     from edl_ckpt.cli import render_wait
     from edl_ckpt.core.operations.follow.wait import wait_for_version
 
+    if mode is not None and best is None and "mode" not in out.defaulted:
+        raise UsageError("--mode can only be used with --best")
     if complete and best is not None:
         raise UsageError("--complete cannot be used with --best: that version is complete in any case")
     result = wait_for_version(

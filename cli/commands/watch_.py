@@ -13,7 +13,7 @@ from edl_ckpt.cli.options import CommandLineOnly, Interval, Place, StallAfter, f
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_limit
 from edl_ckpt.core.errors import EdlCkptError, UsageError
-from edl_ckpt.core.words import counted
+from edl_ckpt.core.words import counted, meant
 
 if TYPE_CHECKING:
     from edl_ckpt.cli.hooks import Hook
@@ -47,7 +47,7 @@ def watch_command(
         int | None, typer.Option(min=-1, metavar="V", help="Also report versions above V that are there already.")
     ] = None,
     timeout: Annotated[
-        str, typer.Option(metavar="DURATION", help="End after this time; 0 looks once, `none` never ends.")
+        str, typer.Option(metavar="DURATION|none", help="End after this time; 0 looks once, `none` never ends.")
     ] = "none",
     stall_after: StallAfter = "10m",
     interval: Interval = None,
@@ -104,5 +104,5 @@ def _kinds(texts: list[str] | None) -> frozenset[EventKind]:
     names = [name.strip() for text in texts or () for name in text.split(",")]
     for name in names:
         if name not in known:
-            raise UsageError(f"--on: no event {name!r}", hint=f"events: {', '.join(known)}")
+            raise UsageError(f"--on: no event {name!r}", hint=meant(name, known) or f"events: {', '.join(known)}")
     return frozenset(known[name] for name in names or known)

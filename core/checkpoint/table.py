@@ -23,6 +23,7 @@ from edl_ckpt.core.format.bulk import I64
 from edl_ckpt.core.format.model import ShardIndex, TableEntry
 from edl_ckpt.core.libraries import library, torch_tensor
 from edl_ckpt.core.memory import check_memory
+from edl_ckpt.core.numbers import whole_number
 from edl_ckpt.core.parallel import default_workers, run_parallel
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.words import abridged, counted, describe, escaped
@@ -57,8 +58,7 @@ class TableView:
     __slots__ = ("_batch_rows", "_checkpoint", "name")
 
     def __init__(self, checkpoint: Checkpoint, name: str, *, batch_rows: int) -> None:
-        if batch_rows < 1:
-            raise UsageError(f"batch_rows must be at least 1, got {batch_rows}")
+        batch_rows = whole_number("batch_rows", batch_rows, least=1)
         checkpoint.entries(name)
         self._checkpoint, self.name, self._batch_rows = checkpoint, name, batch_rows
 

@@ -75,6 +75,9 @@ def save_checkpoint(
     """
     number, count = whole_number("version", version), whole_number("ps_num", ps_num)
     check_ps_num(count)
+    for what, given in (("variables", variables), ("tables", tables)):
+        if not isinstance(given, Mapping):
+            raise UsageError(f"{what} must be a mapping of names to values, got a {type(given).__name__}")
     arrays = Assignment(
         {name: _array(name, as_array(value, f"variable {name!r}")) for name, value in variables.items()},
         tuple(_table(name, table) for name, table in tables.items()),

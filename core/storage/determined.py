@@ -35,6 +35,15 @@ _ALL: Final = ("type", *_SAVES, *dict.fromkeys(key for keys in _KEYS.values() fo
 _Section = dict[str, Any]
 
 
+class SectionError(UsageError):
+    """A wrong key or value in a section; `keys` are the tables around it and its own, as in the file."""
+
+    def __init__(self, message: str, what: str, key: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        table = what.removeprefix(SECTION).removeprefix(".").strip('"')
+        self.keys = tuple(part for part in (SECTION, table, key) if part)
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointStorage:
     """A location, and how many checkpoints Determined keeps there; 0 keeps none by that rule.
@@ -184,7 +193,7 @@ def _check(config: _Section, keys: Iterable[str], what: str) -> None:
     known = tuple(keys)
     for key, value in config.items():
         if key not in known:
-            raise UsageError(f"{what}: no key {key!r}", hint=meant(str(key), known, "keys"))
+            raise SectionError(f"{what}: no key {key!r}", what, str(key), hint=meant(str(key), known, "keys"))
         if key in _SAVES:
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise _fault(what, f"must be a whole number of 0 or more, got {value!r}", key)
@@ -193,7 +202,7 @@ def _check(config: _Section, keys: Iterable[str], what: str) -> None:
 
 
 def _fault(what: str, fault: str, key: str = "") -> UsageError:
-    return UsageError(f"{what}: {key} {fault}" if key else f"{what}: {fault}")
+    return SectionError(f"{what}: {key} {fault}" if key else f"{what}: {fault}", what, key)
 
 
 def _required(config: _Section, key: str, what: str) -> str:

@@ -213,14 +213,16 @@ def next_due(moment: Moment, limits: Limits) -> float | None:
 
 
 def standing(seen: Seen, tick: float, limits: Limits) -> str:
-    """Return the state of a version in a word: complete, writing, stalled, corrupt or unreadable."""
+    """Return the state of a version in a word: that of a listing, or stalled or corrupt when it is so for too long."""
     if seen.is_complete:
         return "complete"
     late = next((kind for kind, due in _due(seen, limits) if tick >= due), None)
     if late is not None:
         return late.value
-    is_unread = seen.version.state is State.UNREADABLE or seen.check.health is Health.UNREAD
-    return "unreadable" if is_unread else "writing"
+    if seen.check.health is Health.UNREAD:
+        return State.UNREADABLE.value
+    state = seen.version.state
+    return (State.WRITING if state is State.COMPLETE else state).value  # its headers are not all there yet
 
 
 def why_unfinished(seen: Seen) -> str:

@@ -1,0 +1,120 @@
+"""What a person probably meant by a location that is not there, and where a wrong value came from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from edl_ckpt.cli.usage import origin
+from edl_ckpt.core.errors import (
+    AuthError,
+    EdlCkptError,
+    NoSpaceError,
+    NotFoundError,
+    UnavailableError,
+    UsageError,
+)
+from edl_ckpt.core.words import abridged, closest, escaped
+
+if TYPE_CHECKING:
+    from edl_ckpt.cli.output import Output
+    from edl_ckpt.core.storage.location import Location
+
+_SOME = 8
+
+
+def add_hint(error: EdlCkptError, context: Any, values: Mapping[str, Any], out: Output) -> None:
+    """Give an error the hint that only the command line knows: what was meant, or where a value came from."""
+    if isinstance(error, NotFoundError) and error.path:
+        if error.path == os.environ.get("EDL_CKPT_DIR"):
+            error.hint = f"EDL_CKPT_DIR names it{f'; {error.hint}' if error.hint else ''}"
+        elif not error.hint or error.hint.startswith("is this"):
+            takes_ref = any("REF" in str(p.metavar) for p in context.command.params)
+            error.hint = _place_hint(error.path, out, takes_ref=takes_ref) or error.hint
+    if isinstance(error, NotFoundError | UsageError) and context is not None:
+        sources = "; ".join(_sources(error, context, values, out))
+        joined = " " if str(error.hint).endswith("?") else "; "
+        error.hint = joined.join(part for part in (error.hint, sources) if part) or None
+
+
+def _sources(error: EdlCkptError, context: Any, values: Mapping[str, Any], out: Output) -> Iterator[str]:
+    """Yield the variables and lines whose values an error quotes."""
+    for parameter in context.command.params:
+        value = values.get(parameter.name)
+        if parameter.name in out.defaulted and isinstance(value, str) and repr(value) in error.message:
+            place = origin(context, parameter)
+            if not error.message.startswith(place):
+                yield f"{escaped(value)} comes from {place}"
+
+
+def _place_hint(path: str, out: Output, *, takes_ref: bool) -> str | None:
+    """Return what was meant by a location that is not there, or has no version; None when nothing is like it."""
+    head, at, version = path.rpartition("@")
+    if at and "/" not in version and os.path.isdir(head or "."):
+        return f"a location is expected here, and {version} is a version: try {head or '.'}"
+    if takes_ref and "/" not in path and (meant := _as_version(path, out)):
+        return f"did you mean @{meant}?"
+    if os.path.isdir(path):
+        from edl_ckpt.core.storage.location import Location
+
+        return trials_hint(Location(path))
+    folder, name = os.path.split(path)
+    try:
+        names = [entry.name for entry in os.scandir(folder or ".") if not entry.name.startswith(".")]
+    except OSError:
+        return None
+    close = [escaped(os.path.join(folder, each)) for each in closest(name, names)]
+    return f"did you mean {' or '.join(close)}?" if close else None
+
+
+def _as_version(word: str, out: Output) -> str | None:
+    """Return a word that names a version of the default location."""
+    from edl_ckpt.core.checkpoint.catalog import list_versions
+
+    if not (word.isdigit() or word in {"latest", "best"} or word.startswith("best:") or word.isidentifier()):
+        return None
+    try:
+        versions = list_versions(out.location(None)).versions
+    except EdlCkptError:
+        return None
+    known = {"latest", "best", *(str(v.key) for v in versions), *(tag for v in versions for tag in v.tags)}
+    return word if versions and (word in known or word.startswith("best:")) else None
+
+
+def trials_hint(place: Location) -> str | None:
+    """Return where the versions are, for a directory that has none and is above some; None when it is not."""
+    from edl_ckpt.core.checkpoint.below import locations_below
+
+    try:
+        found = [location.url for location in locations_below(place, depth=2)]
+    except EdlCkptError:
+        return None
+    if not found:
+        return None
+    names = abridged((escaped(name) for name in found), _SOME)
+    return f"versions are below: {names}; --experiment takes them as trials, and `list --recursive` lists them"
+
+
+@contextmanager
+def resumable(out: Output, words: str) -> Iterator[None]:
+    """Say with a failure, or after a signal, how to go on with what was done before it."""
+    try:
+        yield
+    except (UnavailableError, NoSpaceError, AuthError) as error:
+        error.hint = f"{error.hint}; {words}" if error.hint else words
+        raise
+    except KeyboardInterrupt:
+        out.say(f"interrupted; {words}")
+        raise
+    except SystemExit as end:
+        if end.code == 143:
+            out.say(f"terminated; {words}")
+        raise
+
+
+def check_second(word: str, name: str, expected: str) -> None:
+    """Raise UsageError when the only word is a reference, and so the second argument is missing."""
+    if "@" in word or "://" in word:
+        raise UsageError(f"{name} is missing", hint=f"expected {expected}")

@@ -1,0 +1,38 @@
+"""Checkpoint directories below a directory: of an experiment, of a user, or of a bucket."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from edl_ckpt.core.errors import EdlCkptError
+from edl_ckpt.core.format.names import is_uuid, parse_single_file, parse_version_dir
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.storage import Location, open_store
+
+
+def locations_below(location: Location, *, depth: int | None = None, reporter: Reporter = SILENT) -> Iterator[Location]:
+    """Yield the locations with versions in a directory and below it, by name, each before those below it.
+
+    `depth` limits how far below; 0 is the directory itself. Hidden directories and links to directories are left out. A
+    directory below that cannot be listed is a warning. One listing for each directory. Raises the error of listing the
+    directory itself.
+    """
+    names = sorted(open_store(location).names(""))
+    if any(_is_version(name) for name in names):
+        yield location
+    if depth == 0:
+        return
+    for name in names:
+        place = location.with_url(f"{location.url.rstrip('/')}/{name}")
+        path = place.local_path
+        if name.startswith(".") or _is_version(name) or (path and (os.path.islink(path) or not os.path.isdir(path))):
+            continue
+        try:
+            yield from locations_below(place, depth=None if depth is None else depth - 1, reporter=reporter)
+        except EdlCkptError as error:
+            reporter.warn(f"{error}; what is below it is left out")
+
+
+def _is_version(name: str) -> bool:
+    return parse_version_dir(name) is not None or parse_single_file(name) is not None or is_uuid(name)
