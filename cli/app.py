@@ -107,10 +107,10 @@ def _open_streams() -> None:
 
 def run(arguments: list[str]) -> NoReturn:
     """Run one command, and raise SystemExit with its exit code."""
-    from edl_ckpt.cli.config import config_files, error_exit, known_options, named_config, read_config, wants_json
+    from edl_ckpt.cli.config import config_files, error_exit, known_options, named_config, read_config
     from edl_ckpt.cli.output import AlreadyReported, Output
     from edl_ckpt.cli.secrets import check_arguments
-    from edl_ckpt.cli.usage import explained, is_plain_call, is_refusal
+    from edl_ckpt.cli.usage import is_refusal
     from edl_ckpt.core.errors import UsageError
 
     if arguments in [["--help"], ["-h"]]:
@@ -138,12 +138,22 @@ def run(arguments: list[str]) -> NoReturn:
     except Exception as error:
         if not is_refusal(error):
             raise
-        if is_plain_call(error):
-            print(error, file=sys.stderr)
-            raise SystemExit(UsageError.exit_code) from None
-        json = wants_json(arguments) or any(values.get("json") for values in defaults.values())
-        raise SystemExit(error_exit(explained(error), arguments, json=json)) from None
+        json = any(values.get("json") for values in defaults.values())
+        raise SystemExit(_refused(error, arguments, json=json)) from None
     raise SystemExit(code or 0)
+
+
+def _refused(error: Any, arguments: list[str], *, json: bool) -> int:
+    """Report a refusal of the parser, with the help when only a command is missing; return the exit code."""
+    from edl_ckpt.cli.config import error_exit
+    from edl_ckpt.cli.help import command_of, drawn
+    from edl_ckpt.cli.manual.pages import page
+    from edl_ckpt.cli.usage import explained, is_plain_call
+
+    if not is_plain_call(error):
+        return error_exit(explained(error), arguments, json=json)
+    print(drawn(page(command_of(error.ctx)), sys.stderr), file=sys.stderr)
+    return 2
 
 
 def _show_help() -> NoReturn:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from typer.core import TyperCommand, TyperGroup
 
@@ -53,13 +54,11 @@ def command_of(context: Any) -> str:
     return str(context.command_path).partition(" ")[2]
 
 
-def drawn(page: Any) -> str:
-    """Return a page for stdout: as wide as the window, and in colour where the terminal has colours."""
-    import os
-
+def drawn(page: Any, stream: TextIO | None = None) -> str:
+    """Return a page for a stream, by default stdout: as wide as the window, and in colour if the stream has colours."""
     from edl_ckpt.cli.manual.terminal import draw
     from edl_ckpt.cli.style import uses_colour
 
     no_color = "--no-color" in sys.argv or bool(os.environ.get("EDL_CKPT_NO_COLOR"))
     width = shutil.get_terminal_size((80, 24)).columns
-    return draw(page, width=width, colour=uses_colour(sys.stdout, no_color=no_color))
+    return draw(page, width=width, colour=uses_colour(stream or sys.stdout, no_color=no_color))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.usage import origin
 from edl_ckpt.core.errors import (
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from edl_ckpt.cli.output import Output
     from edl_ckpt.core.storage.location import Location
 
-_SOME = 8
+_SOME: Final = 8
+_UNSURE: Final = "is this"
+"""The engine's own hint about a directory without versions begins so; a better one replaces it."""
 
 
 def add_hint(error: EdlCkptError, context: Any, values: Mapping[str, Any], out: Output) -> None:
     """Give an error the hint that only the command line knows: what was meant, or where a value came from."""
-    if isinstance(error, NotFoundError) and error.path:
-        if error.path == os.environ.get("EDL_CKPT_DIR"):
-            error.hint = f"EDL_CKPT_DIR names it{f'; {error.hint}' if error.hint else ''}"
-        elif not error.hint or error.hint.startswith("is this"):
-            takes_ref = any("REF" in str(p.metavar) for p in context.command.params)
-            error.hint = _place_hint(error.path, out, takes_ref=takes_ref) or error.hint
+    if isinstance(error, NotFoundError) and error.path and (error.hint or _UNSURE).startswith(_UNSURE):
+        takes_ref = any("REF" in str(p.metavar) for p in context.command.params)
+        named = "EDL_CKPT_DIR names it" if error.path == os.environ.get("EDL_CKPT_DIR") else None
+        error.hint = named or _place_hint(error.path, out, takes_ref=takes_ref) or error.hint
     if isinstance(error, NotFoundError | UsageError) and context is not None:
         sources = "; ".join(_sources(error, context, values, out))
         joined = " " if str(error.hint).endswith("?") else "; "

@@ -14,7 +14,7 @@ from edl_ckpt.core.operations.follow.changes import EventKind, Limits, Moment, S
 if TYPE_CHECKING:
     from rich.text import Text
 
-_STYLES: Final = {**STATE_STYLES, "stalled": "yellow", "corrupt": "red"}
+_STYLES: Final = {state.value: style for state, style in STATE_STYLES.items()} | {"stalled": "yellow", "corrupt": "red"}
 _EVENT_STYLES: Final = {
     EventKind.COMPLETE: "green",
     EventKind.SEALED: "green",

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from edl_ckpt.core.arrays import Ids, as_ids
 from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES, as_dtype, check_row_count, id_blocks, read_rows
 from edl_ckpt.core.checkpoint.parts import Rows
-from edl_ckpt.core.errors import CorruptError, NameNotFoundError, UsageError
+from edl_ckpt.core.errors import CorruptError, NameNotFoundError
 from edl_ckpt.core.format import placement
 from edl_ckpt.core.format.bulk import I64
 from edl_ckpt.core.format.model import ShardIndex, TableEntry

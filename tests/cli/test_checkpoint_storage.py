@@ -82,7 +82,10 @@ def test_somebody_elses(nas: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ('type = "s3"\nbuckt = "b"', "edl-ckpt.toml: checkpoint_storage: no key 'buckt'\n  did you mean bucket?"),
+        (
+            'type = "s3"\nbuckt = "b"',
+            "edl-ckpt.toml, line 3: checkpoint_storage: no key 'buckt'\n  did you mean bucket?",
+        ),
         ('type = "shared_fs"\nhost_path = "/a"\nstorage_path = "../b"', "storage_path must be inside host_path"),
         ('[checkpoint_storage.x]\ntype = "s3"', 'checkpoint_storage."x": bucket is missing'),
         (f'type = "s3"\nbucket = "b"\nsecret_key = ["{SECRET}"]', "secret_key must be a text"),

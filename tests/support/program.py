@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from documents import check_printed
+from edl_ckpt.cli.catalogue import COMMANDS, function_of
+from edl_ckpt.cli.manual.codes import exits_of
 from fork_server import server
 from scan_guard import scan_guard
 
@@ -35,7 +37,15 @@ def edl(*arguments: str | Path, cwd: Path | None = None, **env: str) -> subproce
             command = [*PROGRAM, *map(str, arguments)]
             done = subprocess.run(command, cwd=cwd, env=outer, capture_output=True, text=True, timeout=120, check=False)
     check_printed([*map(str, arguments)], done.stdout, done.stderr, done.returncode)
+    _check_code(arguments, done.returncode)
     return done
+
+
+def _check_code(arguments: tuple[str | Path, ...], code: int) -> None:
+    """Fail when a command ends with a code that its help does not name; a signal that kills it gives none."""
+    words = [*map(str, arguments[:2]), "", ""]
+    command = next((name for name in (f"{words[0]} {words[1]}", words[0]) if name in COMMANDS), None)
+    assert command is None or code < 0 or code in exits_of(function_of(command)), f"{command} ended with {code}"
 
 
 def without_reader(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -78,6 +88,7 @@ def inside(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int
         app.run([*map(str, arguments), "--json"])
     printed = capsys.readouterr()
     assert (end.value.code or 0) == code, printed
+    _check_code(arguments, code)
     assert "Traceback" not in printed.err
     check_printed([*map(str, arguments), "--json"], printed.out, printed.err, code)
     return json.loads(printed.out) if printed.out else json.loads(printed.err.splitlines()[-1])

@@ -1,0 +1,231 @@
+"""What errors say beside what is wrong: what was perhaps meant, where a value came from, and how to go on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edl_ckpt.cli.app import run
+from edl_ckpt.core import Progress, UsageError, open_checkpoint, save_checkpoint
+from edl_ckpt.core.checkpoint.below import locations_below
+from edl_ckpt.core.errors import NameNotFoundError, NoSpaceError, UnavailableError
+from edl_ckpt.core.storage import Location
+from places import GOLDEN
+from program import document, edl
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory with the location `run`, which has names of all kinds, and with the trials `runs/a` and b."""
+    top = tmp_path_factory.mktemp("place")
+    table = (np.arange(3), np.ones((3, 2), np.float32))
+    for version in range(1000, 1100, 10):
+        save_checkpoint(top / "run", version, 1, variables={"dense/kernel:0": np.ones(2)}, tables={"user": table})
+    for line in ("tag add run@1000 serving", "metrics set run@1000 auc=0.7 loss=1", "metadata set run@1000 owner=ads"):
+        assert edl(*line.split(), cwd=top).returncode == 0
+    for name in ("a", "b"):
+        shutil.copytree(top / "run/version_1000", top / "runs" / name / "version_1000")
+    return top
+
+
+SLIPS = [
+    ("inspect run@1034", 10, "run: no version 1034", "the nearest versions there: 1030, 1040"),
+    ("inspect run@servin", 10, "run: no version or tag 'servin'", "did you mean serving?"),
+    ("inspect run@lates", 10, "run: no version or tag 'lates'", "did you mean latest?"),
+    ("inspect run@best:auk", 10, "run: no complete version has a value of 'auk'", "did you mean auc?"),
+    ("list run --best los", 10, "run: no complete version has a value of 'los'", "did you mean loss?"),
+    ("inspect run --table usr", 10, "run@1090: no table 'usr'", "did you mean user?"),
+    ("inspect run --variable kernel", 10, "run@1090: no variable 'kernel'", "did you mean dense/kernel:0?"),
+    ("get run --table User --id 1", 10, "run@1090: no table 'User'", "did you mean user?"),
+    ("get run --variable x", 10, "run@1090: no variable 'x'", "variables there: dense/kernel:0"),
+    ("export run x.npz --table us", 10, "no table matches 'us'", "did you mean user?"),
+    ("export run x --format npx", 2, "no format 'npx'; ", "did you mean npz"),
+    ("tag remove run@1000 servin", 10, "run@1000: no tag 'servin'", "did you mean serving?"),
+    ("metrics remove run@1000 auk", 10, "run@1000: no metric 'auk'", "did you mean auc?"),
+    ("metadata remove run@1000 ower", 10, "run@1000: no metadata 'ower'", "did you mean owner?"),
+    ("list rum", 10, "rum: no such file or directory", "did you mean run?"),
+    ("list runs/aa", 10, "runs/aa: no such file or directory", "did you mean runs/a?"),
+    ("reshard run --ps 2 --layout desing", 2, "--layout: 'desing' is not design or elasticdl", "did you mean design?"),
+    ("wait run --best auc --mode mix", 2, "--mode: 'mix' is not max or min", "did you mean min or max?"),
+    ("watch run --on complet", 2, "--on: no event 'complet'", "did you mean complete?"),
+    ("inspect runs", 10, "runs: no checkpoint here", "versions are below: runs/a, runs/b; --experiment takes them"),
+    ("list run@1000", 10, "run@1000: no such file", "a location is expected here, and 1000 is a version: try run"),
+    ("tag list run@1000", 10, "run@1000: no such", "a location is expected here, and 1000 is a version: try run"),
+    ("tag add run@1000", 2, "TAG is missing", "expected [REF] TAG"),
+    ("note run@1000", 2, "TEXT is missing", "expected [REF] TEXT"),
+    ("copy run@1000", 2, "LOCATION is missing", "expected [REF] LOCATION"),
+    ("export run@1000", 2, "OUTPUT is missing", "expected [REF] OUTPUT"),
+    ("metrics set run@1000", 2, "NAME=VALUE is missing", "expected [REF] NAME=VALUE..."),
+    ("metrics mode run auc", 2, "max or min is missing", "expected [LOCATION] NAME max|min"),
+    ("metadata set run@1000", 2, "KEY=JSON is missing", "expected [REF] KEY=JSON..."),
+]
+
+
+@pytest.mark.parametrize(("line", "code", "message", "hint"), SLIPS, ids=[slip[0] for slip in SLIPS])
+def test_slips(line: str, code: int, message: str, hint: str, place: Path) -> None:
+    """Each kind of name that is not known is answered with the nearest ones; a missing argument is named."""
+    done = edl(*line.split(), cwd=place)
+    assert done.returncode == code
+    first, second = done.stderr.splitlines()
+    assert first.startswith(f"error: {message}")
+    assert second.startswith(f"  {hint}")
+
+
+@pytest.mark.parametrize("word", ["1000", "latest", "serving", "best:auc"])
+def test_a_version_without_its_at(word: str, place: Path) -> None:
+    """Inside a location, a version without '@' is answered with the reference that was meant."""
+    done = edl("inspect", word, cwd=place / "run")
+    assert (done.returncode, done.stderr.splitlines()[1]) == (10, f"  did you mean @{word}?")
+    assert edl("inspect", f"@{word}", cwd=place / "run").returncode == 0
+
+
+def test_the_second_reference_of_diff(place: Path) -> None:
+    """`diff A@1 @2` compares two versions of A, whatever the current directory is; A alone is its newest."""
+    for first in ("run@1000", "run"):
+        found = document("diff", place / first, "@1010")
+        assert (found["a"], found["b"]) == (f"{place}/run@{1000 if '@' in first else 1090}", f"{place}/run@1010")
+
+
+def test_list_of_a_version_and_above(place: Path) -> None:
+    """`list` lists the version whose directory it is given; --recursive lists all locations below; above is a hint."""
+    whole = document("list", place / "run")["locations"][0]
+    one = document("list", place / "run/version_1000")["locations"][0]
+    assert one == {**whole, "versions": whole["versions"][:1]}
+    assert "latest" not in edl("list", place / "run/version_1000").stdout
+    found = document("list", place, "--recursive")["locations"]
+    names = [str(Path(each["location"]).relative_to(place)) for each in found]
+    assert names == ["run", "runs/a", "runs/b"]
+    assert [len(each["versions"]) for each in found] == [10, 1, 1]
+    above = edl("list", place / "runs")
+    assert (above.returncode, "below" in above.stderr, "crashes" in above.stderr) == (0, True, False)
+    pruned = edl("prune", place / "runs", "--keep", "1")
+    assert (pruned.returncode, "below" in pruned.stderr) == (0, True)
+
+
+def test_locations_below(tmp_path: Path) -> None:
+    """Hidden directories, links and the directories of versions are not gone into; `depth` limits how far."""
+    for name in ("a/version-1", "a/b/version-1", ".hidden/version-1", "a/version-1/version-2"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "loop").symlink_to(tmp_path)
+    found = [each.url.removeprefix(str(tmp_path)) for each in locations_below(Location(str(tmp_path)))]
+    assert found == ["/a", "/a/b"]
+    assert [each.url for each in locations_below(Location(str(tmp_path)), depth=1)] == [f"{tmp_path}/a"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "line", "message"),
+    [
+        ("GRACE", "ten", "list run", "EDL_CKPT_GRACE: 'ten' is not a duration"),
+        ("KEEP", "x", "prune run", "EDL_CKPT_KEEP: 'x' is not a whole number"),
+        ("WORKERS", "0", "verify run", "EDL_CKPT_WORKERS: must be at least 1, got 0"),
+        ("MAX_MEMORY", "1X", "reshard run --ps 2", "EDL_CKPT_MAX_MEMORY: '1X' is not a size"),
+        ("MODE", "up", "list run --best f1", "EDL_CKPT_MODE: 'up' is not max or min"),
+        ("QUIET", "maybe", "list run", "EDL_CKPT_QUIET: 'maybe' is not true or false"),
+        ("STORAGE_OPTION", "x", "list run", "EDL_CKPT_STORAGE_OPTION expects KEY=VALUE"),
+        ("DIR", "/nowhere", "list", "/nowhere: no such file or directory\n  EDL_CKPT_DIR names it"),
+        ("FORMAT", "npx", "export run x", "no format 'npx'; "),
+    ],
+)
+def test_values_of_the_environment(variable: str, value: str, line: str, message: str, place: Path) -> None:
+    """A wrong value in the environment is answered with the name of its variable."""
+    done = edl(*line.split(), cwd=place, **{f"EDL_CKPT_{variable}": value})
+    assert done.stderr.startswith(f"error: {message}")
+    assert f"EDL_CKPT_{variable}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('# night\ngrace = "ten"', "line 2: grace: 'ten' is not a duration"),
+        ('[prune]\nkeep = 3\nmax-size = "1X"', "line 3: max-size: '1X' is not a size"),
+        ("prune.keep = 3\nprune.worker = 4", "line 2: the command 'prune' has no option 'worker'"),
+        ("kep = 1", "line 1: no command has an option 'kep'\n  did you mean keep?"),
+        ("\n[prune]\nkeep-tag = [\n'a',\n1]", "line 3: keep-tag must be a list of strings"),
+        ("[checkpoint_storage]\ntype = 's3'\nbuckt = 'x'", "line 3: checkpoint_storage: no key 'buckt'"),
+        ("\n[checkpoint_storage]\ntype = 's3'", "line 2: checkpoint_storage: bucket is missing"),
+        ("[checkpoint_storage.x]\ntype = 'directory'\ncontainer_path = 3", 'line 3: checkpoint_storage."x": '),
+    ],
+)
+def test_lines_of_a_file(text: str, words: str, place: Path, tmp_path: Path) -> None:
+    """A wrong key or value in a configuration file is answered with the line where it stands."""
+    (tmp_path / "night.toml").write_text(text)
+    done = edl("prune", "run", "--config", tmp_path / "night.toml", "--dry-run", cwd=place)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {tmp_path}/night.toml, {words}")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("wait run --mode max", "--mode can only be used with --best"),
+        ("prune --experiment runs --save-trial-best 2", "--save-trial-best can only be used with --policy determined"),
+    ],
+)
+def test_options_without_effect(line: str, message: str, place: Path) -> None:
+    """An option that would have no effect is refused; the same in the environment is not."""
+    done = edl(*line.split(), cwd=place)
+    assert (done.returncode, done.stderr) == (2, f"error: {message}\n")
+    assert edl("wait", "run", cwd=place, EDL_CKPT_MODE="max").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "words"),
+    [
+        (UnavailableError("the server answers 503"), 13, "  run the same copy again to resume\n"),
+        (NoSpaceError("no space left", hint="free some"), 14, "  free some; run the same copy again to resume\n"),
+        (KeyboardInterrupt(), 130, "interrupted; run the same copy again to resume\n"),
+        (SystemExit(143), 143, "terminated; run the same copy again to resume\n"),
+    ],
+)
+def test_an_interrupted_copy_says_how_to_go_on(
+    failure: BaseException,
+    code: int,
+    words: str,
+    place: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A copy that ends half-way, by a failure or a signal, says that the same copy resumes."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise failure
+
+    monkeypatch.setattr("edl_ckpt.core.operations.copy.execute.execute_copy", fail)
+    with pytest.raises(SystemExit) as end:
+        run(["copy", f"{place}/run@1000", str(tmp_path / "to")])
+    assert (end.value.code, capsys.readouterr().err.endswith(words)) == (code, True)
+
+
+def test_hints_of_the_library(place: Path, tmp_path: Path) -> None:
+    """In Python, the hint is a note below the message; a value of a wrong type is a UsageError that names it."""
+    with open_checkpoint(f"{place}/run@1000") as checkpoint:
+        with pytest.raises(NameNotFoundError) as unknown:
+            checkpoint["dense/kernel"]
+        assert unknown.value.__notes__ == ["did you mean dense/kernel:0?"]
+        with pytest.raises(UsageError, match="batch_rows must be a whole number, got '5'"):
+            checkpoint.table("user", batch_rows="5")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="variables must be a mapping"):
+        save_checkpoint(tmp_path, 1, 1, variables=[1], tables={})  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="callback must be a function, got 5"):
+        Progress(5)  # type: ignore[arg-type]
+
+
+def test_watch_and_list_have_one_word(tmp_path: Path) -> None:
+    """A version that lacks a shard has the same state in `watch` as in `list`."""
+    from edl_ckpt.core.operations.follow.changes import Limits, standing
+    from edl_ckpt.core.operations.follow.watch import looks_at
+
+    shutil.copytree(GOLDEN / "current/ps4", tmp_path / "run")
+    shards = sorted((tmp_path / "run").glob("*/*"))
+    shards.pop().unlink()
+    for path in (*shards, shards[0].parent):
+        os.utime(path, (1, 1))
+    listed = document("list", tmp_path / "run")["locations"][0]["versions"]
+    look = next(iter(looks_at(Location(str(tmp_path / "run")), timeout_seconds=0, limits=Limits(None))))
+    states = [standing(seen, look.moment.tick, Limits(None)) for seen in look.moment.seen.values()]
+    assert states == [version["state"] for version in listed] == ["incomplete"]
