@@ -1,14 +1,15 @@
 """The rows of one table in parts that fit into memory: by a hash of the id, or by ranges of ids, which sorts them.
 
-A first pass over the ids counts the rows of each part, so the place of every row in a temporary file is known before a
-value moves; values are read once. The file has no name: whatever happens, nothing of it remains. It has three areas:
-the ids of all parts, the order of the rows of each part, and the values. Who reads the ids of a part first sorts them,
-and leaves ids and order in the file for who reads the values.
+A first pass over the ids counts the rows of each part, so the place of every row is known before a value moves, and
+values are read once. The parts lie one after the other, their ids in one area of a file and their rows in another: of a
+temporary file, or of an output. Parts of ranges can be sorted there, and then both areas are in the order of the ids.
+
+Memory has one part for each worker. A part is never much larger than planned, whatever the ids are: where a sample led
+to bad ranges, they are cut again, and ids that repeat are found before a part of them is read.
 """
 
 from __future__ import annotations
 
-import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.checkpoint.blocks import as_dtype
+from edl_ckpt.core.checkpoint.duplicates import find_repeated
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import IdPiece, read_piece, row_batches
 from edl_ckpt.core.format import bulk
@@ -28,31 +30,43 @@ from edl_ckpt.core.format.checks import duplicate_id
 from edl_ckpt.core.format.model import DType
 from edl_ckpt.core.parallel import default_workers, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
-from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.storage.files import allocate
+from edl_ckpt.core.storage.files import PreallocatedFile, ScratchFile
 
-PART_BYTES: Final = 8 << 20
-"""Values and ids of a part, unless a table needs more than MAX_PARTS of them: rows are gathered in the cache."""
+PART_BYTES: Final = 16 << 20
+"""Ids and rows of a part. A table that needs more than MAX_PARTS of them has larger ones."""
 
 
-_AT_ONCE_BYTES: Final = 256 << 20
-"""Parts that are in memory at a time, all together."""
+MAX_PARTS: Final = 1 << 14
+
+
+_AT_ONCE_BYTES: Final = 160 << 20
+"""Memory for the parts that are read and sorted at a time, all together."""
 
 
 _MOST_WORKERS: Final = 4
 
 
-_FILL_BYTES: Final = 8 << 20
-"""Values that are grouped by part at a time: what goes to one part is written in one piece."""
+_FILL_BYTES: Final = 16 << 20
+"""Rows that are grouped by part at a time: what goes to one part is written in one piece."""
 
 
-MAX_PARTS: Final = 4096
+_REMOTE_FILL_BYTES: Final = 4 << 20
+"""The same for remote storage, where many are read at a time."""
 
 
-_SAMPLES: Final = 64
+_SAMPLES: Final = 256
+"""Ids of a sample for each part: parts then differ by a few percent."""
 
 
-_LEAST_SAMPLES: Final = 1 << 16
+_TOO_LARGE: Final = 2
+"""A part of so many times its planned rows is cut again."""
+
+
+_LEAST_ROWS: Final = 1024
+"""Smaller parts are as they are: samples of a few ids say little."""
+
+
+_ATTEMPTS: Final = 4
 
 
 Assign = Callable[[bulk.I64], bulk.U16]
@@ -74,6 +88,34 @@ class TablePart:
         return as_dtype(np.ascontiguousarray(data).reshape(-1), self.dtype).reshape(len(data), self.dim)
 
 
+@dataclass(frozen=True, slots=True)
+class Area:
+    """A place in a file that is being written: offsets are those from its first byte."""
+
+    file: PreallocatedFile
+    offset: int
+
+    def write(self, at: int, data: bulk.U8) -> None:
+        """Write bytes, uint8 [n], at an offset."""
+        self.file.write(self.offset + at, data.data)
+
+    def read_into(self, at: int, data: bulk.U8) -> None:
+        """Fill uint8 [n] with the bytes that were written at an offset."""
+        self.file.read_into(self.offset + at, data.data)
+
+    def start_flush(self, at: int, size_bytes: int) -> None:
+        """Let the kernel begin to write some bytes that are final."""
+        self.file.start_flush(self.offset + at, size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Areas:
+    """Where the ids (8 bytes each) and the rows of a table are written."""
+
+    ids: Area
+    rows: Area
+
+
 def by_hash(parts: int) -> Assign:
     """Return the assignment to parts by a hash of the id: the ids of one shard share their low digits."""
 
@@ -85,18 +127,30 @@ def by_hash(parts: int) -> Assign:
     return assign
 
 
-def by_range(checkpoint: Checkpoint, pieces: Sequence[IdPiece], parts: int) -> Assign:
-    """Return the assignment to ascending ranges of ids of about equal count, estimated from a sample of all pieces."""
-    step = max(sum(p.rows for p in pieces) // max(_SAMPLES * parts, _LEAST_SAMPLES), 1)
-    # Copies: a view would keep every id of its piece in memory.
-    sampled = [read_piece(checkpoint, piece).ids[::step].copy() for piece in pieces] if parts > 1 else []
-    sample = np.sort(np.concatenate(sampled)) if sampled else np.empty(0, np.int64)
-    cuts = sample[np.arange(1, parts) * len(sample) // parts] if len(sample) else sample
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranges:
+    """The assignment to ascending ranges of ids; `cuts`, int64 ascending, are the first ids of all but the first."""
 
-    def assign(ids: bulk.I64) -> bulk.U16:
-        return bulk.ranges_of(ids, cuts)
+    cuts: bulk.I64
 
-    return assign
+    def __call__(self, ids: bulk.I64) -> bulk.U16:
+        """Return the part of each id."""
+        return bulk.ranges_of(ids, self.cuts)
+
+    def cut_again(self, samples: bulk.I64, pieces: int) -> Ranges:
+        """Return more ranges: those of the samples, int64 ascending, are cut into so many of equal count."""
+        more = samples[np.arange(1, pieces) * len(samples) // pieces] if len(samples) else samples
+        return Ranges(np.unique(np.concatenate([self.cuts, more])))
+
+
+def ranges_of_sample(sample: bulk.I64, parts: int) -> Ranges:
+    """Return ranges of about equal count, estimated from a sample of the ids."""
+    return Ranges(np.empty(0, np.int64)).cut_again(np.sort(sample), parts)
+
+
+def sample_step(rows: int, parts: int) -> int:
+    """Return which ids are a sample for so many parts: every such one; 0 for none."""
+    return max(rows // (_SAMPLES * parts), 1) if parts > 1 else 0
 
 
 def parts_needed(size_bytes: int, part_bytes: int = PART_BYTES) -> int:
@@ -109,7 +163,11 @@ def parts_needed(size_bytes: int, part_bytes: int = PART_BYTES) -> int:
 
 
 class PartitionedTable:
-    """A table in parts, in a temporary file; a context manager. `pieces` are the numbered pieces of the table."""
+    """A table in parts; a context manager. `pieces` are the numbered pieces of the table.
+
+    Rows go to `areas`, or to a temporary file in `directory`. Each batch is shown to `seen` (ids, values) as it was
+    read, and `convert` returns the rows that are kept in its place: uint8 [n, row_bytes].
+    """
 
     def __init__(
         self,
@@ -120,6 +178,10 @@ class PartitionedTable:
         parts: int,
         assign: Assign,
         directory: str | None = None,
+        areas: Areas | None = None,
+        seen: Callable[[bulk.I64, bulk.U8], None] | None = None,
+        convert: Callable[[bulk.U8], bulk.U8] | None = None,
+        dtype: DType | None = None,
         reporter: Reporter = SILENT,
     ) -> None:
         self.parts = parts
@@ -128,88 +190,144 @@ class PartitionedTable:
         self._pieces = pieces
         self._assign = assign
         self._directory = directory or tempfile.gettempdir()
+        self._areas = areas
+        self._scratch_file: ScratchFile | None = None
+        self._seen = seen
+        self._convert = convert
         self._reporter = reporter
-        self.dtype = checkpoint.table_dtype(name)
+        self.dtype = dtype or checkpoint.table_dtype(name)
         self.dim = max((e.dim for _, e in checkpoint.entries(name)), default=0)
         self._row_bytes = self.dim * (self.dtype.itemsize if self.dtype else 0)
         self._rows = np.zeros(parts, np.int64)
-        self._sorted = np.zeros(parts, np.bool_)
         self._lock = threading.Lock()
         self._local = threading.local()
 
     @property
     def rows(self) -> int:
         """Return the number of rows."""
-        return int(self._rows.sum())
+        return sum(piece.rows for piece in self._pieces)
 
     def __enter__(self) -> Self:
-        with storage_errors(self._directory):
-            self._file = tempfile.TemporaryFile(dir=self._directory)
+        self._count_parts()
+        self._starts = np.cumsum(self._rows) - self._rows
+        self._next = self._starts.copy()
+        if self._areas is None:
+            self._scratch_file = file = ScratchFile(self._directory, self.rows * (8 + self._row_bytes))
+            self._areas = Areas(Area(file, 0), Area(file, self.rows * 8))
         try:
-            self._fill()
+            for piece in run_parallel(self._write_piece, self._pieces, self._readers):
+                self._reporter.advance(piece.rows * (8 + self._row_bytes))
         except BaseException:
-            self._file.close()
+            self._close()
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        self._close()
+
+    def _close(self) -> None:
+        if self._scratch_file is not None:
+            self._scratch_file.close()
+
+    @property
+    def _is_remote(self) -> bool:
+        return bool(self._pieces) and self._checkpoint.reader(self._pieces[0].shard).block_bytes > 0
+
+    @property
+    def _readers(self) -> int:
+        """Return how many pieces are read at a time."""
+        most = default_workers(remote=True) if self._is_remote else min(default_workers(), _MOST_WORKERS)
+        return max(min(most, len(self._pieces)), 1)
 
     @property
     def _workers(self) -> int:
-        """Return how many parts are read at a time; of three more for each, the results may wait."""
-        part = max(self.rows * (self._row_bytes + 12) // self.parts, 1)
-        return max(min(default_workers(), _MOST_WORKERS, _AT_ONCE_BYTES // (4 * part)), 1)
+        """Return how many parts are sorted at a time: each as it was, sorted, and with what sorting takes."""
+        return self._at_once(2 * self._row_bytes + 40)
 
-    def _fill(self) -> None:
-        """Count the rows of each part, then write ids and rows at their offsets."""
-        for rows in run_parallel(self._count, self._pieces, self._workers):
-            self._rows += rows
-        self._starts = np.cumsum(self._rows) - self._rows
-        self._order_at = self.rows * 8
-        self._values_at = self._order_at + self.rows * 4
-        self._next = self._starts.copy()
-        with storage_errors(self._directory):
-            allocate(self._file.fileno(), self._values_at + self.rows * self._row_bytes)
-        for piece in run_parallel(self._write_piece, self._pieces, min(default_workers(), _MOST_WORKERS)):
-            self._reporter.advance(piece.end - piece.start + piece.rows * self._row_bytes)
+    def _at_once(self, bytes_per_row: int) -> int:
+        part = max(int(self._rows.max(initial=0)) * bytes_per_row, 1)
+        return max(min(default_workers(), _MOST_WORKERS, self.parts, _AT_ONCE_BYTES // part), 1)
+
+    def _count_parts(self) -> None:
+        """Count the rows of each part, and cut again those ranges that are too large."""
+        if self.parts == 1:
+            self._rows = np.array([self.rows], np.int64)
+            return
+        limit = max(_TOO_LARGE * self.rows // self.parts, _LEAST_ROWS)
+        for attempt in range(_ATTEMPTS):
+            counted = run_parallel(self._count, self._pieces, self._readers)
+            self._rows = sum(counted, np.zeros(self.parts, np.int64))
+            large = self._rows > limit
+            if not large.any():
+                return
+            if not attempt:
+                self._check_repeated()
+            if isinstance(self._assign, Ranges):
+                self._cut_again(self._assign, large, limit)
 
     def _count(self, piece: IdPiece) -> bulk.I64:
         owner = self._assign(read_piece(self._checkpoint, piece).ids)
         return np.bincount(owner, minlength=self.parts).astype(np.int64)
 
+    def _cut_again(self, ranges: Ranges, large: npt.NDArray[np.bool_], limit: int) -> None:
+        """Cut ranges that are too large by a sample of their ids alone, drawn at random: no order of rows misleads."""
+        rows = int(self._rows[large].sum())
+        more = -(-2 * rows // limit) + 1
+        share = min(_SAMPLES * more / rows, 1.0)
+
+        def sample(numbered: tuple[int, IdPiece]) -> bulk.I64:
+            ids = read_piece(self._checkpoint, numbered[1]).ids
+            drawn = np.random.default_rng(numbered[0]).random(len(ids)) < share
+            return ids[large[ranges(ids)] & drawn]
+
+        found = list(run_parallel(sample, enumerate(self._pieces), self._readers))
+        self._assign = ranges.cut_again(np.sort(np.concatenate(found)), more)
+        self.parts = len(self._assign.cuts) + 1
+
+    def _check_repeated(self) -> None:
+        """Raise CorruptError when ids repeat, without reading a part: one may be as large as the table."""
+        count, some = find_repeated(self._checkpoint, self._pieces, self.rows, 1)
+        if count:
+            raise self._repeated(some[0], count)
+
+    def _repeated(self, id_: int, count: int) -> Exception:
+        version = self._checkpoint.version
+        hint = f"try: edl-ckpt verify {version.ref}"
+        return duplicate_id(self._name, id_, count, path=version.path, hint=hint)
+
     def _write_piece(self, piece: IdPiece) -> IdPiece:
         """Write the ids and rows of a piece; the rows of a part may lie in any order."""
-        block = read_piece(self._checkpoint, piece)
-        owner = self._assign(block.ids)
-        for some, values in row_batches(self._checkpoint, piece, len(block.ids), _FILL_BYTES):
+        assert self._areas is not None  # noqa: S101 - `__enter__` has set them
+        ids = read_piece(self._checkpoint, piece).ids
+        owner = self._assign(ids) if self.parts > 1 else np.zeros(len(ids), np.uint16)
+        batch_bytes = _REMOTE_FILL_BYTES if self._is_remote else _FILL_BYTES
+        for some, values in row_batches(self._checkpoint, piece, len(ids), batch_bytes):
+            if self._seen is not None:
+                self._seen(ids[some], values)
+            kept = values if self._convert is None else self._convert(values)
             rows = np.bincount(owner[some], minlength=self.parts).astype(np.int64)
             with self._lock:
                 place = self._next.copy()
                 self._next += rows
-            ids = np.ascontiguousarray(block.ids[some]).view(np.uint8).reshape(-1, 8)
-            self._write(ids, owner[some], rows, place * 8)
+            keys = np.ascontiguousarray(ids[some]).view(np.uint8).reshape(-1, 8)
+            self._write(self._areas.ids, keys, owner[some], rows, place)
             if self._row_bytes:
-                self._write(values, owner[some], rows, self._values_at + place * self._row_bytes)
+                self._write(self._areas.rows, kept, owner[some], rows, place)
         return piece
 
-    def _write(self, data: bulk.U8, owner: bulk.U16, rows: bulk.I64, at: bulk.I64) -> None:
-        """Write rows ordered by part, each at the offset of its part."""
-        grouped = self._scratch("grouped", data.nbytes).reshape(data.shape)
-        bulk.group_rows(data, owner, rows, grouped)
+    def _write(self, area: Area, data: bulk.U8, owner: bulk.U16, rows: bulk.I64, place: bulk.I64) -> None:
+        """Write rows ordered by part, each part's at its place: the number of a row."""
+        if self.parts > 1:
+            grouped = self._scratch("grouped", data.nbytes).reshape(data.shape)
+            bulk.group_rows(data, owner, rows, grouped)
+            data = grouped
         width, start = data.shape[1], 0
         for part in np.flatnonzero(rows).tolist():
             size = int(rows[part]) * width
-            self._put(grouped.reshape(-1)[start : start + size], int(at[part]))
+            area.write(int(place[part]) * width, data.reshape(-1)[start : start + size])
             start += size
-
-    def _put(self, data: bulk.U8, offset: int) -> None:
-        done, view = 0, data.data
-        while done < len(data):
-            with storage_errors(self._directory):
-                done += os.pwrite(self._file.fileno(), view[done:], offset + done)
 
     def _scratch(self, name: str, size: int) -> bulk.U8:
         """Return memory that this thread uses again the next time: fresh memory costs more than a read into it."""
@@ -220,45 +338,41 @@ class PartitionedTable:
         some: bulk.U8 = memory[:size]
         return some
 
-    def part(self, number: int, *, values: bool = True) -> TablePart:
-        """Return one part; without `values` only its ids. CorruptError for an id that occurs twice."""
-        ids, order = self._ordered(number, keep=not values)
-        rows, width = len(ids), self._row_bytes
-        if not values or not width:
-            return TablePart(ids, np.empty((rows, 0), np.uint8), self.dtype, self.dim)
-        data = self._scratch("values", rows * width)
-        self._read(self._values_at + int(self._starts[number]) * width, data)
-        return TablePart(ids, bulk.take_rows(data.reshape(rows, width), order), self.dtype, self.dim)
+    def part(self, number: int) -> TablePart:
+        """Return one part; CorruptError for an id that occurs twice."""
+        rows = int(self._rows[number])
+        return self._sorted(number, np.empty(rows, np.int64), np.empty((rows, self._row_bytes), np.uint8))
 
-    def _ordered(self, number: int, *, keep: bool) -> tuple[bulk.I64, bulk.U32]:
-        """Return the ids of a part, ascending, and where the row of each lies; `keep` leaves both in the file."""
-        rows, start = int(self._rows[number]), int(self._starts[number])
-        ids, order = np.empty(rows, np.int64), np.empty(rows, np.uint32)
-        self._read(start * 8, ids.view(np.uint8))
-        if self._sorted[number]:
-            self._read(self._order_at + start * 4, order.view(np.uint8))
-            return ids, order
+    def all_parts(self) -> Iterator[TablePart]:
+        """Yield every part, in order; up to three for each worker wait to be taken."""
+        yield from run_parallel(self.part, range(self.parts), self._at_once(5 * self._row_bytes + 64))
+
+    def sort_in_place(self, done: Callable[[int, int], None]) -> None:
+        """Sort every part where it lies; `done` is then called with its first row and the number of its rows."""
+        for _ in run_parallel(partial(self._sort_part, done=done), range(self.parts), self._workers):
+            pass
+
+    def _sort_part(self, number: int, *, done: Callable[[int, int], None]) -> None:
+        assert self._areas is not None  # noqa: S101 - `__enter__` has set them
+        rows, start, width = int(self._rows[number]), int(self._starts[number]), self._row_bytes
+        ids = self._scratch("ids", rows * 8).view(np.int64)
+        values = self._scratch("sorted", rows * width).reshape(rows, width)
+        self._sorted(number, ids, values)
+        self._areas.ids.write(start * 8, ids.view(np.uint8))
+        self._areas.rows.write(start * width, values.reshape(-1))
+        done(start, rows)
+
+    def _sorted(self, number: int, ids: bulk.I64, out: bulk.U8) -> TablePart:
+        """Fill int64 [n] and uint8 [n, row_bytes] with the ids of a part, ascending, and with their rows."""
+        assert self._areas is not None  # noqa: S101 - `__enter__` has set them
+        start, width = int(self._starts[number]), self._row_bytes
+        self._areas.ids.read_into(start * 8, ids.view(np.uint8))
         order = bulk.order_ids(ids)
         twice = np.flatnonzero(ids[1:] == ids[:-1])
         if len(twice):
-            version = self._checkpoint.version
-            hint = f"try: edl-ckpt verify {version.ref}"
-            raise duplicate_id(self._name, int(ids[twice[0]]), len(twice), path=version.path, hint=hint)
-        if keep:
-            self._put(ids.view(np.uint8), start * 8)
-            self._put(order.view(np.uint8), self._order_at + start * 4)
-            self._sorted[number] = True
-        return ids, order
-
-    def all_parts(self, *, values: bool = True) -> Iterator[TablePart]:
-        """Yield every part, in order."""
-        yield from run_parallel(partial(self.part, values=values), range(self.parts), self._workers)
-
-    def _read(self, offset: int, data: bulk.U8) -> None:
-        done, view = 0, data.data
-        while done < len(data):
-            with storage_errors(self._directory):
-                count = os.preadv(self._file.fileno(), [view[done:]], offset + done)
-            if count == 0:
-                raise EOFError(offset)
-            done += count
+            raise self._repeated(int(ids[twice[0]]), len(twice))
+        if width:
+            data = self._scratch("values", len(ids) * width)
+            self._areas.rows.read_into(start * width, data)
+            bulk.take_rows(data.reshape(len(ids), width), order, out)
+        return TablePart(ids, out, self.dtype, self.dim)

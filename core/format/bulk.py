@@ -348,24 +348,27 @@ def ranges_of(ids: I64, cuts: I64) -> U16:
     return np.searchsorted(cuts, ids, "right").astype(np.uint16)
 
 
-def take_rows(values: U8, order: U32) -> U8:
-    """Return the rows of uint8 [n, row_bytes] at the places uint32 [k]: uint8 [k, row_bytes].
+def take_rows(values: U8, order: U32, out: U8 | None = None) -> U8:
+    """Return the rows of uint8 [n, row_bytes] at the places uint32 [k]: uint8 [k, row_bytes], in `out` if it is given.
 
-    Raises ValueError for a place that is not below n, and for rows without bytes.
+    Raises ValueError for a place that is not below n, for rows without bytes, and for `out` of another size.
     """
     row_bytes = values.shape[1]
+    if out is None:
+        out = np.empty((len(order), row_bytes), np.uint8)
     take = getattr(kernel, "take_rows", None)  # as in `count_varints`
     if take is not None:
-        out = np.empty((len(order), row_bytes), np.uint8)
         take(values, row_bytes, order, out)
         return out
     if row_bytes < 1:
         raise ValueError(f"take_rows: row_bytes must be at least 1, got {row_bytes}")
+    _check_size("take_rows", "out", out, len(order), row_bytes)
     if len(order) and int(order.max()) >= len(values):
         row = int(np.flatnonzero(order >= len(values))[0])
         rows = counted(len(values), "row")
         raise ValueError(f"take_rows: place {order[row]} of row {row} is out of range for {rows}")
-    return values[order]
+    out.reshape(len(order), row_bytes)[...] = values[order]
+    return out
 
 
 def _starts(sizes: I64) -> I64:

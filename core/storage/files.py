@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, cast
 
 from edl_ckpt.core.errors import NoSpaceError, RefusedError
 from edl_ckpt.core.parallel import run_parallel
@@ -26,31 +26,36 @@ NEW: Final = ".new"
 _RENAME_NOREPLACE: Final = 1
 _RENAME_EXCHANGE: Final = 2
 _AT_FDCWD: Final = -100
+_SYNC_FILE_RANGE_WRITE: Final = 2
 _SPARE_BYTES: Final = 1 << 20
 _FLUSHERS: Final = 4
 _FLUSH_BYTES: Final = 64 << 20
 
 
 class PreallocatedFile:
-    """A new file of known size; several threads write to it, at any offset.
+    """A new file of known size, or with None one that this process has made; several threads write, at any offset.
 
     With the descriptor of its directory, only the last part of the path is looked up, there.
     """
 
-    def __init__(self, path: str, size_bytes: int, *, directory: int | None = None) -> None:
+    def __init__(self, path: str, size_bytes: int | None, *, directory: int | None = None) -> None:
+        flags = os.O_NOFOLLOW if size_bytes is None else os.O_CREAT | os.O_EXCL
+        with storage_errors(path):
+            name = path if directory is None else os.path.basename(path)
+            fd = os.open(name, os.O_RDWR | os.O_CLOEXEC | flags, 0o666, dir_fd=directory)
+            try:
+                allocate(fd, size_bytes or 0)
+                self._take(path, fd, os.fstat(fd).st_size if size_bytes is None else size_bytes)
+            except BaseException:
+                os.close(fd)
+                raise
+
+    def _take(self, path: str, fd: int, size_bytes: int) -> None:
         self.path = path
         self.size_bytes = size_bytes
         self.bytes_written = 0
         self._lock = threading.Lock()
-        with storage_errors(path):
-            name = path if directory is None else os.path.basename(path)
-            self._fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=directory)
-            try:
-                if size_bytes:
-                    allocate(self._fd, size_bytes)
-            except BaseException:
-                os.close(self._fd)
-                raise
+        self._fd = fd
 
     def give(self, access: Access) -> tuple[str, ...]:
         """Give the file the access of another one; return what could not be kept."""
@@ -67,6 +72,35 @@ class PreallocatedFile:
         with self._lock:
             self.bytes_written += done
 
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill the whole buffer with what was written from `offset` on."""
+        done = 0
+        with storage_errors(self.path):
+            while done < len(buffer):
+                count = os.preadv(self._fd, [buffer[done:]], offset + done)
+                if count == 0:
+                    raise OSError(errno.EIO, "the file became shorter while it was being written", self.path)
+                done += count
+
+    def view(self, offset: int, size_bytes: int) -> memoryview:
+        """Return at least one byte that was written, as the file has it, without a copy where it can be mapped."""
+        import mmap
+
+        start = offset - offset % mmap.ALLOCATIONGRANULARITY
+        try:
+            mapped = mmap.mmap(self._fd, offset + size_bytes - start, prot=mmap.PROT_READ, offset=start)
+        except OSError:  # a file system without mappings
+            data = bytearray(size_bytes)
+            self.read_into(offset, memoryview(data))
+            return memoryview(data)
+        return memoryview(mapped)[offset - start :]
+
+    def start_flush(self, offset: int, size_bytes: int) -> None:
+        """Let the kernel begin to write some bytes that are final, where it can; `flush` waits, and reports errors."""
+        begin = _sync_file_range()
+        if begin is not None:
+            begin(self._fd, offset, size_bytes, _SYNC_FILE_RANGE_WRITE)
+
     def flush(self) -> None:
         """Flush the file to the disk. An error here is final: the file must be written again."""
         with storage_errors(self.path):
@@ -80,8 +114,27 @@ class PreallocatedFile:
                 os.close(fd)
 
 
+class ScratchFile(PreallocatedFile):
+    """A file without a name, for what does not fit into memory: whatever happens, nothing of it remains."""
+
+    def __init__(self, directory: str, size_bytes: int) -> None:
+        import tempfile
+
+        with storage_errors(directory):
+            with tempfile.TemporaryFile(dir=directory) as file:
+                fd = os.dup(file.fileno())
+            try:
+                allocate(fd, size_bytes)
+            except BaseException:
+                os.close(fd)
+                raise
+        self._take(directory, fd, size_bytes)
+
+
 def allocate(file: int, size_bytes: int) -> None:
     """Allocate the space of a file now, so that a full disk fails here and not after an hour of writing."""
+    if not size_bytes:
+        return
     try:
         os.posix_fallocate(file, 0, size_bytes)
     except OSError as error:
@@ -170,6 +223,17 @@ def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
         return int(function(old_in, old, new_in, new, flags))
 
     return call
+
+
+@functools.cache
+def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    """Return the C library's sync_file_range, which Python's os module lacks; None without one."""
+    try:
+        function = ctypes.CDLL(None).sync_file_range
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+    return cast("Callable[[int, int, int, int], int]", function)
 
 
 def _rename(old: str, new: str, flags: int, old_in: int, new_in: int) -> None:

@@ -1,4 +1,4 @@
-"""Formats of arrays: safetensors, .npz, and a directory of .npy files. Each tensor is written once, front to back."""
+"""Formats of arrays: safetensors, .npz, and a directory of .npy files. Each tensor has its place from the beginning."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import IO, Any, ClassVar, Final
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from edl_ckpt.core.operations.export.content_format import ContentFormat
 from edl_ckpt.core.operations.export.interface import ExportContent, FormatTraits, Tensor
 from edl_ckpt.core.operations.export.names import file_names
+from edl_ckpt.core.operations.export.places import Crc32, OutputFile, Place, flush_outputs
 from edl_ckpt.core.storage.faults import storage_errors
 
 INDEX: Final = "index.json"
@@ -44,7 +45,7 @@ class Safetensors(ContentFormat):
     loaders read.
     """
 
-    traits: ClassVar = FormatTraits("safetensors", endings=(".safetensors",))
+    traits: ClassVar = FormatTraits("safetensors", endings=(".safetensors",), spools=False)
 
     @property
     def is_directory(self) -> bool:
@@ -55,14 +56,16 @@ class Safetensors(ContentFormat):
     def write(self, content: ExportContent, path: str) -> None:
         """Write one file, or `model-00001-of-0000N.safetensors` and `model.safetensors.index.json`."""
         if not self.is_directory:
-            write_safetensors(content.tensors, _metadata(content), path)
+            write_safetensors(content, {path: content.tensors}, _notes(content))
             return
         weights: dict[str, str] = {}
         groups = self._groups(content.tensors)
+        files: dict[str, Sequence[Tensor]] = {}
         for number, group in enumerate(groups, start=1):
             name = f"model-{number:05}-of-{len(groups):05}.safetensors"
-            write_safetensors(group, _metadata(content), os.path.join(path, name))
+            files[os.path.join(path, name)] = group
             weights |= {tensor.name: name for tensor in group}
+        write_safetensors(content, files, _notes(content))
         total = sum(tensor.size_bytes for tensor in content.tensors)
         index = {"metadata": {"total_size": total}, "weight_map": weights}
         _write_json(os.path.join(path, "model.safetensors.index.json"), index)
@@ -78,13 +81,29 @@ class Safetensors(ContentFormat):
         return groups
 
 
-def _metadata(content: ExportContent) -> dict[str, str]:
-    notes = {name: asdict(note) for name, note in content.notes.items()}
-    return {**content.metadata, "tables": json.dumps(notes)}
+def _notes(content: ExportContent) -> dict[str, str]:
+    return {"tables": json.dumps({name: asdict(note) for name, note in content.notes.items()})}
 
 
-def write_safetensors(tensors: Sequence[Tensor], metadata: Mapping[str, str], path: str) -> None:
-    """Write one safetensors file."""
+def write_safetensors(content: ExportContent, files: Mapping[str, Sequence[Tensor]], notes: Mapping[str, str]) -> None:
+    """Write safetensors files, given by their paths, with these tensors; their metadata are also `notes`."""
+    places: dict[str, Place] = {}
+    outputs: dict[str, OutputFile] = {}
+    for path, tensors in files.items():
+        at = len(_header(tensors, {**content.metadata, **notes}))
+        outputs[path] = OutputFile(path, at + sum(tensor.size_bytes for tensor in tensors))
+        for tensor in tensors:
+            places[tensor.name] = Place(outputs[path], at)
+            at += tensor.size_bytes
+    content.fill(places)
+    metadata = {**content.finish(), **notes}
+    for path, tensors in files.items():
+        outputs[path].write(0, _header(tensors, metadata))
+    flush_outputs(list(outputs.values()))
+
+
+def _header(tensors: Sequence[Tensor], metadata: Mapping[str, str]) -> bytes:
+    """Return the bytes before the first tensor."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     at = 0
     for tensor in tensors:
@@ -97,17 +116,13 @@ def write_safetensors(tensors: Sequence[Tensor], metadata: Mapping[str, str], pa
         at = span[1]
     text = json.dumps(header, ensure_ascii=False).encode("utf-8", "surrogatepass")
     text += b" " * (-len(text) % _ALIGN)
-    with storage_errors(path), open(path, "xb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for tensor in tensors:
-            _write_chunks(tensor, file)
-        _flush(file)
+    return len(text).to_bytes(8, "little") + text
 
 
 class NpyDirectory(ContentFormat):
     """One .npy file for each tensor, memory-mappable, and `index.json` with names, tables and metadata."""
 
-    traits: ClassVar = FormatTraits("npy", endings=(".npy",), is_directory=True)
+    traits: ClassVar = FormatTraits("npy", endings=(".npy",), is_directory=True, spools=False)
 
     def write(self, content: ExportContent, path: str) -> None:
         """Write the files; the name of a file is that of its tensor, with %XX for characters that could make a path.
@@ -115,32 +130,68 @@ class NpyDirectory(ContentFormat):
         A long name is shortened; the index has the whole.
         """
         files = file_names(tensor.name for tensor in content.tensors)
+        places: dict[str, Place] = {}
         for tensor in content.tensors:
-            target = os.path.join(path, f"{files[tensor.name]}.npy")
-            with storage_errors(target), open(target, "xb") as file:
-                file.write(npy_header(tensor))
-                _write_chunks(tensor, file)
-                _flush(file)
+            head = npy_header(tensor)
+            file = OutputFile(os.path.join(path, f"{files[tensor.name]}.npy"), len(head) + tensor.size_bytes)
+            file.write(0, head)
+            places[tensor.name] = Place(file, len(head))
+        content.fill(places)
         _write_json(os.path.join(path, INDEX), index_document(content, files))
+        flush_outputs([place.file for place in places.values()])
 
 
 class Npz(ContentFormat):
     """An uncompressed .npz, which numpy opens; members are named as in `NpyDirectory`, with `index.json` among them."""
 
-    traits: ClassVar = FormatTraits("npz", endings=(".npz",))
+    traits: ClassVar = FormatTraits("npz", endings=(".npz",), spools=False)
 
     def write(self, content: ExportContent, path: str) -> None:
         """Write the archive."""
         files = file_names(tensor.name for tensor in content.tensors)
-        with storage_errors(path), open(path, "xb") as file:
+        members, end = self._members(content.tensors, files)
+        output = OutputFile(path, end)
+        places = {m.tensor.name: Place(output, m.info.header_offset + m.head_bytes, Crc32()) for m in members}
+        with output.opened():
+            content.fill(places)
+            for member in members:
+                place, head = places[member.tensor.name], npy_header(member.tensor)
+                assert place.crc is not None  # noqa: S101 - all of them were made with one
+                place.crc.add(-len(head), head)
+                member.info.CRC = place.crc.value()
+                output.write(member.info.header_offset, member.info.FileHeader(zip64=True) + head)
+        index = json.dumps(index_document(content, files), indent=1)
+        with storage_errors(path), open(path, "r+b") as file:
+            file.seek(end)
             with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-                for tensor in content.tensors:
-                    info = zipfile.ZipInfo(f"{files[tensor.name]}.npy")
-                    with archive.open(info, "w", force_zip64=True) as member:
-                        member.write(npy_header(tensor))
-                        _write_chunks(tensor, member)
-                archive.writestr(zipfile.ZipInfo(INDEX), json.dumps(index_document(content, files), indent=1))
+                for member in members:
+                    archive.filelist.append(member.info)
+                    archive.NameToInfo[member.info.filename] = member.info
+                archive.writestr(zipfile.ZipInfo(INDEX), index)
             _flush(file)
+
+    def _members(self, tensors: Sequence[Tensor], files: Mapping[str, str]) -> tuple[list[_Member], int]:
+        """Return where each member of the archive begins, and where the last one ends."""
+        members: list[_Member] = []
+        at = 0
+        for tensor in tensors:
+            info = zipfile.ZipInfo(f"{files[tensor.name]}.npy")
+            info.header_offset, info.CRC = at, 0
+            head = npy_header(tensor)
+            info.file_size = info.compress_size = len(head) + tensor.size_bytes
+            head_bytes = len(info.FileHeader(zip64=True)) + len(head)
+            members.append(_Member(tensor, info, head_bytes))
+            at += head_bytes + tensor.size_bytes
+        return members, at
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A tensor in an archive, and how many bytes stand before its values."""
+
+    tensor: Tensor
+    info: zipfile.ZipInfo
+    head_bytes: int
 
 
 def index_document(content: ExportContent, files: Mapping[str, str]) -> dict[str, Any]:
@@ -149,7 +200,7 @@ def index_document(content: ExportContent, files: Mapping[str, str]) -> dict[str
         "schema": INDEX_SCHEMA,
         "tensors": {t.name: {"file": f"{files[t.name]}.npy", "dtype": t.dtype.name} for t in content.tensors},
         "tables": {name: asdict(note) for name, note in content.notes.items()},
-        "metadata": dict(content.metadata),
+        "metadata": dict(content.finish()),
     }
 
 
@@ -164,15 +215,6 @@ def npy_header(tensor: Tensor) -> bytes:
     }
     np.lib.format.write_array_header_1_0(head, described)
     return head.getvalue()
-
-
-def _write_chunks(tensor: Tensor, file: IO[bytes]) -> None:
-    written = 0
-    for chunk in tensor.chunks():
-        file.write(chunk.data)
-        written += chunk.nbytes
-    if written != tensor.size_bytes:
-        raise AssertionError(f"{tensor.name}: wrote {written} bytes (expected {tensor.size_bytes})")
 
 
 def _write_json(path: str, document: dict[str, Any]) -> None:

@@ -1,35 +1,49 @@
-"""The content of an export: the selected variables and tables of a checkpoint, as tensors that are read once."""
+"""The content of an export: the selected variables and tables of a checkpoint, as tensors.
+
+Every value of the checkpoint is read once, the selected ones for the output and the others for the fingerprint. What
+was written is read back and must have the same sums.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
+from threading import Lock
 from types import TracebackType
 from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.checkpoint.blocks import as_dtype
-from edl_ckpt.core.checkpoint.fingerprint import ContentSketch
-from edl_ckpt.core.checkpoint.partition import PART_BYTES, PartitionedTable, TablePart, by_range, parts_needed
+from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES, as_dtype
+from edl_ckpt.core.checkpoint.fingerprint import ContentSketch, fingerprint_of
+from edl_ckpt.core.checkpoint.partition import PART_BYTES, Area, Areas, TablePart, parts_needed, sample_step
 from edl_ckpt.core.checkpoint.reader import Checkpoint
-from edl_ckpt.core.checkpoint.scan import IdPiece, count_rows, id_pieces, read_piece
-from edl_ckpt.core.errors import UnsupportedError, UsageError
+from edl_ckpt.core.checkpoint.scan import IdPiece, id_pieces, number_rows, read_piece, row_batches
+from edl_ckpt.core.errors import EdlCkptError, UnsupportedError, UsageError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.initial_rows import initial_rows
 from edl_ckpt.core.format.model import DTYPES, DenseEntry, DType, ShardIndex
 from edl_ckpt.core.operations.export.casts import cast_floats
+from edl_ckpt.core.operations.export.dense import SPAN_BYTES, read_span, spans, write_piece
 from edl_ckpt.core.operations.export.interface import ContentCounts, ExportContent, TableNote, TableRows, Tensor
-from edl_ckpt.core.operations.export.selection import Selection
-from edl_ckpt.core.parallel import default_workers
+from edl_ckpt.core.operations.export.places import Place
+from edl_ckpt.core.operations.export.selection import STORED, Selection
+from edl_ckpt.core.operations.export.tables import TableSource
+from edl_ckpt.core.parallel import default_workers, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage.files import ScratchFile
 from edl_ckpt.core.words import counted
 
-_DENSE_BYTES: Final = 4 << 20
 _MATRIX_ROWS: Final = 8192
 _BATCH_ELEMENTS: Final = 1 << 20
+_VIEW_BYTES: Final = 8 << 20
+"""Bytes of a file that are read back at a time: mapped pages count as memory."""
+_CAST_BYTES: Final = 1 << 20
 _INT64: Final = DTYPES["int64"]
 
 
@@ -37,29 +51,65 @@ _INT64: Final = DTYPES["int64"]
 class ContentReader:
     """Reads the selected content of a checkpoint; a context manager. `overflowed` counts casts that became infinite.
 
-    `sketch` is that of all values that were read: it proves afterwards that the whole checkpoint was read, unchanged.
+    `confirm` is called with the fingerprint of the whole checkpoint, once all of it was read, and may raise an error.
     """
 
     checkpoint: Checkpoint
     selection: Selection
     metadata: Mapping[str, str]
     directory: str
+    confirm: Callable[[str], None]
     part_bytes: int = PART_BYTES
     reporter: Reporter = SILENT
     overflowed: int = 0
-    sketch: ContentSketch = field(default_factory=ContentSketch)
+    fingerprint: str = ""
+    """That of the checkpoint; '' until `finish`."""
+    _source: ContentSketch = field(default_factory=ContentSketch)
+    """The sums of all variables and tables that were read to their end."""
     _pieces: dict[str, list[IdPiece]] = field(default_factory=dict)
-    _cut: tuple[str, PartitionedTable] | None = None
+    _samples: dict[str, bulk.I64] = field(default_factory=dict)
+    _spooled: dict[str, Areas] = field(default_factory=dict)
+    _files: ExitStack = field(default_factory=ExitStack)
+    _lock: Lock = field(default_factory=Lock)
 
     def __enter__(self) -> Self:
-        for piece in count_rows(self.checkpoint, id_pieces(self.checkpoint), default_workers()):
+        pieces = list(id_pieces(self.checkpoint))
+        steps = {name: sample_step(self._rows_claimed(name), self._parts_of(name)) for name in self._names}
+        samples: dict[str, list[bulk.I64]] = {}
+
+        def look(piece: IdPiece) -> tuple[int, bulk.I64]:
+            ids, step = read_piece(self.checkpoint, piece).ids, steps[piece.entry.name]
+            return len(ids), ids[::step].copy() if step else ids[:0].copy()  # a view would keep all ids in memory
+
+        counts: list[int] = []
+        for piece, (rows, sample) in zip(pieces, run_parallel(look, pieces, self._workers), strict=True):
+            counts.append(rows)
+            samples.setdefault(piece.entry.name, []).append(sample)
+        for piece in number_rows(self.checkpoint, pieces, counts):
             self._pieces.setdefault(piece.entry.name, []).append(piece)
+        self._samples = {name: np.concatenate(found) for name, found in samples.items()}
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._close_cut()
+        self._files.close()
+
+    @property
+    def _names(self) -> list[str]:
+        return self.checkpoint.table_names
+
+    @property
+    def _workers(self) -> int:
+        return default_workers(remote=open_store(self.checkpoint.version.location).properties.round_trips)
+
+    def _rows_claimed(self, name: str) -> int:
+        """Return the rows of a table by its headers."""
+        return sum(entry.rows for _, entry in self.checkpoint.entries(name))
+
+    def _parts_of(self, name: str) -> int:
+        size = sum(entry.values.size_bytes + 8 * entry.rows for _, entry in self.checkpoint.entries(name))
+        return parts_needed(size, self.part_bytes)
 
     def content(self) -> ExportContent:
         """Return what a format writes; NotFoundError when a glob matches nothing."""
@@ -74,9 +124,99 @@ class ContentReader:
                 tensors += self._ids_and_vectors(name)
                 notes[name] = self._note(name)
         _check_unique([t.name for t in tensors])
-        self.reporter.start("exporting", sum(t.size_bytes for t in tensors))
+        self.reporter.start("exporting", 2 * sum(t.size_bytes for t in tensors))  # each byte is read and written
         counts = ContentCounts(len(variables), len(tables), sum(map(self._row_count, tables)))
-        return ExportContent(tensors, [self._rows(name) for name in tables], counts, notes, self.metadata)
+        rows = [self._rows(name) for name in tables]
+
+        def fill(places: Mapping[str, Place]) -> None:
+            self._fill(variables, [] if self.selection.dense_rows is not None else tables, tensors, places)
+
+        return ExportContent(tensors, rows, counts, notes, self.metadata, fill, self.finish)
+
+    def finish(self) -> Mapping[str, str]:
+        """Read what no tensor has, and return the metadata with the fingerprint of the checkpoint."""
+        if not self.fingerprint:
+            self._read_rest()
+            self.fingerprint = fingerprint_of(self.checkpoint, self._source).text
+            self.confirm(self.fingerprint)
+        return {**self.metadata, "fingerprint": self.fingerprint}
+
+    def _read_rest(self) -> None:
+        """Add to the sums what was not read, or not to its end."""
+        source, done = ContentSketch(), self._source
+        names = {name for name in self._names if name not in done.tables}
+        pieces = [piece for name in names for piece in self._pieces.get(name, ())]
+        dense = [
+            span for span in spans(self.checkpoint) if any(p.entry.name not in done.variables for p in span.pieces)
+        ]
+        size = sum(span.size_bytes for span in dense) + sum(p.rows * p.entry.row_bytes for p in pieces)
+        if pieces or dense:
+            self.reporter.start("fingerprint", size)
+
+        def read(piece: IdPiece) -> None:
+            ids = read_piece(self.checkpoint, piece).ids
+            for some, values in row_batches(self.checkpoint, piece, len(ids), VALUE_BATCH_BYTES):
+                source.add_rows(piece.entry.name, ids[some], values)
+                self.reporter.advance(values.nbytes)
+
+        for _ in run_parallel(read, pieces, self._workers):
+            pass
+        for size in run_parallel(lambda span: read_span(self.checkpoint, span, source), dense, self._workers):
+            self.reporter.advance(size)
+        done.tables.update({name: sketch for name, sketch in source.tables.items() if name in names})
+        for name, sketch in source.variables.items():
+            done.variables.setdefault(name, sketch)
+
+    def _fill(
+        self, variables: Sequence[str], tables: Sequence[str], tensors: Sequence[Tensor], places: Mapping[str, Place]
+    ) -> None:
+        """Write the bytes of all tensors that have a place."""
+        source = ContentSketch()
+        wanted = {name: places[name] for name in variables if name in places}
+        if wanted:
+            take = partial(write_piece, places=wanted, convert=self._cast)
+            read = partial(read_span, self.checkpoint, sketch=source, take=take)
+            for size in run_parallel(read, list(spans(self.checkpoint)), self._workers):
+                self.reporter.advance(2 * size)
+            self._source.variables.update(source.variables)
+        for name in tables:
+            ids, vectors = places.get(f"{name}.ids"), places.get(f"{name}.vectors")
+            if ids is not None and vectors is not None:
+                self._fill_table(name, ids, vectors)
+        filled = {*variables, *(f"{name}.{kind}" for name in tables for kind in ("ids", "vectors"))}
+        for tensor in tensors:
+            if tensor.name in places and tensor.name not in filled:
+                self._fill_stream(tensor, places[tensor.name])
+
+    def _fill_stream(self, tensor: Tensor, place: Place) -> None:
+        at = 0
+        with place.opened() as area:
+            for chunk in tensor.chunks():
+                area.write(at, chunk)
+                place.read_back(area, at, len(chunk))
+                at += len(chunk)
+
+    def _fill_table(self, name: str, ids: Place, vectors: Place) -> None:
+        """Write a table's ids and rows, read them back, and compare the sums of both."""
+        table = self._table(name)
+        width = self._dim(name) * self._target(self.checkpoint.written_dtype(name)).itemsize
+        started, written = ContentSketch(), ContentSketch()
+        step = max(_VIEW_BYTES // max(width, 8), 1)
+        with ids.opened() as id_area, vectors.opened() as row_area:
+
+            def done(first: int, count: int) -> None:
+                for start in range(first, first + count, step):
+                    rows = min(step, first + count - start)
+                    own = ids.read_back(id_area, 8 * start, 8 * rows).view(np.int64)
+                    values = vectors.read_back(row_area, width * start, width * rows).reshape(rows, width)
+                    if table.convert is None:
+                        written.add_rows(name, own if own.flags.aligned else own.copy(), values)
+                self.reporter.advance(count * (8 + width))
+
+            table.fill(Areas(id_area, row_area), partial(started.add_rows, name), done)
+        self._source.tables.update(started.tables)
+        if table.convert is None:
+            _compare(name, started, written)
 
     def _note(self, name: str) -> TableNote:
         info = self.checkpoint.infos.get(name)
@@ -106,63 +246,90 @@ class ContentReader:
         return Tensor(name, self._target(entry.dtype), entry.shape, lambda: self._dense_chunks(shard, entry))
 
     def _dense_chunks(self, shard: ShardIndex, entry: DenseEntry) -> Iterator[bulk.U8]:
-        for start in range(0, max(entry.size_bytes, 1), _DENSE_BYTES):
-            data = np.empty(min(_DENSE_BYTES, entry.size_bytes - start), np.uint8)
+        started = ContentSketch()
+        for start in range(0, max(entry.size_bytes, 1), SPAN_BYTES):
+            data = np.empty(min(SPAN_BYTES, entry.size_bytes - start), np.uint8)
             if len(data):
                 self.checkpoint.reader(shard).read_into(entry.values.start + start, data.data)
-            self.sketch.add_dense(entry.name, entry.size_bytes, start, data)
-            self.reporter.advance(len(data))
+            started.add_dense(entry.name, entry.size_bytes, start, data)
+            self.reporter.advance(2 * len(data))
             yield self._cast(data, entry.dtype)
+        self._source.variables.update(started.variables)
 
     def _cast(self, data: bulk.U8, dtype: DType | None) -> bulk.U8:
         """Return bytes of elements in the dtype that is written."""
         target = self._target(dtype)
         if dtype is None or target == dtype or not len(data):
             return data
-        values = as_dtype(data, dtype)
-        out, overflowed = cast_floats(values, target.name)
-        self.overflowed += overflowed
+        out = np.empty(len(data) // dtype.itemsize * target.itemsize, np.uint8)
+        for start in range(0, len(data), _CAST_BYTES):  # what a cast makes on its way stays in the cache
+            some = as_dtype(data[start : start + _CAST_BYTES], dtype)
+            at = start // dtype.itemsize * target.itemsize
+            cast, overflowed = cast_floats(some, target.name)
+            out[at : at + len(cast)] = cast
+            with self._lock:
+                self.overflowed += overflowed
         return out
 
-    def _open_cut(self, name: str) -> PartitionedTable:
-        """Return a table cut into ranges of ids; only one table is cut at a time."""
-        if self._cut is None or self._cut[0] != name:
-            self._close_cut()
-            pieces = self._pieces.get(name, [])
-            size = sum(e.size_bytes for _, e in self.checkpoint.entries(name)) + 16 * self._row_count(name)
-            parts = parts_needed(size, self.part_bytes)
-            assign = by_range(self.checkpoint, pieces, parts)
-            cut = PartitionedTable(self.checkpoint, name, pieces, parts=parts, assign=assign, directory=self.directory)
-            self._cut = (name, cut.__enter__())
-        return self._cut[1]
-
-    def _close_cut(self) -> None:
-        if self._cut is not None:
-            self._cut[1].__exit__(None, None, None)
-            self._cut = None
+    def _table(self, name: str, *, cast: bool = True) -> TableSource:
+        """Return a table, in the dtype that is written; `cast` is False for one that becomes a matrix first."""
+        dtype = self.checkpoint.table_dtype(name)
+        target = self._target(dtype) if cast else dtype
+        convert = None
+        if dtype is not None and target != dtype:
+            convert = lambda rows: self._cast(rows.reshape(-1), dtype).reshape(len(rows), -1)  # noqa: E731
+        return TableSource(
+            self.checkpoint,
+            name,
+            self._pieces.get(name, []),
+            self._samples.get(name, np.empty(0, np.int64)),
+            self._parts_of(name),
+            target if dtype is not None else None,
+            convert,
+            self.selection.order == STORED,
+            self.reporter,
+        )
 
     def _ids_and_vectors(self, name: str) -> list[Tensor]:
         rows, dtype = self._row_count(name), self._target(self.checkpoint.written_dtype(name))
         return [
-            Tensor(f"{name}.ids", _INT64, (rows,), lambda: self._id_chunks(name)),
-            Tensor(f"{name}.vectors", dtype, (rows, self._dim(name)), lambda: self._vector_chunks(name)),
+            Tensor(f"{name}.ids", _INT64, (rows,), lambda: _in_chunks(self._spool(name).ids, rows * 8)),
+            Tensor(
+                f"{name}.vectors",
+                dtype,
+                (rows, self._dim(name)),
+                lambda: _in_chunks(self._spool(name).rows, rows * self._dim(name) * dtype.itemsize),
+            ),
         ]
 
-    def _id_chunks(self, name: str) -> Iterator[bulk.U8]:
-        for part in self._open_cut(name).all_parts(values=False):
-            yield part.ids.view(np.uint8)
-            self.reporter.advance(part.ids.nbytes)
+    def _spool(self, name: str) -> Areas:
+        """Return where a temporary file has the ids and rows of a table, for who reads them one after the other."""
+        if name not in self._spooled:
+            self._spooled.clear()
+            self._files.close()
+            ids = 8 * self._row_count(name)
+            width = self._dim(name) * self._target(self.checkpoint.written_dtype(name)).itemsize
+            file = ScratchFile(self.directory, ids + self._row_count(name) * width)
+            self._files.callback(file.close)
+            areas = Areas(Area(file, 0), Area(file, ids))
+            started = ContentSketch()
+            self._table(name).fill(areas, partial(started.add_rows, name), lambda _, __: None)
+            self._source.tables.update(started.tables)
+            self._spooled[name] = areas
+        return self._spooled[name]
 
-    def _parts(self, name: str) -> Iterator[TablePart]:
-        for part in self._open_cut(name).all_parts():
-            if len(part.ids):
-                self.sketch.add_rows(name, part.ids, part.values)
-            self.reporter.advance(part.values.nbytes)
+    def _parts(self, name: str, *, cast: bool = True) -> Iterator[TablePart]:
+        """Yield a table in batches; at the end, the sums of what was yielded are those of what was read."""
+        table = self._table(name, cast=cast)
+        started, yielded = ContentSketch(), ContentSketch()
+        for part in table.batches(partial(started.add_rows, name), self.directory):
+            if table.convert is None and len(part.ids):
+                yielded.add_rows(name, part.ids, part.values)
+            self.reporter.advance(part.values.nbytes + part.ids.nbytes)
             yield part
-
-    def _vector_chunks(self, name: str) -> Iterator[bulk.U8]:
-        for part in self._parts(name):
-            yield self._cast(part.values.reshape(-1), part.dtype)
+        self._source.tables.update(started.tables)
+        if table.convert is None:
+            _compare(name, started, yielded)
 
     def _rows(self, name: str) -> TableRows:
         def batches() -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.generic]]]:
@@ -170,18 +337,9 @@ class ContentReader:
                 step = max(_BATCH_ELEMENTS // max(part.dim, 1), 1)
                 for start in range(0, len(part.ids), step):
                     some = slice(start, start + step)
-                    yield part.ids[some], self._cast_rows(part, some)
+                    yield part.ids[some], part.rows(some)
 
         return TableRows(name, self._row_count(name), self._dim(name), batches)
-
-    def _cast_rows(self, part: TablePart, some: slice) -> npt.NDArray[np.generic]:
-        """Return rows in the dtype asked for; bfloat16, which numpy lacks, as the same values in float32."""
-        rows, target = part.rows(some), self._target(part.dtype)
-        if part.dtype is None or target == part.dtype:
-            return rows
-        data, overflowed = cast_floats(rows, target.name)
-        self.overflowed += overflowed
-        return as_dtype(data, target).reshape(rows.shape)
 
     def _matrix(self, name: str) -> Tensor:
         """Return a table as [N, dim]: row i is that of id i."""
@@ -206,7 +364,7 @@ class ContentReader:
         dtype = self.checkpoint.written_dtype(name)
         row_bytes = self._dim(name) * dtype.itemsize
         start = 0
-        for part in self._parts(name):
+        for part in self._parts(name, cast=False):
             while start < count and (not len(part.ids) or start <= part.ids[-1]):
                 if not len(part.ids):
                     break
@@ -240,6 +398,23 @@ class ContentReader:
         return data.reshape(stop - start, dim * dtype.itemsize)
 
 
+def _in_chunks(area: Area, size_bytes: int) -> Iterator[bulk.U8]:
+    for start in range(0, size_bytes, SPAN_BYTES):
+        data = np.empty(min(SPAN_BYTES, size_bytes - start), np.uint8)
+        area.read_into(start, data)
+        yield data
+
+
+def _compare(name: str, read: ContentSketch, written: ContentSketch) -> None:
+    """Raise EdlCkptError unless the rows of a table that were read and those that were written have the same sums."""
+    one, other = read.tables.get(name), written.tables.get(name)
+    if one is not other and (one is None or other is None or not np.array_equal(one, other)):
+        raise EdlCkptError(
+            f"the exported rows of table {name!r} differ from those that were read; nothing was published",
+            hint="check the memory and the disk of this machine",
+        )
+
+
 def _check_unique(names: Sequence[str]) -> None:
     seen: set[str] = set()
     for name in names:
@@ -248,7 +423,7 @@ def _check_unique(names: Sequence[str]) -> None:
         seen.add(name)
 
 
-def estimated_bytes(content: ExportContent) -> int:
-    """Return the bytes of all tensors, and of the largest one again for its temporary file."""
+def estimated_bytes(content: ExportContent, *, spools: bool) -> int:
+    """Return the bytes of all tensors, and where the format spools also those of the largest temporary file."""
     sizes = [tensor.size_bytes for tensor in content.tensors]
-    return sum(sizes) + max(sizes, default=0) + math.ceil(0.001 * sum(sizes))
+    return sum(sizes) + (max(sizes, default=0) if spools else 0) + math.ceil(0.001 * sum(sizes))

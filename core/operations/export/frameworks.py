@@ -11,12 +11,12 @@ import shutil
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any, ClassVar, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from edl_ckpt.core.errors import UnsupportedError
 from edl_ckpt.core.format.model import DTYPES
@@ -25,12 +25,16 @@ from edl_ckpt.core.operations.export.arrays import write_safetensors
 from edl_ckpt.core.operations.export.content_format import ContentFormat
 from edl_ckpt.core.operations.export.interface import ExportContent, FormatTraits, Tensor
 from edl_ckpt.core.operations.export.names import file_names
+from edl_ckpt.core.operations.export.places import Crc32, OutputFile, Place
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import flush_file
 
 DENSE_FILE: Final = "dense.safetensors"
 CHECKPOINT_PREFIX: Final = "model"
 METADATA_FILE: Final = "edl-ckpt.json"
+_MOST_OPEN: Final = 200
+"""Parquet files that are open at a time."""
+_NOTES: Final = "__edl_ckpt__"
 _SLICE_BYTES: Final = 64 << 20
 
 
@@ -41,7 +45,7 @@ def missing_names(module: Any) -> frozenset[str]:
 
 def metadata_document(content: ExportContent) -> dict[str, Any]:
     """Return what an importer must know beside the values."""
-    return {**content.metadata, "tables": {name: asdict(note) for name, note in content.notes.items()}}
+    return {**content.finish(), "tables": {name: asdict(note) for name, note in content.notes.items()}}
 
 
 class Parquet(ContentFormat):
@@ -57,25 +61,33 @@ class Parquet(ContentFormat):
         files = file_names(table.name for table in content.tables)
         if content.tables and not content.notes:
             raise UnsupportedError("a Parquet file contains ids and vectors; --dense-rows is for other formats")
-        notes = json.dumps(metadata_document(content))
         dtypes = {tensor.name: tensor.dtype.name for tensor in content.tensors}
-        for table in content.tables:
-            dtype = dtypes[content.notes[table.name].vectors]
-            values = arrow.from_numpy_dtype(np.dtype(dtype))
-            schema = arrow.schema(
-                [("id", arrow.int64()), ("vector", arrow.list_(values, table.dim))],
-                metadata={"edl-ckpt": notes, "table": table.name},
-            )
-            target = os.path.join(path, f"{files[table.name]}.parquet")
-            with storage_errors(target), parquet.ParquetWriter(target, schema, use_dictionary=False) as writer:
-                for ids, vectors in table.batches():
-                    flat = arrow.array(np.ascontiguousarray(vectors).reshape(-1), values)
-                    column = arrow.FixedSizeListArray.from_arrays(flat, table.dim)
-                    writer.write_table(arrow.Table.from_arrays([arrow.array(ids), column], schema=schema))
-            flush_file(target)
+        if len(content.tables) > _MOST_OPEN:
+            content.finish()  # reads everything now: no more than so many files can wait for the fingerprint
         used = {name for note in content.notes.values() for name in (note.ids, note.vectors)}
         dense = [tensor for tensor in content.tensors if tensor.name not in used]
-        write_safetensors(dense, {**content.metadata, "tables": "{}"}, os.path.join(path, DENSE_FILE))
+        with ExitStack() as waiting:
+            for table in content.tables:
+                values = arrow.from_numpy_dtype(np.dtype(dtypes[content.notes[table.name].vectors]))
+                schema = arrow.schema([("id", arrow.int64()), ("vector", arrow.list_(values, table.dim))])
+                target = os.path.join(path, f"{files[table.name]}.parquet")
+                with ExitStack() as file, storage_errors(target):
+                    writer = file.enter_context(parquet.ParquetWriter(target, schema, use_dictionary=False))
+                    for ids, vectors in table.batches():
+                        flat = arrow.array(np.ascontiguousarray(vectors).reshape(-1), values)
+                        column = arrow.FixedSizeListArray.from_arrays(flat, table.dim)
+                        writer.write_table(arrow.Table.from_arrays([arrow.array(ids), column], schema=schema))
+                    file.callback(_describe, writer, content, table.name)
+                    if len(content.tables) <= _MOST_OPEN:
+                        waiting.push(file.pop_all())
+            write_safetensors(content, {os.path.join(path, DENSE_FILE): dense}, {"tables": "{}"})
+        for name in files.values():
+            flush_file(os.path.join(path, f"{name}.parquet"))
+
+
+def _describe(writer: Any, content: ExportContent, table: str) -> None:
+    """Write what an importer must know into the footer of a Parquet file."""
+    writer.add_key_value_metadata({"edl-ckpt": json.dumps(metadata_document(content)), "table": table})
 
 
 class Torch(ContentFormat):
@@ -85,7 +97,7 @@ class Torch(ContentFormat):
     streamed into that room, and the archive's checksums corrected.
     """
 
-    traits: ClassVar = FormatTraits("torch", endings=(".pt", ".pth"))
+    traits: ClassVar = FormatTraits("torch", endings=(".pt", ".pth"), spools=False)
 
     def lacked_dtypes(self, *, in_table: bool) -> frozenset[str]:
         """Return what the installed PyTorch lacks: unsigned integers came late."""
@@ -96,49 +108,61 @@ class Torch(ContentFormat):
         """Write the file."""
         torch = library("torch", "torch")
         fake = library("torch._subclasses.fake_tensor", "torch")
+        pending = _notes(content, content.metadata)
         with fake.FakeTensorMode():
             empty = {t.name: torch.empty(t.shape, dtype=getattr(torch, t.dtype.name)) for t in content.tensors}
-            notes = json.dumps(metadata_document(content)).encode()
-            empty["__edl_ckpt__"] = torch.empty(len(notes), dtype=torch.uint8)
+            empty[_NOTES] = torch.empty(len(pending), dtype=torch.uint8)
         with storage_errors(path), torch.serialization.skip_data(materialize_fake_tensors=True):
             torch.save(empty, path)
-        with storage_errors(path), open(path, "r+b") as file:
-            with zipfile.ZipFile(path) as archive:
-                members = {i.filename.rpartition("/data/")[2]: i for i in archive.infolist() if "/data/" in i.filename}
-                directory = archive.start_dir
-            sums: dict[str, int] = {}
+        with storage_errors(path), zipfile.ZipFile(path) as archive:
+            members = {i.filename.rpartition("/data/")[2]: i for i in archive.infolist() if "/data/" in i.filename}
+            directory = archive.start_dir
+        output = OutputFile(path)
+        with output.opened(), open(path, "r+b") as file:
+            places = {
+                tensor.name: Place(output, _data_offset(file, members[str(number)]), Crc32())
+                for number, tensor in enumerate(content.tensors)
+            }
+            content.fill(places)
+            notes, member = _notes(content, content.finish()), members[str(len(content.tensors))]
+            output.write(_data_offset(file, member), notes)
+            sums = {member.filename: zlib.crc32(notes)}
             for number, tensor in enumerate(content.tensors):
-                member = members[str(number)]
-                sums[member.filename] = _fill(file, member, tensor.chunks())
-            member = members[str(len(content.tensors))]
-            sums[member.filename] = _fill(file, member, iter([np.frombuffer(notes, np.uint8)]))
-            _set_sums(file, directory, sums)
-            file.flush()
-            os.fsync(file.fileno())
+                crc = places[tensor.name].crc
+                assert crc is not None  # noqa: S101 - all of them were made with one
+                sums[members[str(number)].filename] = crc.value()
+            with storage_errors(path):
+                for info in members.values():
+                    if info.filename in sums:
+                        _set_sum(file, info, sums[info.filename])
+                _set_sums(file, directory, sums)
+                file.flush()
+                os.fsync(file.fileno())
 
 
-def _fill(file: Any, member: zipfile.ZipInfo, chunks: Iterator[npt.NDArray[np.uint8]]) -> int:
-    """Write a member's bytes into the room that is left for them; return their CRC-32."""
+def _notes(content: ExportContent, metadata: Mapping[str, str]) -> bytes:
+    """Return what an importer must know, of the same length whatever the fingerprint is."""
+    notes = {name: asdict(note) for name, note in content.notes.items()}
+    return json.dumps({**metadata, "tables": notes}).encode()
+
+
+def _data_offset(file: Any, member: zipfile.ZipInfo) -> int:
+    """Return where the bytes of a member begin."""
     file.seek(member.header_offset)
-    head = file.read(30)
-    name, extra = struct.unpack("<HH", head[26:30])
-    file.seek(member.header_offset + 30 + name + extra)
-    crc = written = 0
-    for chunk in chunks:
-        file.write(chunk.data)
-        crc = zlib.crc32(chunk.data, crc)
-        written += chunk.nbytes
-    if written != member.file_size:
-        raise AssertionError(f"{member.filename}: {written} bytes written (expected {member.file_size})")
+    name, extra = struct.unpack("<HH", file.read(30)[26:30])
+    return member.header_offset + 30 + int(name) + int(extra)
+
+
+def _set_sum(file: Any, member: zipfile.ZipInfo, crc: int) -> None:
+    """Set the checksum beside the bytes of a member: in its header, or behind them."""
     if not member.flag_bits & 8:
         file.seek(member.header_offset + 14)
         file.write(struct.pack("<I", crc))
-    else:  # the sum stands behind the data
-        file.seek(member.header_offset + 30 + name + extra + written)
-        if file.read(4) == b"PK\x07\x08":
-            file.seek(-0, os.SEEK_CUR)
-            file.write(struct.pack("<I", crc))
-    return crc
+        return
+    file.seek(_data_offset(file, member) + member.file_size)
+    if file.read(4) == b"PK\x07\x08":
+        file.seek(0, os.SEEK_CUR)
+        file.write(struct.pack("<I", crc))
 
 
 def _set_sums(file: Any, start: int, sums: dict[str, int]) -> None:

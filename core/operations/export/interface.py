@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from edl_ckpt.core.checkpoint.partition import PART_BYTES
 from edl_ckpt.core.format.model import DType, Version
+from edl_ckpt.core.operations.export.places import Place
 from edl_ckpt.core.operations.export.selection import Selection
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.storage.location import Location
@@ -19,7 +20,7 @@ from edl_ckpt.core.storage.location import Location
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An array to be written: its bytes, C order, little-endian, come from `chunks`, which may be called once."""
+    """An array to be written: its bytes, C order, little-endian, are those of `chunks`."""
 
     name: str
     dtype: DType
@@ -34,7 +35,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """A table for a format of rows: batches of (int64 [n] ids ascending, [n, dim] vectors)."""
+    """A table for a format of rows: batches of (int64 [n] ids in the order asked for, [n, dim] vectors)."""
 
     name: str
     rows: int
@@ -65,13 +66,20 @@ class ContentCounts:
 
 @dataclass(frozen=True, slots=True)
 class ExportContent:
-    """All that is exported; `metadata` are texts about the whole. `notes` are those of tables with ids and vectors."""
+    """All that is exported; `metadata` are texts about the whole. `notes` are those of tables with ids and vectors.
+
+    A format either calls `fill` with the places of all tensors in its files, or takes their chunks, or the batches of
+    the tables. Then it calls `finish`, which returns the metadata: until then, their fingerprint is a text of the same
+    length that means nothing.
+    """
 
     tensors: Sequence[Tensor]
     tables: Sequence[TableRows]
     counts: ContentCounts
-    notes: Mapping[str, TableNote] = field(default_factory=dict)
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, TableNote]
+    metadata: Mapping[str, str]
+    fill: Callable[[Mapping[str, Place]], None]
+    finish: Callable[[], Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +93,8 @@ class FormatTraits:
     """True when the output is always a directory."""
     takes_limit: bool = False
     """True for formats of one table's rows, which can be limited."""
+    spools: bool = True
+    """False when tensors are written to their places, so that no temporary file is needed."""
     is_lossless: bool = True
     """True when the output contains every value unchanged, so that a whole export can be proved."""
     lacked_dtypes: frozenset[str] = frozenset()

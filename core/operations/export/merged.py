@@ -16,6 +16,7 @@ from edl_ckpt.core.operations.export.interface import (
     ExportRequest,
     FormatTraits,
 )
+from edl_ckpt.core.operations.export.selection import STORED
 from edl_ckpt.core.operations.export.target import open_target
 from edl_ckpt.core.operations.reshard.execute import execute_reshard
 from edl_ckpt.core.operations.reshard.prepare import prepare_reshard
@@ -33,6 +34,8 @@ class MergedCheckpoint:
     def __init__(self, request: ExportRequest) -> None:
         if not request.selection.is_lossless:
             raise UsageError("a checkpoint is exported whole: no --table, --variable, --dtype or --dense-rows")
+        if request.selection.order == STORED:
+            raise UsageError("a checkpoint is merged from all shards: no --order stored")
         self.request = request
 
     def export(self, goal: Location, *, force: bool) -> ExportOutcome:

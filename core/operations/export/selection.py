@@ -13,6 +13,8 @@ from edl_ckpt.core.words import meant
 
 CASTS: Final = ("float16", "bfloat16", "float32")
 FILLS: Final = ("zeros", "initializer")
+STORED: Final = "stored"
+ORDERS: Final = ("id", STORED)
 _FLOATS: Final = {"float16", "bfloat16", "float32", "float64"}
 
 
@@ -22,7 +24,9 @@ class Selection:
 
     `tables` and `variables` are globs of names (none: all). Floats are cast to `dtype`. `dense_rows` makes tables
     matrices of so many rows: a number, 'auto' for the highest id plus one, or None. `fill` is the content of rows that
-    no id has: 'zeros', or 'initializer' for the table's own, drawn with `seed`. Raises UsageError for any other word.
+    no id has: 'zeros', or 'initializer' for the table's own, drawn with `seed`. Rows are in the `order` of their ids
+    ('id'), or 'stored': shard after shard, as each has them. Raises UsageError for any other word, and for a matrix in
+    the order 'stored'.
     """
 
     tables: tuple[str, ...] = ()
@@ -31,6 +35,7 @@ class Selection:
     dense_rows: int | str | None = None
     fill: str = "zeros"
     seed: int = 0
+    order: str = "id"
 
     def __post_init__(self) -> None:
         if self.dtype is not None and self.dtype not in CASTS:
@@ -39,11 +44,15 @@ class Selection:
             )
         if self.fill not in FILLS:
             raise UsageError(f"fill must be {' or '.join(FILLS)}, got {self.fill!r}", hint=meant(self.fill, FILLS))
+        if self.order not in ORDERS:
+            raise UsageError(f"order must be {' or '.join(ORDERS)}, got {self.order!r}", hint=meant(self.order, ORDERS))
+        if self.order == STORED and self.dense_rows is not None:
+            raise UsageError("a matrix has row i at i: no order 'stored' with dense_rows")
 
     @property
     def is_lossless(self) -> bool:
         """Return True when everything is exported unchanged."""
-        return self == Selection(fill=self.fill, seed=self.seed)
+        return self == Selection(fill=self.fill, seed=self.seed, order=self.order)
 
     def target_dtype(self, dtype: DType) -> DType:
         """Return the dtype that is written for a dtype that was read: only floats are cast."""

@@ -51,7 +51,7 @@ def test_refused(
 ) -> None:
     """12.16: content of a dtype that the format lacks is refused from headers alone: nothing is read or written."""
     monkeypatch.setattr(frameworks, "library", lambda *_: library_without("bool"))
-    monkeypatch.setattr(content_format, "fingerprint_checkpoint", lambda *_, **__: pytest.fail("values were read"))
+    monkeypatch.setattr(content_format, "ContentReader", lambda *_, **__: pytest.fail("values were read"))
     (tmp_path / "out").mkdir()
     with pytest.raises(UnsupportedError, match=words) as end:
         export_version(version, str(tmp_path / "out/m"), format_name=kind, selection=selection)

@@ -1,0 +1,152 @@
+"""Where tensors are written: places in files of known size, in which several threads write at a time.
+
+What was written is read back, through a mapping of the file, before it is published: for the proof, and for the CRC-32
+of formats that have one. Pieces come in any order, so their sums are combined at the end.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from edl_ckpt.core.checkpoint.partition import Area
+from edl_ckpt.core.format import bulk
+from edl_ckpt.core.parallel import run_parallel
+from edl_ckpt.core.storage.files import PreallocatedFile
+
+_POLYNOMIAL: Final = 0xEDB88320
+_ONE: Final = 1 << 31
+_FLUSHERS: Final = 4
+
+
+@dataclass(slots=True)
+class Crc32:
+    """The CRC-32 of bytes that come in pieces, from several threads."""
+
+    _pieces: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, at: int, data: memoryview | bytes) -> None:
+        """Add bytes at an offset."""
+        crc = zlib.crc32(data)
+        with self._lock:
+            self._pieces[at] = (len(data), crc)
+
+    def value(self) -> int:
+        """Return the CRC-32 of all pieces in their order."""
+        crc = 0
+        for at in sorted(self._pieces):
+            size, own = self._pieces[at]
+            crc = combined_crc32(crc, own, size)
+        return crc
+
+
+def combined_crc32(first: int, second: int, second_bytes: int) -> int:
+    """Return the CRC-32 of two pieces from that of each: crc32_combine of zlib, which Python does not have.
+
+    >>> combined_crc32(zlib.crc32(b"abc"), zlib.crc32(b"defgh"), 5) == zlib.crc32(b"abcdefgh")
+    True
+    """
+    shift, step = _ONE, 3  # x**(8 * second_bytes) modulo the polynomial
+    while second_bytes:
+        if second_bytes & 1:
+            shift = _multiply(_power(step % 32), shift)
+        second_bytes >>= 1
+        step += 1
+    return _multiply(shift, first) ^ second
+
+
+@functools.cache
+def _power(exponent: int) -> int:
+    """Return x**(2**exponent) modulo the polynomial."""
+    return 1 << 30 if exponent == 0 else _multiply(_power(exponent - 1), _power(exponent - 1))
+
+
+def _multiply(a: int, b: int) -> int:
+    """Multiply polynomials over two elements, bits reflected, modulo that of CRC-32."""
+    product = 0
+    for bit in range(31, -1, -1):
+        if a >> bit & 1:
+            product ^= b
+        b = b >> 1 ^ (_POLYNOMIAL if b & 1 else 0)
+    return product
+
+
+class OutputFile:
+    """A file in which tensors have places; open only while somebody writes, because an export may have many files.
+
+    With `size_bytes` it is new, else this process has made it.
+    """
+
+    def __init__(self, path: str, size_bytes: int | None = None) -> None:
+        self.path = path
+        self._file: PreallocatedFile | None = None
+        self._users = 0
+        self._lock = threading.Lock()
+        if size_bytes is not None:
+            PreallocatedFile(path, size_bytes).close()
+
+    @contextmanager
+    def opened(self) -> Iterator[PreallocatedFile]:
+        """Open the file for a block, unless another block has it open already."""
+        with self._lock:
+            if self._file is None:
+                self._file = PreallocatedFile(self.path, None)
+            self._users += 1
+            file = self._file
+        try:
+            yield file
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._file = None
+                    file.close()
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Write all of `data` at `offset`."""
+        with self.opened() as file:
+            file.write(offset, data)
+
+    def flush(self) -> None:
+        """Flush the file to the disk."""
+        with self.opened() as file:
+            file.flush()
+
+
+def flush_outputs(files: Sequence[OutputFile]) -> None:
+    """Flush several files at a time, which a disk does faster."""
+    for _ in run_parallel(OutputFile.flush, files, min(_FLUSHERS, len(files))):
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of a tensor in a file; `crc` adds up what is read back from it."""
+
+    file: OutputFile
+    offset: int
+    crc: Crc32 | None = None
+
+    @contextmanager
+    def opened(self) -> Iterator[Area]:
+        """Open the file for a block."""
+        with self.file.opened() as file:
+            yield Area(file, self.offset)
+
+    def read_back(self, area: Area, at: int, size_bytes: int) -> bulk.U8:
+        """Return bytes that are final, uint8 [n], as the file has them, and begin to flush them."""
+        if not size_bytes:
+            return np.empty(0, np.uint8)
+        area.start_flush(at, size_bytes)
+        view = area.file.view(area.offset + at, size_bytes)
+        if self.crc is not None:
+            self.crc.add(at, view)
+        return np.frombuffer(view, np.uint8)
