@@ -45,7 +45,11 @@ def missing_names(module: Any) -> frozenset[str]:
 
 def metadata_document(content: ExportContent) -> dict[str, Any]:
     """Return what an importer must know beside the values."""
-    return {**content.finish(), "tables": {name: asdict(note) for name, note in content.notes.items()}}
+    return _document(content, content.finish())
+
+
+def _document(content: ExportContent, metadata: Mapping[str, str]) -> dict[str, Any]:
+    return {**metadata, "tables": {name: asdict(note) for name, note in content.notes.items()}}
 
 
 class Parquet(ContentFormat):
@@ -66,10 +70,12 @@ class Parquet(ContentFormat):
             content.finish()  # reads everything now: no more than so many files can wait for the fingerprint
         used = {name for note in content.notes.values() for name in (note.ids, note.vectors)}
         dense = [tensor for tensor in content.tensors if tensor.name not in used]
+        notes = json.dumps(_document(content, {k: v for k, v in content.metadata.items() if k != "fingerprint"}))
         with ExitStack() as waiting:
             for table in content.tables:
                 values = arrow.from_numpy_dtype(np.dtype(dtypes[content.notes[table.name].vectors]))
-                schema = arrow.schema([("id", arrow.int64()), ("vector", arrow.list_(values, table.dim))])
+                columns = [("id", arrow.int64()), ("vector", arrow.list_(values, table.dim))]
+                schema = arrow.schema(columns, metadata={"edl-ckpt": notes, "table": table.name})
                 target = os.path.join(path, f"{files[table.name]}.parquet")
                 with ExitStack() as file, storage_errors(target):
                     writer = file.enter_context(parquet.ParquetWriter(target, schema, use_dictionary=False))
@@ -77,7 +83,7 @@ class Parquet(ContentFormat):
                         flat = arrow.array(np.ascontiguousarray(vectors).reshape(-1), values)
                         column = arrow.FixedSizeListArray.from_arrays(flat, table.dim)
                         writer.write_table(arrow.Table.from_arrays([arrow.array(ids), column], schema=schema))
-                    file.callback(_describe, writer, content, table.name)
+                    file.callback(_describe, writer, content)
                     if len(content.tables) <= _MOST_OPEN:
                         waiting.push(file.pop_all())
             write_safetensors(content, {os.path.join(path, DENSE_FILE): dense}, {"tables": "{}"})
@@ -85,9 +91,9 @@ class Parquet(ContentFormat):
             flush_file(os.path.join(path, f"{name}.parquet"))
 
 
-def _describe(writer: Any, content: ExportContent, table: str) -> None:
-    """Write what an importer must know into the footer of a Parquet file."""
-    writer.add_key_value_metadata({"edl-ckpt": json.dumps(metadata_document(content)), "table": table})
+def _describe(writer: Any, content: ExportContent) -> None:
+    """Write what the schema says into the footer of a Parquet file, with the fingerprint."""
+    writer.add_key_value_metadata({"edl-ckpt": json.dumps(metadata_document(content))})
 
 
 class Torch(ContentFormat):
@@ -108,7 +114,7 @@ class Torch(ContentFormat):
         """Write the file."""
         torch = library("torch", "torch")
         fake = library("torch._subclasses.fake_tensor", "torch")
-        pending = _notes(content, content.metadata)
+        pending = json.dumps(_document(content, content.metadata)).encode()
         with fake.FakeTensorMode():
             empty = {t.name: torch.empty(t.shape, dtype=getattr(torch, t.dtype.name)) for t in content.tensors}
             empty[_NOTES] = torch.empty(len(pending), dtype=torch.uint8)
@@ -124,7 +130,7 @@ class Torch(ContentFormat):
                 for number, tensor in enumerate(content.tensors)
             }
             content.fill(places)
-            notes, member = _notes(content, content.finish()), members[str(len(content.tensors))]
+            notes, member = json.dumps(metadata_document(content)).encode(), members[str(len(content.tensors))]
             output.write(_data_offset(file, member), notes)
             sums = {member.filename: zlib.crc32(notes)}
             for number, tensor in enumerate(content.tensors):
@@ -138,12 +144,6 @@ class Torch(ContentFormat):
                 _set_sums(file, directory, sums)
                 file.flush()
                 os.fsync(file.fileno())
-
-
-def _notes(content: ExportContent, metadata: Mapping[str, str]) -> bytes:
-    """Return what an importer must know, of the same length whatever the fingerprint is."""
-    notes = {name: asdict(note) for name, note in content.notes.items()}
-    return json.dumps({**metadata, "tables": notes}).encode()
 
 
 def _data_offset(file: Any, member: zipfile.ZipInfo) -> int:

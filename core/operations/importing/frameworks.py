@@ -78,7 +78,7 @@ def read_parquet(path: str, take_notes: TakeNotes) -> Iterator[Found]:
         schema = table.schema_arrow
         if not {"id", "vector"} <= set(schema.names) or not hasattr(schema.field("vector").type, "list_size"):
             raise UnsupportedError("expected columns `id` and `vector`, a list of fixed size", path=full)
-        metadata = schema.metadata or {}
+        metadata = {**(schema.metadata or {}), **(table.metadata.metadata or {})}
         if b"edl-ckpt" in metadata:
             take_notes(read_notes(metadata[b"edl-ckpt"], full))
         name = metadata[b"table"].decode("utf-8", "replace") if b"table" in metadata else original_name(file_name[:-8])
