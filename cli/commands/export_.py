@@ -52,6 +52,12 @@ def export_command(
         str, typer.Option(metavar="zeros|initializer", help="With --dense-rows: the content of rows without an id.")
     ] = "zeros",
     seed: Annotated[int, typer.Option(metavar="N", help="With --fill initializer: the random seed.")] = 0,
+    order: Annotated[
+        str,
+        typer.Option(
+            metavar="id|stored", help="Sort rows by id, or write them as the shards have them, which is faster."
+        ),
+    ] = "id",
     limit: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Write at most N rows (csv, jsonl, word2vec, projector).")
     ] = None,
@@ -84,7 +90,7 @@ def export_command(
         version,
         out.location(words[-1]),
         format_name=kind,
-        selection=Selection(tuple(table or ()), tuple(variable or ()), dtype, rows, fill, seed),
+        selection=Selection(tuple(table or ()), tuple(variable or ()), dtype, rows, fill, seed, order),
         limit=limit,
         max_shard_bytes=parse_size(max_shard_size) if max_shard_size else None,
         force=force,

@@ -7,6 +7,7 @@ import math
 import os
 import resource
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ import elasticdl_rules
 from builders import models, write_checkpoint, write_unchecked
 from checkpoints import only
 from edl_ckpt.core import fingerprint_checkpoint, open_checkpoint, save_checkpoint, verify_version
+from edl_ckpt.core.checkpoint.partition import PartitionedTable
 from edl_ckpt.core.errors import (
     CorruptError,
+    EdlCkptError,
     NoSpaceError,
     NotFoundError,
     RefusedError,
@@ -34,7 +37,11 @@ from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.operations.export import ExportResult, Selection, export_version
 from edl_ckpt.core.operations.export.casts import cast_floats
 from edl_ckpt.core.operations.export.names import escaped_file_name, file_names, original_name
+from edl_ckpt.core.operations.importing import import_arrays
 from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.storage.files import PreallocatedFile
+from edl_ckpt.core.storage.local import LocalReader
+from edl_ckpt.proto import model_v4_pb2
 from oracle import Model
 from places import GOLDEN
 
@@ -44,6 +51,8 @@ def load(path: Path) -> dict[str, Any]:
     if path.suffix == ".safetensors":
         return dict(load_file(str(path)))
     if path.suffix == ".npz":
+        with zipfile.ZipFile(path) as file:
+            assert file.testzip() is None
         with np.load(path) as archive:
             tensors = json.loads(archive["index.json"])["tensors"]
             assert {f"{name}.npy" for name in archive.files} - {"index.json.npy"} == {
@@ -99,6 +108,98 @@ def test_any_model(
         export_version(only(place / "run"), str(place / f"m.{ending}"), part_bytes=part_bytes)
         by_value(load(place / f"m.{ending}"), model)
     shutil.rmtree(place)
+
+
+def stored_rows(run: Version, table: str) -> tuple[list[int], bytes]:
+    """Return the ids and rows of a table, as the protobuf library finds them in shard after shard."""
+    ids: list[int] = []
+    rows = b""
+    for path in sorted(Path(run.path).iterdir()):
+        slices = model_v4_pb2.Model.FromString(path.read_bytes()).embedding_tables[table]
+        ids += slices.ids
+        rows += slices.concat_tensors.tensor_content
+    return ids, rows
+
+
+@pytest.mark.parametrize("ending", ["safetensors", "npz", "npy", "csv", "jsonl"])
+def test_stored_order(tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 15: `order="stored"` writes the rows of shard after shard as they lie, and reads nothing twice for it."""
+    monkeypatch.setattr(PartitionedTable, "__enter__", lambda _: pytest.fail("the table was cut into parts"))
+    ids = np.random.default_rng(1).permutation(20_000)
+    tables = {"t": Table(ids, np.random.default_rng(2).random((20_000, 3), np.float32))}
+    run = save_checkpoint(str(tmp_path / "run"), 7, 3, variables={"v": np.arange(5)}, tables=tables)
+    chosen = Selection(tables=("t",) if ending in {"csv", "jsonl"} else (), order="stored")
+    result = export_version(run, str(tmp_path / f"m.{ending}"), selection=chosen)
+    expected, rows = stored_rows(run, "t")
+    assert expected != sorted(expected)
+    if ending == "csv":
+        found = np.loadtxt(tmp_path / "m.csv", np.float64, delimiter=",", skiprows=1)
+        assert (found[:, 0].tolist(), found[:, 1:].astype(np.float32).tobytes()) == (expected, rows)
+    elif ending == "jsonl":
+        lines = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
+        assert [line["id"] for line in lines] == expected
+        assert np.array([line["vector"] for line in lines], np.float32).tobytes() == rows
+    else:
+        arrays = load(tmp_path / f"m.{ending}")
+        assert (arrays["t.ids"].tolist(), arrays["t.vectors"].tobytes()) == (expected, rows)
+        assert result.proved
+        imported = import_arrays(str(tmp_path / f"m.{ending}"), str(tmp_path / "new"), 7, 2)
+        assert imported.fingerprint == result.fingerprint
+        assert verify_version(only(tmp_path / "new")).ok
+
+
+def test_stored_order_is_refused(run: Version, tmp_path: Path) -> None:
+    """A matrix and a merged checkpoint have no such order, and no other word is one."""
+    with pytest.raises(UsageError, match="a matrix has row i at i"):
+        Selection(order="stored", dense_rows="auto")
+    with pytest.raises(UsageError, match="a checkpoint is merged from all shards"):
+        export_version(run, str(tmp_path / "m.ckpt"), selection=Selection(order="stored"))
+    with pytest.raises(UsageError, match="order must be id or stored, got 'sorted'"):
+        Selection(order="sorted")
+
+
+@pytest.mark.parametrize("order", ["id", "stored"])
+def test_each_value_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str) -> None:
+    """Issue 15: of the source, an export reads each value once, and neighbouring variables in one read."""
+    ids = np.random.default_rng(1).permutation(50_000)
+    tables = {"t": Table(ids, np.ones((50_000, 16), np.float32)), "other": Table(ids[:10], np.ones((10, 2)))}
+    variables: dict[str, Any] = {f"v{k:04}": np.full(20, k) for k in range(1000)}
+    run = save_checkpoint(str(tmp_path / "run"), 7, 3, variables=variables, tables=tables)
+    reads: list[int] = []
+    plain = LocalReader.read_into
+
+    def counted(self: LocalReader, offset: int, buffer: memoryview) -> None:
+        reads.append(len(buffer))
+        plain(self, offset, buffer)
+
+    monkeypatch.setattr(LocalReader, "read_into", counted)
+    chosen = Selection(tables=("t",), variables=("v00*",), order=order)
+    export_version(run, str(tmp_path / "m.safetensors"), selection=chosen, part_bytes=200_000)
+    id_bytes = 3 * 50_000
+    passes = 3 if order == "id" else 2
+    assert run.size_bytes - id_bytes - 60_000 < sum(reads) < run.size_bytes + (passes - 1) * id_bytes + 10_000
+    assert len(reads) < 60
+
+
+@pytest.mark.parametrize("what", ["ids", "rows", "variable"])
+def test_what_was_written_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """A bit that the file has otherwise than it was written is found, and nothing is published."""
+    rows = np.random.default_rng(1).random((3000, 4), np.float32)
+    tables = {"t": Table(np.arange(3000), rows)}
+    run = save_checkpoint(str(tmp_path / "run"), 7, 2, variables={"v": np.arange(777)}, tables=tables)
+    size = {"ids": 3000 * 8, "rows": rows.nbytes, "variable": 777 * 8}[what]
+    plain = PreallocatedFile.write
+
+    def flipped(self: PreallocatedFile, offset: int, data: memoryview) -> None:
+        if len(data) == size:
+            data = memoryview(bytearray(data))
+            data[size // 2] ^= 4
+        plain(self, offset, data)
+
+    monkeypatch.setattr(PreallocatedFile, "write", flipped)
+    with pytest.raises(EdlCkptError, match="nothing was published"):
+        export_version(run, str(tmp_path / "m.safetensors"))
+    assert os.listdir(tmp_path) == ["run"]
 
 
 def test_safetensors_is_lazy_and_tells(tmp_path: Path) -> None:

@@ -210,5 +210,5 @@ def test_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: st
             str(tmp_path / OUTPUTS[name]),
             format_name="tensorflow" if name == "tensorflow" else None,
         )
-    assert f"edl-ckpt[{'arrow' if name == 'pyarrow' else name}]" in str(caught.value.hint)
+    assert f".[{'arrow' if name == 'pyarrow' else name}]" in str(caught.value.hint)
     assert os.listdir(tmp_path) == []
