@@ -61,6 +61,7 @@ Csv = Annotated[bool, typer.Option("--csv", help="Print rows as CSV.")]
 Prometheus = Annotated[
     bool, typer.Option("--prometheus", help="Print metrics in the text format of Prometheus, for a textfile collector.")
 ]
+Every = Annotated[bool, typer.Option("--all", help="Show every row of a long table on a terminal too.")]
 Workers = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Number of threads. Default: the number of cores.")
 ]

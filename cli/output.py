@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 import traceback
@@ -14,6 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from edl_ckpt.cli import __version__, github
+from edl_ckpt.cli.documents import to_json
 from edl_ckpt.cli.style import painted, uses_colour
 from edl_ckpt.cli.text import escaped
 from edl_ckpt.cli.window import charset_of, encodable, shown_on, width_of
@@ -87,13 +87,17 @@ class Output:
         else:
             self.print_human(human())
 
+    def shows_all(self, every: bool) -> bool:
+        """Say whether long tables are shown whole: if that is asked for, and in pipes and files, as `grep` needs it."""
+        return every or not sys.stdout.isatty()
+
     def print_json(self, document: dict[str, Any], *, line: bool = False) -> None:
         """Print one JSON document in ASCII, safe on any terminal; NaN and infinities are texts, as JSON lacks them.
 
         A terminal gets it indented. A line of a stream of documents stays a line.
         """
         indent = 2 if sys.stdout.isatty() and not line else None
-        self.write(json.dumps(_expressible(document), allow_nan=False, indent=indent) + "\n")
+        self.write(to_json(document, indent=indent) + "\n")
 
     def _print_csv(self, rows: Sequence[Sequence[Any]]) -> None:
         import csv
@@ -316,16 +320,3 @@ def reported_errors(out: Output) -> Iterator[None]:
         out.bug()
     finally:
         out.end_progress()
-
-
-def _expressible(value: Any) -> Any:
-    """Return a document in which NaN and infinities are the texts that protobuf's JSON has for them."""
-    if isinstance(value, dict):
-        return {key: _expressible(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_expressible(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        from edl_ckpt.core.state.metadata import json_number
-
-        return json_number(value)
-    return value

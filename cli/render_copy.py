@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
+from edl_ckpt.cli.documents import as_dict
 from edl_ckpt.core import words
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def document(result: CopyResult) -> dict[str, Any]:
     """Return `edl-ckpt/copy/1`."""
     return {
         "schema": "edl-ckpt/copy/1",
-        "copied": [asdict(item) for item in result.copied],
+        "copied": [as_dict(item) for item in result.copied],
         "bytes_copied": result.bytes_copied,
         "seconds": result.seconds,
         "failed": [{"ref": ref, "code": e.exit_code, "id": e.id, "message": str(e)} for ref, e in result.failed],

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from edl_ckpt.cli import text
-from edl_ckpt.cli.tables import Bar, Cell, Column, Table
+from edl_ckpt.cli.documents import as_dict
+from edl_ckpt.cli.tables import MOST_ROWS, Bar, Cell, Column, Table, first_rows
 from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES
 
 if TYPE_CHECKING:
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
     from edl_ckpt.core.operations.diff import DenseDiff, DiffResult, TableDiff
 
+Part = TypeVar("Part", "DenseDiff", "TableDiff")
 _STYLES = {"equal": "dim", "changed": "yellow", "added": "green", "removed": "red"}
 _BAR = 12
 
 
 def document(result: DiffResult, *, rows: bool = False) -> dict[str, Any]:
     """Return `edl-ckpt/diff/1`; with `rows`, it names every row that differs."""
-    result_document = {"schema": "edl-ckpt/diff/1", **asdict(result), "histogram_edges": list(HISTOGRAM_EDGES)}
+    result_document = {"schema": "edl-ckpt/diff/1", **as_dict(result), "histogram_edges": list(HISTOGRAM_EDGES)}
     for table in result_document["tables"]:
         changed = table.pop("rows")
         if rows:
@@ -56,8 +57,11 @@ def changed_rows(result: DiffResult) -> list[list[Any]]:
     return [["kind", "name", "id", "status", "max_abs", "l2"], *body]
 
 
-def human(result: DiffResult) -> Iterator[RenderableType]:
-    """Yield the tensors with a bar for the change of each, and the rows that changed most."""
+def human(result: DiffResult, *, every: bool = True) -> Iterator[RenderableType]:
+    """Yield the tensors with a bar for the change of each, and the rows that changed most.
+
+    Of very many tensors only some are shown, those that differ first, unless `every` one is wanted.
+    """
     from rich.text import Text
 
     head = Text(f"{text.escaped(result.a)} -> {text.escaped(result.b)}", "bold")
@@ -71,12 +75,21 @@ def human(result: DiffResult) -> Iterator[RenderableType]:
     verb = "differs" if differ == 1 else "differ"
     yield head.append(f"  {differ} of {text.count(len(parts), 'tensor')} {verb}", "dim")
     largest = max((p.relative for p in parts if p.relative and math.isfinite(p.relative)), default=0.0)
-    if result.tables:
-        yield _tables(result.tables, largest)
-    if result.variables:
-        yield _variables(result.variables, largest)
-    for table in result.tables:
+    tables, more_tables = first_rows(_by_interest(result.tables, every=every), "table", every=every)
+    variables, more_variables = first_rows(_by_interest(result.variables, every=every), "variable", every=every)
+    if tables:
+        yield _tables(tables, largest)
+    yield from more_tables
+    if variables:
+        yield _variables(variables, largest)
+    yield from more_variables
+    for table in tables:
         yield from _details(table)
+
+
+def _by_interest(parts: Sequence[Part], *, every: bool) -> Sequence[Part]:
+    """Return tensors in the order in which they are shown: those that differ come first where not all of them are."""
+    return parts if every or len(parts) <= MOST_ROWS else sorted(parts, key=lambda part: part.status == "equal")
 
 
 def _measure(value: float | None) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
+from edl_ckpt.cli.documents import as_dict
 from edl_ckpt.cli.tables import Column, Table
 from edl_ckpt.core import words
 
@@ -20,7 +20,7 @@ _FILES = 12
 
 def document(result: ExportResult) -> dict[str, Any]:
     """Return `edl-ckpt/export/1`."""
-    return {"schema": "edl-ckpt/export/1", **asdict(result)}
+    return {"schema": "edl-ckpt/export/1", **as_dict(result)}
 
 
 def human(result: ExportResult) -> Iterator[RenderableType]:

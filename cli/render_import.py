@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
+from edl_ckpt.cli.documents import as_dict
 from edl_ckpt.cli.tables import shard_table
 from edl_ckpt.core import words
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def document(result: ImportResult) -> dict[str, Any]:
     """Return `edl-ckpt/import/1`, the keys of a reshard."""
-    return {"schema": "edl-ckpt/import/1", **asdict(result)}
+    return {"schema": "edl-ckpt/import/1", **as_dict(result)}
 
 
 def human(result: ImportResult) -> Iterator[RenderableType]:

@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
+from edl_ckpt.cli.documents import as_dict
 from edl_ckpt.cli.render_metadata import lines
-from edl_ckpt.cli.tables import Cell, Column, Histogram, Table, shard_table
+from edl_ckpt.cli.tables import Cell, Column, Histogram, Table, first_rows, shard_table
 from edl_ckpt.core import words
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from edl_ckpt.core.operations.stats import TensorStats
-    from edl_ckpt.core.operations.summary import CheckpointSummary, TableSummary
+    from edl_ckpt.core.operations.summary import CheckpointSummary, TableSummary, VariableSummary
 
 
 def document(summary: CheckpointSummary, stats: Sequence[TensorStats] = ()) -> dict[str, Any]:
     """Return `edl-ckpt/inspect/1`; it has `stats` when values were read."""
-    result = {"schema": "edl-ckpt/inspect/1", **asdict(summary)}
+    result = {"schema": "edl-ckpt/inspect/1", **as_dict(summary)}
     if stats:
-        result["stats"] = [asdict(s) for s in stats]
+        result["stats"] = [as_dict(s) for s in stats]
     return result
 
 
-def human(summary: CheckpointSummary, stats: Sequence[TensorStats] = ()) -> Iterator[RenderableType]:
-    """Yield the head and the shards; then tables, variables and statistics, if there are any."""
+def human(
+    summary: CheckpointSummary, stats: Sequence[TensorStats] = (), *, every: bool = True
+) -> Iterator[RenderableType]:
+    """Yield the head and the shards; then tables, variables and statistics, if there are any.
+
+    Of long tables only the first rows are shown, unless `every` row is wanted.
+    """
     from rich.text import Text
 
     head = Text(text.escaped(summary.ref), "bold")
@@ -41,12 +46,18 @@ def human(summary: CheckpointSummary, stats: Sequence[TensorStats] = ()) -> Iter
     if summary.metadata:
         yield Text("metadata", "dim")
         yield lines(summary.metadata)
-    if summary.tables:
-        yield _tables(summary.tables)
-    if summary.variables:
-        yield _variables(summary)
-    if stats:
-        yield _stats(stats)
+    tables, more_tables = first_rows(summary.tables, "table", every=every)
+    if tables:
+        yield _tables(tables)
+    yield from more_tables
+    variables, more_variables = first_rows(summary.variables, "variable", every=every)
+    if variables:
+        yield _variables(variables)
+    yield from more_variables
+    shown, more_stats = first_rows(stats, "tensor", every=every)
+    if shown:
+        yield _stats(shown)
+    yield from more_stats
 
 
 def _tables(tables: Sequence[TableSummary]) -> RenderableType:
@@ -72,7 +83,7 @@ def _tables(tables: Sequence[TableSummary]) -> RenderableType:
     return table
 
 
-def _variables(summary: CheckpointSummary) -> RenderableType:
+def _variables(variables: Sequence[VariableSummary]) -> RenderableType:
     table = Table(
         Column("dense variable", "name"),
         Column("dtype", worth=6),
@@ -80,7 +91,7 @@ def _variables(summary: CheckpointSummary) -> RenderableType:
         Column("size", "number", worth=7),
         Column("shard", "number", worth=3),
     )
-    for entry in summary.variables:
+    for entry in variables:
         table.add(
             Cell(entry.name, "bold"),
             entry.dtype,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
+from edl_ckpt.cli.documents import as_dict
 from edl_ckpt.cli.tables import shard_table
 from edl_ckpt.core import words
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def document(result: ReshardResult) -> dict[str, Any]:
     """Return `edl-ckpt/reshard/1`."""
-    return {"schema": "edl-ckpt/reshard/1", **asdict(result), "dry_run": False}
+    return {"schema": "edl-ckpt/reshard/1", **as_dict(result), "dry_run": False}
 
 
 def plan_document(plan: ReshardPlan, settings: ReshardSettings) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def plan_document(plan: ReshardPlan, settings: ReshardSettings) -> dict[str, Any
         "seconds": None,
         "peak_memory_bytes": None,
         "fingerprint": None,
-        "shards": [asdict(shard) for shard in plan.shards],
+        "shards": [as_dict(shard) for shard in plan.shards],
         "forced": None,
         "dry_run": True,
         "in_place": plan.target.in_place,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
+from edl_ckpt.cli.documents import as_dict
 from edl_ckpt.core.errors import EdlCkptError
 
 if TYPE_CHECKING:
@@ -45,14 +45,14 @@ def _result(result: VerifyResult) -> dict[str, Any]:
         "ref": result.ref,
         "ok": result.ok,
         "level": result.level,
-        "findings": [asdict(f) for f in result.findings],
+        "findings": [as_dict(f) for f in result.findings],
         "fingerprint": result.fingerprint,
         "bytes_read": result.bytes_read,
         "sealed": result.sealed,
         "shards": result.shards,
         "shards_read": result.shards_read,
         "ids_read": result.ids_read,
-        "checks": [asdict(c) for c in result.checks],
+        "checks": [as_dict(c) for c in result.checks],
     }
 
 

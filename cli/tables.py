@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
 
 from edl_ckpt.cli import text
 from edl_ckpt.cli.window import encodable
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from edl_ckpt.core.checkpoint.target import TargetShard
     from edl_ckpt.core.operations.summary import ShardSummary
 
+MOST_ROWS: Final = 2000
+"""Rows of a long table that a terminal gets, unless all are wanted."""
 _BLOCKS_BELOW: Final = 60
 _INDENT: Final = 2
 _GAP: Final = 2
@@ -39,6 +41,7 @@ _TOKEN = re.compile(rf"[^\s\d]{{0,2}}\d[\d.,]* (?:{_UNITS})(?!\w)\S*\s*|\S+\s*|\
 _PIECE = re.compile(r"[^/_:.@,;=-]*[/_:.@,;=-]+|[^/_:.@,;=-]+")
 """What stays on one line of a word that is too long: up to a separator."""
 
+Item = TypeVar("Item")
 Kind = Literal["number", "word", "name", "prose", "bar"]
 
 
@@ -127,9 +130,10 @@ class Table:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         from rich.segment import Segment
 
+        styles = lru_cache(console.get_style)
         for line in self.lines(options.max_width):
             for cell in line:
-                yield Segment(cell.text, console.get_style(cell.style))
+                yield Segment(cell.text, styles(cell.style))
             yield Segment.line()
 
     def lines(self, width: int, *, blocks: bool = True) -> Iterator[Line]:
@@ -160,8 +164,12 @@ class Table:
             yield from _side_by_side([[Cell("")] * (height - len(t)) + t for t in titles], shown, margin)
             ruled = [cell_width(column.heading) if column.kind == "prose" else width for column, width, _ in shown]
             yield [Cell(margin + "─" * (sum(ruled) + _GAP * (sum(map(bool, ruled)) - 1)), "dim")]
+        fits = all(layout.is_plain[c] and (width >= layout.wants[c] or col.kind == "bar") for col, width, c in shown)
         for row in self.rows:
-            yield from _side_by_side([_folded(row[c], column, width) for column, width, c in shown], shown, margin)
+            if fits:
+                yield _on_one_line(row, shown, margin)
+            else:
+                yield from _side_by_side([_folded(row[c], column, width) for column, width, c in shown], shown, margin)
 
     def _blocks(self, width: int) -> Iterator[Line]:
         """Yield a block for each row: a line for each cell that is not empty, with the name of its column."""
@@ -201,12 +209,17 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """The columns that are shown, by their positions, with their widths; and those that are left out."""
+    """The columns that are shown, by their positions, with their widths; and those that are left out.
+
+    `wants` are the widths at which nothing folds; a plain column has ASCII alone, where each character is as wide.
+    """
 
     shown: tuple[int, ...]
     widths: dict[int, int]
     left_out: tuple[int, ...]
     room: int
+    wants: dict[int, int]
+    is_plain: dict[int, bool]
 
     @staticmethod
     def of(
@@ -216,7 +229,7 @@ class _Layout:
 
         In a narrow window it fits only with all of its columns, and with names that are whole.
         """
-        wants, leasts = _widths(columns, rows)
+        wants, leasts, is_plain = _widths(columns, rows)
         if narrow:
             leasts = {c: leasts[c] if columns[c].kind in {"bar", "prose"} else wants[c] for c in wants}
         bars = [c for c in wants if columns[c].kind == "bar"]
@@ -242,22 +255,30 @@ class _Layout:
             _share(widths, plain, room)
             left_out += [c for c in bars if columns[c].heading]
         _share(widths, wants, room)
-        return _Layout(tuple(shown), widths, tuple(sorted(left_out)), room)
+        return _Layout(tuple(shown), widths, tuple(sorted(left_out)), room, wants, is_plain)
 
 
-def _widths(columns: Sequence[Column], rows: Sequence[Sequence[_Drawable]]) -> tuple[dict[int, int], dict[int, int]]:
-    """Return the widths that columns want, and the least that they can have, without columns that are all empty."""
-    wants, leasts = {}, {}
+def _widths(
+    columns: Sequence[Column], rows: Sequence[Sequence[_Drawable]]
+) -> tuple[dict[int, int], dict[int, int], dict[int, bool]]:
+    """Return the widths that columns want, and the least that they can have, without columns that are all empty.
+
+    The third says which columns are plain.
+    """
+    wants, leasts, is_plain = {}, {}, {}
     for c, column in enumerate(columns):
         title = cell_width(column.heading)
         cells = [row[c] for row in rows]
-        content = max((cell_width(cell.text) if isinstance(cell, Cell) else cell.width for cell in cells), default=0)
+        texts = [cell.text for cell in cells if isinstance(cell, Cell)]
+        is_plain[c] = "".join(texts).isascii()
+        content = max(map(len if is_plain[c] else cell_width, texts), default=0)
+        content = max([content, *(cell.width for cell in cells if not isinstance(cell, Cell))])
         if not content and c:
             continue
         least = {"name": min(content, _NAME), "prose": min(content, _PROSE), "bar": min(content, _BAR)}
         wants[c] = max(content, title)
         leasts[c] = max(least.get(column.kind, content), min(title, _TITLE))
-    return wants, leasts
+    return wants, leasts, is_plain
 
 
 def _total(widths: dict[int, int], shown: Sequence[int]) -> int:
@@ -275,10 +296,17 @@ def _share(widths: dict[int, int], wants: dict[int, int], room: int) -> None:
 
 
 def _cell(content: Content) -> _Drawable:
+    if isinstance(content, str):
+        return _plain_cell(content)
     if isinstance(content, Bar | Histogram):
         return content
-    found = Cell(content) if isinstance(content, str) else Cell(*content)
-    return Cell(text.escaped(found.text), found.style)
+    found, style = content
+    return Cell(text.escaped(found), style)
+
+
+@lru_cache(maxsize=1024)
+def _plain_cell(content: str) -> Cell:
+    return Cell(text.escaped(content))
 
 
 def _folded(cell: _Drawable, column: Column, width: int) -> list[Cell]:
@@ -306,6 +334,26 @@ def _side_by_side(cells: list[list[Cell]], shown: Sequence[tuple[Column, int, in
             gap = " " * _GAP if position + 1 < len(shown) else ""
             line.append(Cell(padded(part.text, width, right=column.kind == "number") + gap, part.style))
         yield line
+
+
+def _on_one_line(row: Sequence[_Drawable], shown: Sequence[tuple[Column, int, int]], margin: str) -> Line:
+    """Do the work of `_side_by_side` for bars, and cells of ASCII that fit their columns: three times as fast."""
+    line: Line = [Cell(margin)] if margin else []
+    last = len(shown) - 1
+    for position, (column, width, c) in enumerate(shown):
+        cell = row[c]
+        if isinstance(cell, Cell):
+            content = cell.text.rjust(width) if column.kind == "number" else cell.text.ljust(width)
+        else:
+            cell = cell.drawn(width)
+            content = padded(cell.text, width)
+        if position < last:
+            content += " " * _GAP
+        if line and line[-1].style == cell.style:
+            line[-1] = Cell(line[-1].text + content, cell.style)
+        else:
+            line.append(Cell(content, cell.style))
+    return line
 
 
 def cell_width(content: str) -> int:
@@ -453,6 +501,16 @@ class Fitted:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         yield from folded(self, options.max_width)
+
+
+def first_rows(items: Sequence[Item], noun: str, *, every: bool) -> tuple[Sequence[Item], list[Text]]:
+    """Return the items that a table shows, and a line that says how many more there are: all, or the first 2,000."""
+    from rich.text import Text
+
+    if every or len(items) <= MOST_ROWS:
+        return items, []
+    more = text.count(len(items) - MOST_ROWS, f"more {noun}")
+    return items[:MOST_ROWS], [Text(f"  and {more}; --all shows them too, and --json has everything", "dim")]
 
 
 def shard_table(shards: Sequence[ShardSummary | TargetShard]) -> Table:

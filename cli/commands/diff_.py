@@ -8,7 +8,7 @@ import typer
 
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.manual.codes import READS, exits
-from edl_ckpt.cli.options import Csv, Workers, resolve_ref, warn_of_seal
+from edl_ckpt.cli.options import Csv, Every, Workers, resolve_ref, warn_of_seal
 from edl_ckpt.cli.output import Output
 from edl_ckpt.core.errors import UsageError
 
@@ -28,6 +28,7 @@ def diff_command(
     top: Annotated[int, typer.Option(min=0, metavar="K", help="Name the K rows of each table that changed most.")] = 0,
     rows: Annotated[bool, typer.Option("--rows", help="Name every row that differs; needs --json or --csv.")] = False,
     workers: Workers = None,
+    every: Every = False,
     csv: Csv = False,  # noqa: ARG001
 ) -> None:
     """Compare the content of two versions.
@@ -57,7 +58,7 @@ def diff_command(
     )
     out.show(
         lambda: render_diff.document(result, rows=rows),
-        lambda: render_diff.human(result),
+        lambda: render_diff.human(result, every=out.shows_all(every)),
         lambda: render_diff.changed_rows(result) if rows else render_diff.rows(result),
     )
     if not result.equal:

@@ -8,7 +8,7 @@ import typer
 
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.manual.codes import READS, exits
-from edl_ckpt.cli.options import Ref, resolve_ref, warn_of_seal
+from edl_ckpt.cli.options import Every, Ref, resolve_ref, warn_of_seal
 from edl_ckpt.cli.output import Output
 
 
@@ -26,6 +26,7 @@ def inspect_command(
     stats: Annotated[
         bool, typer.Option("--stats", help="Read the values, and show range, mean, norm, zeros and NaN.")
     ] = False,
+    every: Every = False,
 ) -> None:
     """Show a version's shards, variables and tables.
 
@@ -46,7 +47,10 @@ def inspect_command(
         names, tables = [v.name for v in summary.variables], [t.name for t in summary.tables]
         found = tensor_stats(checkpoint, variables=names, tables=tables, reporter=out.reporter()) if stats else ()
         out.detail(f"read {checkpoint.bytes_read} bytes of {version.size_bytes}")
-    out.show(lambda: render_inspect.document(summary, found), lambda: render_inspect.human(summary, found))
+    out.show(
+        lambda: render_inspect.document(summary, found),
+        lambda: render_inspect.human(summary, found, every=out.shows_all(every)),
+    )
     for shard_index, problem in ((s, p) for s in checkpoint.shards for p in s.problems):
         out.warn(f"shard {shard_index.file.ps_id}, {problem.subject}: {problem.message} ({problem.code})")
     if version.fault is not None:

@@ -1256,8 +1256,34 @@ static int walk_table(Walk *walk, int64_t end, int64_t *found)
     return 1;
 }
 
-/* Fill `out` with the table infos and tables that a window begins with, as long as they are written as shard_layout.py
- * writes them: what is not, or what the window cuts off, is left to generations.py. Return how many. */
+/* Walk a map entry of a TensorProto: name, then dtype, shape and values. FIRST and SECOND are where its shape lies. */
+static int walk_dense(Walk *walk, int64_t end, int64_t *found)
+{
+    found[ENTRY_NAME_END] = walk_bytes(walk, 0x0A, end);
+    found[ENTRY_NAME] = walk->at;
+    if (found[ENTRY_NAME_END] < 0)
+        return 0;
+    walk->at = found[ENTRY_NAME_END];
+    if (walk_bytes(walk, 0x12, end) != end)
+        return 0;
+    if (!walk_tag(walk, 0x08) || (found[ENTRY_DTYPE] = walk_number(walk)) < 0 || found[ENTRY_DTYPE] > 127)
+        return 0;
+    found[ENTRY_SECOND] = walk_bytes(walk, 0x12, end);
+    found[ENTRY_FIRST] = walk->at;
+    if (found[ENTRY_SECOND] < 0 || found[ENTRY_SECOND] > walk->have)
+        return 0;
+    walk->at = found[ENTRY_SECOND];
+    if (walk->at < end) {
+        found[ENTRY_VALUES_END] = walk_bytes(walk, 0x22, end);
+        found[ENTRY_VALUES] = walk->at;
+        if (found[ENTRY_VALUES_END] != end)
+            return 0;
+    }
+    return 1;
+}
+
+/* Fill `out` with the table infos, variables and tables that a window begins with, as long as they are written as
+ * shard_layout.py writes them: what is not, or what the window cuts off, is left to generations.py. Return how many. */
 static PyObject *walk_entries(PyObject *self, PyObject *args)
 {
     PyObject *data_o, *out_o;
@@ -1280,18 +1306,19 @@ static PyObject *walk_entries(PyObject *self, PyObject *args)
             int64_t start = walk.at, end;
             uint8_t tag = walk.data[start];
             int k;
-            if (tag != 0x12 && tag != 0x22)
+            if (tag != 0x12 && tag != 0x1A && tag != 0x22)
                 break;
             memset(found, 0, 8 * ENTRY_NUMBERS);
             end = walk_bytes(&walk, tag, size - base);
             found[ENTRY_SECOND] = tag == 0x12 ? base + walk.at : 0;
-            if (end < 0 || !(tag == 0x12 ? walk_info : walk_table)(&walk, end, found))
+            if (end < 0 || !(tag == 0x12 ? walk_info : tag == 0x1A ? walk_dense : walk_table)(&walk, end, found))
                 break;
             found[ENTRY_KIND] = tag >> 3;
             found[ENTRY_OFFSET] = start;
             found[ENTRY_END] = end;
             for (k = ENTRY_OFFSET; k < ENTRY_NUMBERS; k++)
-                if (k < ENTRY_DTYPE || (k >= ENTRY_VALUES && found[k]))
+                if (k < ENTRY_DTYPE || (tag == 0x1A && k < ENTRY_VALUES && k > ENTRY_DTYPE) ||
+                    (k >= ENTRY_VALUES && found[k]))
                     found[k] += base;
             walk.at = end;
             n++;

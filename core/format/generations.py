@@ -44,7 +44,7 @@ _MAX_DIM: Final = 1 << 31
 _NOWHERE: Final = Extent(0, 0)
 _ENTRY_NUMBERS: Final = 12
 _ENTRIES_AT_ONCE: Final = 4096
-_USUAL_TAGS: Final = frozenset(wire.tag(2, BYTES) + wire.tag(4, BYTES))
+_USUAL_TAGS: Final = frozenset(wire.tag(2, BYTES) + wire.tag(3, BYTES) + wire.tag(4, BYTES))
 _V4: Final = frozenset({"v4"})
 
 
@@ -77,7 +77,7 @@ class Draft:
     file: ShardFile
     cursor: Cursor
     fields: list[Field | RawTensor | TableInfo] = field(default_factory=list)
-    """Those that are parts of the model; tables and infos of v4 in their usual form are read already."""
+    """Those that are parts of the model; what v4 writes in its usual form is read already."""
     edges: list[int] = field(default_factory=list)
     """The offset of every top-level field."""
     candidates: frozenset[str] = frozenset({"v0", "v1", "v3", "v4"})
@@ -132,10 +132,10 @@ def _add_field(draft: Draft, found: Field | RawTensor | TableInfo, hint: frozens
 
 
 def _walk_usual(draft: Draft, at: int) -> int:
-    """Read the infos and tables from `at` on that are as v4 usually writes them; return the offset behind the last one.
+    """Read infos, variables and tables from `at` on that are as v4 usually writes them; return the offset behind them.
 
     It is `at` where there is none: the rest of this module reads every form, a field at a time. The kernel reads many
-    thousands of tables in the time of a few hundred.
+    thousands of entries in the time of a few hundred.
     """
     walk = getattr(bulk.kernel, "walk_entries", None)  # a kernel of an older version, built in place, lacks it
     if walk is None:
@@ -150,6 +150,12 @@ def _walk_usual(draft: Draft, at: int) -> int:
         try:
             if kind == 2:
                 part: RawTensor | TableInfo = _parse_info(window[second - base : end - base], offset)
+            elif kind == 3:
+                text = window[name - base : name_end - base].decode("utf-8")
+                shape, fault = _parse_shape(window[first - base : second - base])
+                if fault:
+                    return at
+                part = RawTensor(text, offset, dtype, shape, Extent(values, values_end))
             else:
                 text = sys.intern(window[name - base : name_end - base].decode("utf-8"))  # every shard has it
                 runs = (IdRun(ids, ids_end),) if ids_end else ()
@@ -205,7 +211,7 @@ def fill_draft(draft: Draft, family: str) -> None:
         if isinstance(found, TableInfo):
             draft.infos.append(found)
         elif isinstance(found, RawTensor):
-            draft.tables.append(found)
+            (draft.dense if found.ids is None else draft.tables).append(found)
         elif found.number == info_number:
             draft.infos.append(_info(cursor, found))
         elif found.number == dense_number and family == "v1":
@@ -316,21 +322,30 @@ def _tensor(draft: Draft, value: Field) -> RawTensor:
 def _shape(cursor: Cursor, found: Field) -> tuple[int, ...]:
     data = cursor.small(found.start, found.end, "a shape")
     try:
-        shape = tuple(dim.size for dim in tensor_pb2.TensorShapeProto.FromString(data).dim)
+        shape, fault = _parse_shape(data)
     except DecodeError:
         raise cursor.corrupt("protobuf cannot parse a shape", found.offset) from None
-    if any(size < 0 for size in shape):
-        raise cursor.corrupt(f"a shape has a negative size: {short_shape(shape)}", found.offset)
-    return _possible(cursor, shape, found)
-
-
-def _possible(cursor: Cursor, shape: tuple[int, ...], found: Field) -> tuple[int, ...]:
-    """Return a shape that an array can have, with or without values; CorruptError for any other."""
-    if len(shape) > _MAX_DIMENSIONS:
-        raise cursor.corrupt(f"a shape has {len(shape)} dimensions, the limit is {_MAX_DIMENSIONS}", found.offset)
-    if 0 in shape and math.prod(size or 1 for size in shape) >= _MAX_ELEMENTS:
-        raise cursor.corrupt(f"no array can have the shape {short_shape(shape)}", found.offset)
+    if fault:
+        raise cursor.corrupt(fault, found.offset)
     return shape
+
+
+@functools.lru_cache(8192)
+def _parse_shape(data: bytes) -> tuple[tuple[int, ...], str]:
+    """Return the shape in some bytes, and why no array can have it, '' if one can; many variables have the same."""
+    shape = tuple(dim.size for dim in tensor_pb2.TensorShapeProto.FromString(data).dim)
+    if any(size < 0 for size in shape):
+        return shape, f"a shape has a negative size: {short_shape(shape)}"
+    return shape, _why_impossible(shape)
+
+
+def _why_impossible(shape: Sequence[int]) -> str:
+    """Return why no array, with or without values, can have a shape; '' if one can."""
+    if len(shape) > _MAX_DIMENSIONS:
+        return f"a shape has {len(shape)} dimensions, the limit is {_MAX_DIMENSIONS}"
+    if 0 in shape and math.prod(size or 1 for size in shape) >= _MAX_ELEMENTS:
+        return f"no array can have the shape {short_shape(shape)}"
+    return ""
 
 
 def _slices(draft: Draft, found: Field) -> RawTensor:
@@ -362,7 +377,9 @@ def _old_tensor(draft: Draft, found: Field, content: int, indices: int | None, d
     for sub in _with_ids(cursor, found.start, found.end, indices, ids):
         if sub.number == content - 1:
             dims += _dims(cursor, sub)
-            _possible(cursor, tuple(dims), sub)
+            fault = _why_impossible(dims)
+            if fault:
+                raise cursor.corrupt(fault, sub.offset)
         elif sub.number == content:
             _expect(cursor, sub, BYTES, "values")
             tensor.values = Extent(sub.start, sub.end)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from builders import message
 from edl_ckpt.core.errors import CorruptError
+from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.generations import draft_shard
 from edl_ckpt.core.format.indexing import index_shards
-from edl_ckpt.core.format.model import ShardFile, ShardIndex
+from edl_ckpt.core.format.model import DTYPES, ShardFile, ShardIndex, TableInfo
+from edl_ckpt.core.format.shard_layout import PlacedTable, PlacedVariable, lay_out_shard
 from edl_ckpt.core.format.wire import SMALL_BYTES, Cursor, varint
 
 
@@ -52,6 +56,7 @@ def table(*parts: bytes) -> bytes:
     return message(4, message(1, b"t"), message(2, *parts))
 
 
+F32 = DTYPES["float32"]
 INFO = message(2, message(1, b"t"), b"\x10\x02")
 SHAPE = message(2, dim(2))
 VALUES = message(4, bytes(8))
@@ -258,3 +263,35 @@ def test_empty_packed_ids_are_no_ids() -> None:
     (shard,) = index(data)
     assert [v.name for v in shard.variables] == ["x"]
     assert shard.tables == ()
+
+
+def _outcome(data: bytes) -> tuple[object, ...]:
+    """Return all that the index of a shard says, or the error."""
+    try:
+        (found,) = index(data)
+    except CorruptError as error:
+        return str(error), error.offset, error.code
+    return found, found.edges
+
+
+def test_kernel_reads_as_python_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever byte of a shard changes, the kernel's walk gives the index, or the error, that Python's walk gives."""
+    infos = [TableInfo("t", 2, "uniform"), TableInfo("none", 3, "")]
+    shapes = [(), (0,), (2, 3), (1, 1, 1, 2), (300,)]
+    variables = [PlacedVariable(f"v{i}", F32, shape, 4 * math.prod(shape)) for i, shape in enumerate(shapes)]
+    layout = lay_out_shard(7, infos, variables, [PlacedTable("t", F32, 2, 3, 4), PlacedTable("none", None, 3, 0, 0)])
+    data = bytearray(layout.size_bytes)
+    for offset, some in layout.between:
+        data[offset : offset + len(some)] = some
+    data[layout.ids_at["t"] :][:4] = b"\x01\x02\x83\x01"
+    heads = [offset + k for offset, some in layout.between for k in range(len(some))]
+    random = np.random.default_rng(3)
+    shards = [bytes(data), *(bytes(data[:end]) for end in random.integers(1, len(data), 40).tolist())]
+    for at in heads:
+        mutant = bytearray(data)
+        mutant[at] = mutant[at] ^ 1 << int(random.integers(8)) if random.random() < 0.7 else int(random.integers(256))
+        shards.append(bytes(mutant))
+    by_kernel = [_outcome(shard) for shard in shards]
+    assert sorted(v.shape for v in index(shards[0])[0].variables) == sorted(shapes)
+    monkeypatch.setattr(bulk, "kernel", None)
+    assert by_kernel == [_outcome(shard) for shard in shards]

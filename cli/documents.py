@@ -1,0 +1,52 @@
+"""Results as JSON documents: dataclasses as objects, and what JSON lacks as text."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from typing import Any
+
+
+def as_dict(value: Any) -> Any:
+    """Return a result with its dataclasses as dicts, as `dataclasses.asdict` does, but without copies of the rest.
+
+    That takes a third of the time, which counts where a result has 100,000 variables.
+    """
+    kind: Any = type(value)
+    if kind is str or kind is int or kind is float or value is None:
+        return value
+    if kind is tuple or kind is list:
+        return tuple(map(as_dict, value)) if kind is tuple else list(map(as_dict, value))
+    if kind is dict:
+        return {key: as_dict(item) for key, item in value.items()}
+    names = _field_names(kind)
+    return value if names is None else {name: as_dict(getattr(value, name)) for name in names}
+
+
+@lru_cache(256)
+def _field_names(kind: Any) -> tuple[str, ...] | None:
+    """Return the names of the fields of a dataclass; None for any other type."""
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else None
+
+
+def to_json(document: dict[str, Any], *, indent: int | None = None) -> str:
+    """Return a document as JSON in ASCII, safe on any terminal; NaN and infinities are texts, as JSON lacks them."""
+    try:
+        return json.dumps(document, allow_nan=False, indent=indent)
+    except ValueError:  # there is one
+        return json.dumps(_expressible(document), allow_nan=False, indent=indent)
+
+
+def _expressible(value: Any) -> Any:
+    """Return a document in which NaN and infinities are the texts that protobuf's JSON has for them."""
+    if isinstance(value, dict):
+        return {key: _expressible(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_expressible(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        from edl_ckpt.core.state.metadata import json_number
+
+        return json_number(value)
+    return value
