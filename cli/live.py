@@ -68,7 +68,7 @@ class LineView(SilentReporter):
         """Print the events."""
         for event in events:
             if self._is_json:
-                self._out.print_json(render_watch.document(event))
+                self._out.print_json(render_watch.document(event), line=True)
             else:
                 self._out.print_human(render_watch.human(event))
 
@@ -153,8 +153,4 @@ class LiveView(SilentReporter):
                 width=width,
                 height=height or rows,
             )
-            lines = list(drawn)
-        if height is None:
-            for line in lines:
-                line.truncate(width, overflow="ellipsis")
-        return lines
+            return list(drawn)

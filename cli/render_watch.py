@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli import text
 from edl_ckpt.cli.render_list import STATE_STYLES, timestamp
+from edl_ckpt.cli.tables import Bar, Cell, Column, Table, folded
 from edl_ckpt.core import words
-from edl_ckpt.core.operations.follow.changes import EventKind, Limits, Moment, Seen, WatchEvent, standing
+from edl_ckpt.core.operations.follow.changes import EventKind, Limits, Moment, WatchEvent, standing
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -23,8 +24,6 @@ _EVENT_STYLES: Final = {
     EventKind.DELETED: "dim",
 }
 _BAR: Final = 10
-_WIDE, _MIDDLE, _NARROW = 79, 67, 56
-"""The columns that a terminal needs for bars, for ages, and for rates."""
 
 
 def document(event: WatchEvent) -> dict[str, Any]:
@@ -88,15 +87,18 @@ def live_human(
 
     `rates` are bytes a second by the paths of versions. No line is wider than the terminal.
     """
-    yield _heading(moment, rates, title)
-    room = max(1, height - 2)
-    tail = [*(next(iter(human(event))) for event in events), *(_note(note) for note in notes)]
-    tail = tail[-max(0, min(len(tail), room // 3)) :] if room >= 6 else []
-    rows = sorted(moment.seen.values(), key=lambda seen: (seen.version.version, seen.version.path))
-    most = max(1, room - len(tail) - bool(tail) - 1)
-    for seen in rows[-most:]:
-        yield _row(seen, moment, rates, limits, width)
-    if not rows:
+    from rich.text import Text
+
+    head = folded(_heading(moment, rates, title), width)
+    yield from head
+    room = max(1, height - 1 - len(head))
+    said = [*(next(iter(human(event))) for event in events), *(_note(note) for note in notes)]
+    most = min(len(said), room // 3) if room >= 6 else 0
+    tail = [part for line in said[len(said) - most :] for part in folded(line, width)]
+    tail = tail[len(tail) - min(len(tail), room // 3) :]
+    lines = [Text.assemble(*line) for line in _table(moment, rates, limits).lines(width, blocks=False)]
+    yield from lines[-max(1, room - len(tail) - bool(tail) - 1) :]
+    if not moment.seen:
         yield _note("no version yet" if moment.exists else "the location does not exist yet")
     if tail:
         yield _note("")
@@ -119,23 +121,31 @@ def _heading(moment: Moment, rates: Mapping[str, float], title: str) -> Text:
     return head.append(f"  {text.count(len(moment.seen), 'version')}, {words.size(total)}{speed}", "dim")
 
 
-def _row(seen: Seen, moment: Moment, rates: Mapping[str, float], limits: Limits, width: int) -> Text:
-    """Return a version as one line; a narrow terminal gets fewer columns."""
-    from rich.text import Text
-
-    version = seen.version
-    line = Text(str(version.version).rjust(7))
-    line.append(_shards(len(version.shards), version.ps_num).rjust(8))
-    if width >= _WIDE:
-        line.append("  " + text.bar(len(version.shards), version.ps_num or 0, _BAR), "blue")
-    line.append(words.size(version.size_bytes).rjust(11))
-    rate = rates.get(version.path, 0.0)
-    if width >= _NARROW:
-        line.append((f"{words.size(int(rate))}/s" if rate >= 1 else "").rjust(13))
-    if width >= _MIDDLE:
-        line.append((text.age(moment.at - version.modified) if version.modified else "").rjust(11), "dim")
-    state = standing(seen, moment.tick, limits)
-    line.append(f"  {state}", _STYLES[state])
-    if version.fingerprint:
-        line.append(" sealed", "dim")
-    return line
+def _table(moment: Moment, rates: Mapping[str, float], limits: Limits) -> Table:
+    """Return a row for each version, the newest last; cells are padded, so that columns stay where they are."""
+    table = Table(
+        Column("version", "number", title=""),
+        Column("shards", "number", worth=8, title=""),
+        Column("bar", "bar", title=""),
+        Column("size", "number", worth=6, title=""),
+        Column("rate", "number", worth=5, title=""),
+        Column("age", "number", worth=4, title=""),
+        Column("state", worth=9, title=""),
+        Column("sealed", worth=3, title=""),
+        indent=0,
+    )
+    for seen in sorted(moment.seen.values(), key=lambda seen: (seen.version.version, seen.version.path)):
+        version = seen.version
+        rate = rates.get(version.path, 0.0)
+        state = standing(seen, moment.tick, limits)
+        table.add(
+            str(version.version).rjust(7),
+            _shards(len(version.shards), version.ps_num).rjust(6),
+            Bar(len(version.shards), version.ps_num or 0, _BAR),
+            words.size(version.size_bytes).rjust(9),
+            (f"{words.size(int(rate))}/s" if rate >= 1 else "").rjust(11 if rates else 0),
+            Cell((text.age(moment.at - version.modified) if version.modified else "").rjust(9), "dim"),
+            Cell(state.ljust(10), _STYLES[state]),
+            Cell("sealed" if version.fingerprint else "", "dim"),
+        )
+    return table

@@ -148,7 +148,7 @@ class Table:
             yield []
             return
         yield from self._grid(layout)
-        if layout.left_out and blocks:
+        if layout.left_out:
             names = ", ".join(self.columns[c].name for c in layout.left_out)
             margin = " " * self._indent
             yield from ([Cell(margin + part, "dim")] for part in fold(f"left out at this width: {names}", layout.room))
