@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from edl_ckpt.cli.progress import Tracker
+    from edl_ckpt.cli.templates import Template
     from edl_ckpt.core.progress import Reporter
     from edl_ckpt.core.storage.determined import Storages
     from edl_ckpt.core.storage.location import Location
@@ -51,6 +52,8 @@ class Output:
     """The options of the command whose values come from the environment or from a configuration file."""
     progress: str = "auto"
     """How progress is shown: `auto`, `bar`, `lines` or `none`."""
+    template: Template | None = None
+    """The line that `list` prints for each row."""
     _tracker: Tracker | None = None
 
     def console(self, *, stderr: bool = False, file: TextIO | None = None) -> Console:
@@ -77,13 +80,16 @@ class Output:
         document: Callable[[], dict[str, Any]],
         human: Callable[[], Iterable[RenderableType]],
         rows: Callable[[], Sequence[Sequence[Any]]] | None = None,
+        records: Callable[[], Iterable[Mapping[str, Any]]] | None = None,
     ) -> None:
-        """Print a result: as one JSON document, as CSV rows, or as text."""
+        """Print a result: as one JSON document, as CSV rows, as lines of the user's own template, or as text."""
         self.end_progress()
         if self.json:
             self.print_json(document())
         elif self.csv and rows is not None:
             self._print_csv(rows())
+        elif self.template is not None and records is not None:
+            self.write(self.template.of(records(), safe=sys.stdout.isatty()))
         else:
             self.print_human(human())
 

@@ -31,6 +31,12 @@ def document(experiment: Experiment) -> dict[str, Any]:
     }
 
 
+def records(experiment: Experiment) -> list[dict[str, Any]]:
+    """Return a trial after the other, with the keys of its document, and its best version, or its latest, as `ref`."""
+    found = [_trial(trial, experiment.metric) for trial in experiment.trials]
+    return [{**trial, "ref": trial["best"] or trial["latest"]} for trial in found if trial["best"] or trial["latest"]]
+
+
 def _trial(trial: Trial, metric: str | None) -> dict[str, Any]:
     return {
         "name": trial.name,

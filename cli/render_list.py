@@ -79,6 +79,12 @@ def _version(version: Version) -> dict[str, Any]:
     }
 
 
+def records(listings: Sequence[Listing]) -> Iterator[dict[str, Any]]:
+    """Yield a version after the other, with the keys of its document and `location`."""
+    for listing in listings:
+        yield from ({**_version(v), "location": listing.location.url} for v in listing.versions)
+
+
 def rows(listings: Sequence[Listing]) -> list[list[Any]]:
     """Return a header and one row for each version; metrics are the last columns."""
     names = names_of([v for listing in listings for v in listing.versions])

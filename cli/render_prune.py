@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli import text
 from edl_ckpt.cli.tables import Cell, Column, Table
@@ -48,8 +48,15 @@ def document(plan: PrunePlan, result: PruneResult | None = None) -> dict[str, An
     }
 
 
-def plan_human(plan: PrunePlan) -> Iterator[RenderableType]:
-    """Yield the plan: its rules, and each version of each location with its action and the reasons."""
+LISTS: Final = ("all", "deleted", "kept")
+"""Which versions a plan shows."""
+
+
+def plan_human(plan: PrunePlan, *, listed: str = "all") -> Iterator[RenderableType]:
+    """Yield the plan: its rules, and for each location what is deleted and then what is kept, with the reasons.
+
+    `listed` is one of LISTS. The line above the versions counts all of them.
+    """
     from rich.text import Text
 
     if plan.policy:
@@ -57,8 +64,10 @@ def plan_human(plan: PrunePlan) -> Iterator[RenderableType]:
     for location in () if plan.only_purges else plan.locations:
         entries = [e for e in plan.entries if e.location == location]
         yield _head(location, entries)
-        if entries:
-            yield _table(entries)
+        going = [e for e in entries if e.action is Action.DELETE and listed != "kept"]
+        staying = [e for e in entries if e.action is Action.KEEP and listed != "deleted"]
+        if going or staying:
+            yield _table([*going, *staying])
 
 
 def human(
@@ -66,12 +75,13 @@ def human(
     result: PruneResult | None = None,
     *,
     brief: bool = False,
+    listed: str = "all",
 ) -> Iterator[RenderableType]:
     """Yield the plan of each location, and the result; `brief` omits a plan that was already shown."""
     from rich.text import Text
 
     if not brief:
-        yield from plan_human(plan)
+        yield from plan_human(plan, listed=listed)
     if result is None:
         yield Text("Nothing was deleted.", "dim")
         return

@@ -296,6 +296,12 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
         fingerprint=_or_null(_FINGERPRINT),
         why=_or_null(_TEXT),
     ),
+    "demo": _object(
+        location=_TEXT,
+        ps_num=_COUNT,
+        versions=_list(_COUNT),
+        commands=_list(_object(arguments=_list(_TEXT), exit_code=_COUNT, document=_ANY)),
+    ),
     "undo": _object(location=_TEXT, restored=_list(_TEXT)),
     "recover": _object(location=_TEXT, done=_list(_TEXT), kept=_list(_TEXT), left=_list(_TEXT)),
     "unlock": _object(location=_TEXT, unlocked=_FLAG, holders=_list(_HOLDER)),

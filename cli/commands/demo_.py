@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _PS_NUM = 4
 _VERSIONS = (100, 200, 300, 400)
+_FINAL = (70, 129, 130, 141, 143)
 
 
 @examples(
@@ -34,11 +35,16 @@ def demo_command(
 
     It has several versions, one of them incomplete. The demo runs commands on them and shows their output.
     """
+    from edl_ckpt.cli import render_demo
     from edl_ckpt.core.errors import RefusedError
 
     if (os.path.isdir(directory) and os.listdir(directory)) or os.path.isfile(directory):
         raise RefusedError("exists and is not empty", path=directory, hint="try: edl-ckpt demo OTHER_DIR")
     make_checkpoints(directory, layout=layout, reporter=out.reporter())
+    if out.json:
+        ran = [(arguments, *captured(arguments, out)) for arguments in _walk(directory)]
+        out.print_json(render_demo.document(directory, _PS_NUM, _VERSIONS, ran))
+        return
     out.say(f"A job with {_PS_NUM} parameter servers saved {len(_VERSIONS)} versions. The last save was interrupted.")
     for arguments in _walk(directory):
         show_command(arguments, out)
@@ -67,16 +73,35 @@ def _walk(directory: str) -> list[list[str]]:
 
 def show_command(arguments: list[str], out: Output) -> None:
     """Print a command line, run it in this process, and print its exit code unless it is 0."""
+    out.write(f"\n$ edl-ckpt {' '.join(map(shlex.quote, arguments))}\n")
+    code = _run([*arguments, *(["--no-color"] if out.no_color else [])], out)
+    if code:
+        out.write(f"(exit code {code})\n")
+
+
+def captured(arguments: list[str], out: Output) -> tuple[int, Any]:
+    """Run a command line with --json in this process; return its exit code and its document."""
+    import io
+    import json
+    from contextlib import redirect_stdout
+
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        code = _run([*arguments, "--json"], out)
+    return code, json.loads(printed.getvalue() or "null")
+
+
+def _run(arguments: list[str], out: Output) -> int:
+    """Run a command line in this process and return its exit code; a signal or a bug ends the demo too."""
     from edl_ckpt.cli.app import run
 
-    out.write(f"\n$ edl-ckpt {' '.join(map(shlex.quote, arguments))}\n")
     try:
-        run([*arguments, *(["--no-color"] if out.no_color else [])])
+        run([*arguments, "--progress", out.progress])
     except SystemExit as end:
-        if end.code in {130, 141, 143, 70}:
+        if end.code in _FINAL:
             raise
-        if end.code:
-            out.write(f"(exit code {end.code})\n")
+        return int(end.code or 0)
+    return 0
 
 
 def make_checkpoints(directory: str, *, layout: str | None = None, reporter: Reporter | None = None) -> None:

@@ -9,8 +9,9 @@ import typer
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.hints import trials_hint
 from edl_ckpt.cli.manual.codes import LISTS, exits
-from edl_ckpt.cli.options import Csv, Experiment, Grace, Mode, Places, Prometheus, check_prometheus
+from edl_ckpt.cli.options import CommandLineOnly, Csv, Experiment, Grace, Mode, Places, Prometheus, check_prometheus
 from edl_ckpt.cli.output import Output
+from edl_ckpt.cli.templates import template_of
 from edl_ckpt.cli.text import escaped, parse_duration
 from edl_ckpt.core.errors import EdlCkptError, UsageError
 
@@ -43,18 +44,27 @@ def list_command(
         str | None, typer.Option(metavar="NAME", help="With --experiment: compare the trials by this metric.")
     ] = None,
     grace: Grace = "10m",
+    template: Annotated[
+        str | None,
+        typer.Option("--format", metavar="TEMPLATE", help="Print a line for each version, as '{version} {state}'."),
+        CommandLineOnly(),
+    ] = None,
+    null: Annotated[
+        bool, typer.Option("--null", "-0", help="End references, or lines, with NUL and not with a new line.")
+    ] = False,
     csv: Csv = False,  # noqa: ARG001
     prometheus: Prometheus = False,
 ) -> None:
     """List versions, with their metrics and tags.
 
     The versions are sorted by number. The command opens no shard. It ends with exit code 3 when a version is there and
-    cannot be read now. A LOCATION may be the directory of one version. With --experiment the command shows a line for
-    each trial, the best first.
+    cannot be read now. A LOCATION may be the directory of one version. -q prints references and nothing else. With
+    --experiment the command shows a line for each trial, the best first.
     """
     import time
 
     check_prometheus(out, prometheus=prometheus)
+    out.template = template_of(out, template, null=null)
     if prometheus and (experiment or sort or best or tag):
         raise UsageError("--prometheus cannot be used with --experiment, --sort, --best or --tag")
     if experiment is not None:
@@ -78,6 +88,7 @@ def list_command(
         lambda: render_list.document(listings),
         lambda: render_list.human(listings, time.time(), whole),
         lambda: render_list.rows(listings),
+        lambda: render_list.records(listings),
     )
     for listing in whole:
         _warn(out, listing)
@@ -97,6 +108,7 @@ def _show_experiment(out: Output, place: str, metric: str | None, mode: str | No
         lambda: render_experiment.document(found),
         lambda: render_experiment.human(found),
         lambda: render_experiment.rows(found),
+        lambda: render_experiment.records(found),
     )
     for trial in found.trials:
         if trial.fault is not None:

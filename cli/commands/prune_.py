@@ -13,7 +13,8 @@ from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.hints import trials_hint
 from edl_ckpt.cli.manual.codes import NOTES, exits
 from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import parse_duration
+from edl_ckpt.cli.render_prune import LISTS
+from edl_ckpt.cli.text import parse_choice, parse_duration
 from edl_ckpt.core.errors import AuthError, EdlCkptError, UnavailableError, UnsupportedError, UsageError
 from edl_ckpt.core.words import counted, size
 
@@ -58,6 +59,9 @@ def prune_command(
         int | None, typer.Option(min=0, metavar="N", help="Refuse to delete more than N versions.")
     ] = None,
     dry_run: o.DryRun = False,
+    listed: Annotated[
+        str, typer.Option("--list", metavar="all|deleted|kept", help="Which versions the plan shows.")
+    ] = "all",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     trash: Annotated[bool, typer.Option("--trash", help="Move versions to the trash; `undo` restores them.")] = False,
     purge: Annotated[bool, typer.Option("--purge", help="Also empty the trash."), o.CommandLineOnly()] = False,
@@ -88,6 +92,7 @@ def prune_command(
     from edl_ckpt.core.operations.prune.plan import plan_prune
     from edl_ckpt.core.operations.prune.plan_file import read_plan
 
+    parse_choice("--list", listed, LISTS)
     places = _places(out, locations, experiment)
     policy = rules.policy(out, places)
     guards = Guards(incomplete, everything, tuple(delete or ()), tuple(drop_tag or ()), parse_duration(grace))
@@ -97,20 +102,21 @@ def prune_command(
     planned = dry_run or bool(plan_out and not (apply or (yes and "yes" not in out.defaulted)))
     asks = not (yes or planned) and sys.stdin.isatty() and sys.stderr.isatty()
     review = partial(_review, out, max_delete=max_delete, plan_out=plan_out)
-    confirm = partial(_confirm, out, trash=trash) if asks else None
+    confirm = partial(_confirm, out, trash=trash, listed=listed) if asks else None
+    show = partial(_show, out, listed=listed, brief=asks and sys.stdout.isatty())
     planning: dict[str, Any] = {"guards": guards, "purge_older_than_seconds": age if purge else None}
     acting: dict[str, Any] = {"trash": trash, "confirm": confirm, **o.locking(out, lock_wait)}
     if not (apply or planned):
-        _show(out, prune(places, policy, review=review, **planning, **acting), brief=asks)
+        show(prune(places, policy, review=review, **planning, **acting))
         return
     if apply:
         plan = replace(_with_options(out, read_plan(apply)), purge_older_than_seconds=age if purge else None)
     else:
         plan = plan_prune(places, policy, **planning)
     review(plan)
-    _show(out, plan if planned else execute_prune(plan, **acting), brief=asks)
     if planned and plan_out:
         out.say(f"to carry out the plan: edl-ckpt prune --apply {plan_out}")
+    show(plan if planned else execute_prune(plan, **acting))
 
 
 def _places(out: Output, locations: list[str] | None, experiment: str | None) -> list[Location]:
@@ -145,11 +151,11 @@ def _review(out: Output, plan: PrunePlan, *, max_delete: int | None, plan_out: s
         write_plan(plan_out, plan)
 
 
-def _confirm(out: Output, plan: PrunePlan, *, trash: bool) -> bool:
-    """Show the plan and ask; there is nothing to ask when it changes nothing."""
+def _confirm(out: Output, plan: PrunePlan, *, trash: bool, listed: str) -> bool:
+    """Show the plan where the question comes, and ask; there is nothing to ask when it changes nothing."""
     from edl_ckpt.cli import render_prune
 
-    out.print_human(render_prune.plan_human(plan), stderr=out.json)
+    out.print_human(render_prune.plan_human(plan, listed=listed), stderr=out.json or not sys.stdout.isatty())
     purge = plan.purge_older_than_seconds is not None
     if not plan.deletions and not purge:
         return True
@@ -161,13 +167,16 @@ def _confirm(out: Output, plan: PrunePlan, *, trash: bool) -> bool:
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
-def _show(out: Output, done: PrunePlan | PruneResult, *, brief: bool) -> None:
+def _show(out: Output, done: PrunePlan | PruneResult, *, brief: bool, listed: str) -> None:
     """Print a plan, or a result with the files that could not be deleted."""
     from edl_ckpt.cli import render_prune
     from edl_ckpt.core.operations.prune.plan import PrunePlan
 
     plan, result = (done, None) if isinstance(done, PrunePlan) else (done.plan, done)
-    out.show(lambda: render_prune.document(plan, result), lambda: render_prune.human(plan, result, brief=brief))
+    out.show(
+        lambda: render_prune.document(plan, result),
+        lambda: render_prune.human(plan, result, brief=brief, listed=listed),
+    )
     errors = result.errors if result else ()
     for error in errors:
         out.warn(f"{error} ({error.hint})" if error.hint else str(error))

@@ -30,10 +30,11 @@ _PANELS: Final[Mapping[str, str]] = {
     WRITE: "ps output layout keep-old dry-run force ignore-seal yes trash plan-out apply map also move seal",
     WORK: "quick deep strict stats tolerance top grace workers max-memory lock-wait timeout stall-after interval exec "
     "shell cluster",
-    OUTPUT: "json csv rows npy junit summary prometheus quiet verbose no-color progress help",
+    OUTPUT: "json csv null list rows npy junit summary prometheus quiet verbose no-color progress help",
     STORAGE: "storage-option config",
 }
 _OF_COMMAND: Final[Mapping[str, Mapping[str, str]]] = {
+    "list": {"format": OUTPUT},
     "prune": {
         **dict.fromkeys(("mode", "metric"), KEEP),
         **dict.fromkeys(("dry-run", "yes", "trash", "plan-out", "apply"), DO),

@@ -26,6 +26,7 @@ import documents
 import edl_ckpt.cli
 from edl_ckpt.cli import (
     render_copy,
+    render_demo,
     render_diff,
     render_experiment,
     render_export,
@@ -366,6 +367,7 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "render_copy.human": lambda r: [render_copy.human(r.copied)],
     "render_copy.plan_document": lambda r: [render_copy.plan_document(r.copy_plan)],
     "render_copy.plan_human": lambda r: [render_copy.plan_human(r.copy_plan)],
+    "render_demo.document": lambda _: [render_demo.document("run", 2, (1,), [(["list", "run\x1b"], 0, {"a": 1})])],
     "render_diff.changed_rows": lambda r: [render_diff.changed_rows(r.diff)],
     "render_diff.document": lambda r: [render_diff.document(r.diff), render_diff.document(r.diff, rows=True)],
     "render_diff.human": lambda r: [render_diff.human(r.diff), render_diff.human(replace(r.diff, equal=True))],

@@ -101,6 +101,8 @@ JSON_COMMANDS = (
     "undo edl-ckpt-demo",
     "recover edl-ckpt-demo",
     "unlock edl-ckpt-demo",
+    "demo another",
+    "version",
 )
 
 
