@@ -12,7 +12,7 @@ from dataclasses import replace
 from edl_ckpt.core.errors import EdlCkptError, UnavailableError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
-from edl_ckpt.core.state.index import Known, SealFacts, stored_index
+from edl_ckpt.core.state.index import Known, SealFacts, take_index
 from edl_ckpt.core.state.metadata import LocationMetadata, read_metadata, unread_fault
 from edl_ckpt.core.state.paths import INDEX_FILE, META_DIR, seal_file
 from edl_ckpt.core.state.seal import base_name, differing_sizes, read_seal
@@ -21,16 +21,12 @@ from edl_ckpt.core.storage.interface import Entry, Store
 
 
 def listed_metadata(store: Store, state: Iterable[Entry], known: Known | None = None) -> LocationMetadata:
-    """Return the metadata of a location whose state was listed just now; `known` as in `list_versions`.
-
-    The facts of seals come from the index in any case: no deletion depends on them.
-    """
+    """Return the metadata of a location whose state was listed just now; `known` as in `list_versions`."""
     files = {entry.name: entry for entry in state if entry.parent == META_DIR}
     marks = {name: entry.mark for name, entry in files.items()}
-    index = stored_index(store, marks, files[INDEX_FILE].size_bytes if INDEX_FILE in files else None)
-    if known is not None:
-        known.take_seals(index)
-    return read_metadata(store, marks, index if known is None else known)
+    known = Known(trusts_index=True) if known is None else known
+    take_index(store, known, marks, files[INDEX_FILE].size_bytes if INDEX_FILE in files else None)
+    return read_metadata(store, marks, known)
 
 
 def with_metadata(

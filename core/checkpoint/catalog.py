@@ -75,8 +75,8 @@ def list_versions(
 
     While another command of ours replaces a version, this waits for it up to `wait_seconds`; then `replacing` names it.
 
-    On an object store the index of metadata saves the reads. A caller that deletes gives `known`, empty at first: then
-    metadata is read from its files, and not again in the next listing while they stay the same.
+    On an object store the index of metadata saves the reads. A caller that deletes by metadata gives `known`, empty at
+    first: then it is read from its files, and not again in the next listing while they stay the same.
     """
     where = Location.of(location)
     check_is_no_file(where)
@@ -93,6 +93,7 @@ def _list(
 ) -> Listing:
     """Return the versions of a location; `entries` are those of a listing that was made just now."""
     look = Look(store, wait_seconds)
+    known = Known(trusts_index=True) if known is None else known
     while True:
         fresh_after = (time.time() if now is None else now) - grace_seconds
         listing, state = _list_once(store, fresh_after, known, entries)
@@ -102,7 +103,7 @@ def _list(
 
 
 def _list_once(
-    store: LocalStore | ObjectStore, fresh_after: float, known: Known | None, entries: list[Entry] | None
+    store: LocalStore | ObjectStore, fresh_after: float, known: Known, entries: list[Entry] | None
 ) -> tuple[Listing, list[Entry]]:
     """Return the versions of a location as one pass finds them, and what there is of our state."""
     where = store.location

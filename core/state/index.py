@@ -74,10 +74,12 @@ class SealFacts:
 class Known:
     """What files of META_DIR contain, by their names; each is valid for the mark that it was read under.
 
-    Several threads may use it. What is kept without a mark ('') is never found.
+    Several threads may use it. What is kept without a mark ('') is never found. `trusts_index` is for those who show
+    metadata; who deletes by it reads the documents, and takes no more than the facts of seals from an index.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, trusts_index: bool = False) -> None:
+        self._trusts_index = trusts_index
         self._found: dict[str, tuple[str, dict[str, Any] | SealFacts]] = {}
         self._digests: dict[str, tuple[str, str]] = {}
 
@@ -102,11 +104,15 @@ class Known:
         if data is not None:
             self._digests[name] = (mark, content_digest(data))
 
-    def take_seals(self, other: Known) -> None:
-        """Take what another one knows of seals, and none of its documents."""
-        for name, (mark, found) in other._found.items():
-            if isinstance(found, SealFacts):
-                self._found.setdefault(name, (mark, found))
+    def has(self, name: str, mark: str) -> bool:
+        """Say whether a file is known under a mark."""
+        return self.document(name, mark) is not None or self.seal(name, mark) is not None
+
+    def take(self, index: Known, marks: Mapping[str, str]) -> None:
+        """Take what an index knows of files with these marks; documents only if the index is trusted."""
+        for name, (mark, found) in index._found.items():
+            if marks.get(name) == mark and (self._trusts_index or isinstance(found, SealFacts)):
+                self._found[name] = (mark, found)
 
     def names(self) -> AbstractSet[str]:
         """Return the names of all files that something is kept of."""
@@ -123,22 +129,29 @@ def _digest_of_files(sizes: Mapping[str, int]) -> str:
     return hashlib.blake2b(text.encode("ascii"), digest_size=16).hexdigest()
 
 
-def stored_index(store: Store, marks: Mapping[str, str], size_bytes: int | None) -> Known:
-    """Return what the index of a location says, nothing when there is none that can be used.
+def take_index(store: Store, known: Known, marks: Mapping[str, str], size_bytes: int | None) -> None:
+    """Take from the index of a location what is not known yet of files with these marks.
 
-    `marks` are those of the files in META_DIR that are wanted, `size_bytes` is the size of the index, None without one.
-    A few files are read as fast without it.
+    `size_bytes` is the size of the index, None without one. A few files are read as fast without it.
     """
-    wanted = sum(1 for name, mark in marks.items() if mark and (is_document(name) or sealed_version(name) is not None))
-    if size_bytes is None or size_bytes > MAX_INDEX_BYTES or wanted < FEW:
-        return Known()
-    try:
-        data = store.read_small(f"{META_DIR}/{INDEX_FILE}")
-        return Known() if data is None else parse_index(data)
-    except UnavailableError:
-        raise
-    except EdlCkptError:  # it is no more than a copy
-        return Known()
+    if sum(1 for name, mark in marks.items() if mark and _has_entry(name) and not known.has(name, mark)) >= FEW:
+        known.take(_stored_index(store, size_bytes), marks)
+
+
+def _stored_index(store: Store, size_bytes: int | None) -> Known:
+    """Return what the index of a location says; nothing when there is none that can be used."""
+    if size_bytes is not None and size_bytes <= MAX_INDEX_BYTES:
+        try:
+            return parse_index(store.read_small(f"{META_DIR}/{INDEX_FILE}") or b"")
+        except UnavailableError:
+            raise
+        except EdlCkptError:  # it is no more than a copy
+            pass
+    return Known()
+
+
+def _has_entry(name: str) -> bool:
+    return is_document(name) or sealed_version(name) is not None
 
 
 def parse_index(data: bytes) -> Known:
@@ -200,12 +213,13 @@ def _refresh(store: MarkedStore, room: _Room) -> None:
         if index is not None:
             store.remove(index.relative)
         return
-    known = stored_index(store, marks, None if index is None else index.size_bytes)
-    unknown = [n for n, mark in marks.items() if known.document(n, mark) is None and known.seal(n, mark) is None]
+    known, stored = Known(trusts_index=True), _stored_index(store, None if index is None else index.size_bytes)
+    known.take(stored, marks)
+    unknown = [name for name, mark in marks.items() if not known.has(name, mark)]
     sizes = accumulate(files[name].size_bytes for name in unknown)
     wanted = [n for n, size in zip(unknown, sizes, strict=True) if size <= room.size_bytes][: room.files]
     read = sum(run_parallel(lambda name: _learn(store, name, known), wanted, REMOTE_WORKERS))
-    if read or known.names() - marks.keys():
+    if read or stored.names() - marks.keys():
         data = index_bytes(known, marks)
         if len(data) <= MAX_INDEX_BYTES:
             prove_lock(store.location)
