@@ -210,7 +210,14 @@ def _whole(raw: Any, headers: Mapping[str, str]) -> bytes:
 
 
 def _listing(data: bytes) -> dict[str, Any]:
-    """Return a page of a listing, as botocore does. Raises ParseError for what is no XML."""
+    """Return a page of a listing, as botocore does; DamagedError for what is none."""
+    try:
+        return _parsed(data)
+    except (ET.ParseError, KeyError, ValueError) as error:
+        raise DamagedError(f"no listing ({type(error).__name__})") from error
+
+
+def _parsed(data: bytes) -> dict[str, Any]:
     root = ET.fromstring(data)  # noqa: S314 - as botocore does; expat bounds what entities make
     space = root.tag.partition("}")[0] + "}" if root.tag.startswith("{") else ""
     is_quoted = root.findtext(f"{space}EncodingType") == "url"

@@ -1,0 +1,198 @@
+"""Requests beside botocore's model have its answers, its errors and its signatures; what is unusual goes through it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote
+
+import botocore.session
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage.s3.direct import Direct
+from edl_ckpt.core.storage.s3.transport import Transport
+from s3_fixtures import ENVIRONMENT, Bucket
+from s3_proxy import Call, Fault, Forward, Reply, status, truncate
+
+_KEYS = ["run/a b+c%41&=#?.x", "run/ü/~(é)'*!.y", "run/\n\x07.z", "run/plain/1", "run/plain/2"]
+
+
+class _Pair:
+    """botocore's client, and the requests beside it after the first one."""
+
+    def __init__(self, s3: Bucket) -> None:
+        self.s3 = s3
+        settings = Config(retries={"max_attempts": 0}, response_checksum_validation="when_required")
+        self.client = botocore.session.Session().create_client("s3", config=settings)
+        self.direct = Direct(self.client)
+        with self.direct.learning("head_object", {"Bucket": s3.name, "Key": "run/plain/1"}):
+            self.client.head_object(Bucket=s3.name, Key="run/plain/1")
+        s3.proxy.reset()
+
+    def ask(self, method: str, **parameters: str) -> dict[str, Any] | None:
+        """Return the answer of the direct request, None when it is none."""
+        return self.direct.answer(method, {"Bucket": self.s3.name, **parameters})
+
+    def both(self, method: str, **parameters: str) -> Iterator[Any]:
+        """Yield what the direct request and botocore return, or the errors that they raise, without the connection."""
+        for ask in (self.ask, lambda method, **p: getattr(self.client, method)(Bucket=self.s3.name, **p)):
+            try:
+                answer = ask(method, **parameters)
+                assert answer is not None
+                kept = {"ETag", "ContentRange", "ContentLength", "LastModified", "Metadata", "IsTruncated"}
+                shown = {name: value for name, value in answer.items() if name in kept}
+                if "Body" in answer:
+                    shown["Body"] = answer["Body"].read()
+                    answer["Body"].close()
+                rows = answer.get("Contents", ())
+                shown["Contents"] = [[row[n] for n in ("Key", "Size", "LastModified", "ETag")] for row in rows]
+                yield shown | {"CommonPrefixes": list(answer.get("CommonPrefixes", ()))}
+            except ClientError as error:
+                response: Any = error.response
+                yield response["Error"]["Code"], response["ResponseMetadata"]["HTTPStatusCode"], error.operation_name
+
+
+@pytest.fixture
+def pair(s3: Bucket) -> _Pair:
+    """Return a client of a bucket with keys that must be quoted."""
+    for number, key in enumerate(_KEYS):
+        s3.put(key, bytes(range(10)), {"number": str(number)})
+    return _Pair(s3)
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters"),
+    [
+        *(("get_object", {"Key": key, "Range": "bytes=2-5"}) for key in _KEYS),
+        ("get_object", {"Key": _KEYS[0]}),
+        ("get_object", {"Key": "run/plain/1", "IfMatch": '"no"'}),
+        ("get_object", {"Key": "run/plain/1", "Range": "bytes=99-"}),
+        ("get_object", {"Key": "absent"}),
+        ("head_object", {"Key": _KEYS[1]}),
+        ("head_object", {"Key": "absent"}),
+        ("list_objects_v2", {}),
+        ("list_objects_v2", {"Prefix": "run/", "Delimiter": "/"}),
+        ("list_objects_v2", {"Prefix": "run/a b+"}),
+        ("list_objects_v2", {"Prefix": "absent"}),
+    ],
+)
+def test_answers_are_those_of_botocore(pair: _Pair, method: str, parameters: dict[str, str]) -> None:
+    """Bodies, sizes, ETags, times, metadata, keys and errors are the same, with one request each."""
+    ours, reference = pair.both(method, **parameters)
+    assert ours == reference
+    assert pair.s3.proxy.count() == 2
+
+
+def test_signatures_are_right(pair: _Pair) -> None:
+    """Each request as it arrives has the signature that AWS's description of Signature Version 4 gives it."""
+    calls: list[Call] = []
+
+    def note(call: Call, forward: Forward) -> Reply | None:
+        calls.append(call)
+        return forward(call)
+
+    pair.s3.proxy.fail(Fault(note, times=None))
+    for key in _KEYS:
+        list(pair.both("get_object", Key=key, Range="bytes=0-3"))
+        list(pair.both("list_objects_v2", Prefix=key, Delimiter="/"))
+    assert len(calls) == 4 * len(_KEYS)
+    for call in calls:
+        headers = {name.lower(): value for name, value in call.headers}
+        assert headers["authorization"].rpartition("Signature=")[2] == _signature(call, headers)
+
+
+def _signature(call: Call, headers: dict[str, str]) -> str:
+    """Compute a signature by the steps of AWS's description."""
+    path, _, query = call.target.partition("?")
+    fields = dict(part.strip().split("=", 1) for part in headers["authorization"].partition(" ")[2].split(","))
+    pairs = sorted((quote(n, safe="-_.~"), quote(v, safe="-_.~")) for n, v in parse_qsl(query, keep_blank_values=True))
+    names = fields["SignedHeaders"].split(";")
+    canonical = [
+        call.request.method,
+        quote(unquote(path), safe="/-_.~"),
+        "&".join(f"{name}={value}" for name, value in pairs),
+        *(f"{name}:{' '.join(headers[name].split())}" for name in names),
+        "",
+        fields["SignedHeaders"],
+        headers["x-amz-content-sha256"],
+    ]
+    scope = fields["Credential"].partition("/")[2]
+    digest = hashlib.sha256("\n".join(canonical).encode()).hexdigest()
+    key = f"AWS4{ENVIRONMENT['AWS_SECRET_ACCESS_KEY']}".encode()
+    for part in (*scope.split("/"), f"AWS4-HMAC-SHA256\n{headers['x-amz-date']}\n{scope}\n{digest}"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    return key.hex()
+
+
+@pytest.mark.parametrize("number", [301, 307, 400, 401, 403])
+def test_what_is_unusual_goes_through_botocore(pair: _Pair, number: int) -> None:
+    """Redirects and refused signatures are botocore's business, and its next answer shows the way again."""
+    transport = Transport(lambda: pair.client)
+
+    def requests() -> int:
+        before = pair.s3.proxy.count()
+        assert transport.call("get_object", {"Bucket": pair.s3.name, "Key": "run/plain/1"})["Body"] == bytes(range(10))
+        return pair.s3.proxy.count() - before
+
+    assert requests() == 1  # which shows the way
+    armed = pair.s3.proxy.fail(Fault(status(number, "PermanentRedirect")))
+    assert (requests(), requests(), armed.hits) == (2, 1, 1)
+
+
+@pytest.mark.parametrize("key", ["run//x", "run/../x", "/x", "run/./x", "run/"])
+def test_paths_that_could_be_folded_go_through_botocore(pair: _Pair, key: str) -> None:
+    """A key that a client or a proxy might take for another one is left to botocore, and so are other parameters."""
+    assert pair.ask("get_object", Key=key) is None
+    assert pair.ask("get_object", Key="run/plain/1", VersionId="1") is None
+    assert pair.direct.answer("get_object", {"Bucket": "another", "Key": "x"}) is None
+    assert pair.ask("put_object", Key="x", Body="") is None
+    assert pair.s3.proxy.count() == 0
+
+
+def test_credentials_are_asked_for_each_time(pair: _Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials that are renewed while a command runs sign the next request."""
+    asked: list[int] = []
+
+    def frozen() -> Any:
+        asked.append(1)
+        return found
+
+    credentials = pair.client._request_signer._credentials
+    found = credentials.get_frozen_credentials()
+    monkeypatch.setattr(credentials, "get_frozen_credentials", frozen)
+    for _ in range(3):
+        assert pair.ask("head_object", Key="run/plain/1") is not None
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize("signature", [botocore.UNSIGNED, "s3", "s3v4a", "v4-s3express"])
+def test_other_signatures_are_left_to_botocore(pair: _Pair, signature: object) -> None:
+    """Where botocore signs in another way, or not at all, no request is direct any more."""
+    parameters = {"Bucket": pair.s3.name, "Key": "run/plain/1"}
+    assert pair.ask("head_object", Key="run/plain/1") is not None
+    with pair.direct.learning("head_object", parameters):
+        request = SimpleNamespace(url="http://x/run/plain/1", headers={})
+        pair.direct._note(request=request, signature_version=signature, signing_name="s3", region_name="x")
+    assert pair.ask("head_object", Key="run/plain/1") is None
+
+
+def test_a_listing_that_is_damaged_is_asked_for_again(pair: _Pair) -> None:
+    """Half a page of a listing is damage; so is a page that is no XML, or lacks a size."""
+    store = open_store(pair.s3.url)
+    names = store.names("")
+    for text in (b"<a><", b"<a/><b/>", b"<a><Contents><Key>x</Key></Contents></a>", None):
+        kind = truncate if text is None else partial(_reply, text)
+        armed = pair.s3.proxy.fail(Fault(kind, operation="list"))
+        assert store.names("") == names
+        assert armed.hits == 1
+
+
+def _reply(text: bytes, _call: Call, _forward: Forward) -> Reply:
+    return Reply(200, (("Content-Length", str(len(text))),), text)
