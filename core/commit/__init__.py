@@ -19,15 +19,15 @@ def open_output(
     purpose: str,
     replaces: Version | None = None,
     keep_old: bool = False,
-    spool: bool = False,
+    memory_bytes: int | None = None,
     resumes: Resume | None = None,
     reporter: Reporter = SILENT,
 ) -> VersionOutput:
     """Return where to write a version of a locked location; `replaces` is the version whose place it takes, if any.
 
-    `keep_old` moves the replaced shards to the trash. `spool` writes a remote version to the local disk first, where
-    its parts would take too much memory (`open_memory`). `resumes` continues an interrupted run of the same work.
-    The reporter is warned when a replaced version's owner, group or ACL cannot be kept.
+    `keep_old` moves the replaced shards to the trash. The open parts of a remote version take at most `memory_bytes`
+    (by default `PART_MEMORY_BYTES`), and the others wait on the local disk. `resumes` continues an interrupted run of
+    the same work. The reporter is warned when a replaced version's owner, group or ACL cannot be kept.
     """
     store = open_store(place.location)
     if isinstance(store, LocalStore):
@@ -42,4 +42,6 @@ def open_output(
             resumes=resumes,
             reporter=reporter,
         )
-    return RemoteOutput(place, store, layout, number, purpose, replaces=replaces, spool=spool, resumes=resumes)
+    return RemoteOutput(
+        place, store, layout, number, purpose, replaces=replaces, memory_bytes=memory_bytes, resumes=resumes
+    )

@@ -6,7 +6,7 @@ opens an output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
@@ -107,6 +107,11 @@ class FinishedSink:
     def write(self, offset: int, data: memoryview | bytes) -> None:
         """Raise EdlCkptError: the bytes are there already."""
         raise EdlCkptError(f"{len(data)} bytes for a shard that is finished", path=self.path, offset=offset)
+
+    def write_between(self, between: Iterable[tuple[int, bytes]]) -> None:
+        """Raise EdlCkptError: the bytes are there already."""
+        for offset, data in between:
+            self.write(offset, data)
 
 
 def written_version(location: Location, directory: str, layout: Layout, number: int, sizes: Sequence[int]) -> Version:

@@ -42,29 +42,15 @@ from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.owner import describe, format_owner, is_me, is_presumed_dead
 from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, resumable_stage, seal_file
 from edl_ckpt.core.state.seal import base_name, seal_bytes
-from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, Sink, Store
+from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, Sink
+from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES, PartMemory
 
-OPEN_PARTS: Final = 5
-"""Parts of an object that are open beside those being filled: its ids, and the edges between values and ids."""
-OUTPUT_MEMORY_BYTES: Final = 512 << 20
-"""What open parts may take together by default; with more, a version is spooled to the local disk."""
 UPLOAD_BYTES: Final = 5 << 20
 """How many bytes of a local file are read and uploaded at a time: the smallest part, so that none stays open."""
 NOTED_BYTES: Final = 5 << 20
 """A shard of a copy that has so many bytes is noted in the journal as soon as it is uploaded."""
 _COMPLETIONS: Final = 16
 """How many objects are begun, completed or dropped at a time."""
-
-
-def open_memory(store: Store, sizes: Sequence[int], workers: int) -> int:
-    """Return the most memory that the open parts of objects of these sizes take; 0 for what is spooled anyway.
-
-    Each worker fills a part of its own in each object; besides, some are open at the edges of tables.
-    """
-    if not store.properties.part_bytes:
-        return 0
-    parts = OPEN_PARTS + workers
-    return sum(min(size, parts * max(store.properties.part_bytes, size // 10_000)) for size in sizes)
 
 
 class RemoteOutput:
@@ -79,7 +65,7 @@ class RemoteOutput:
         purpose: str,
         *,
         replaces: Version | None,
-        spool: bool,
+        memory_bytes: int | None,
         resumes: Resume | None,
     ) -> None:
         self._place = place
@@ -88,14 +74,13 @@ class RemoteOutput:
         self._number = number
         self._purpose = purpose
         self._replaces = replaces
-        self._spool = spool
+        self._memory = PartMemory(PART_MEMORY_BYTES if memory_bytes is None else memory_bytes)
         self._resumes = resumes
         self._stage = resumable_stage(number) if resumes else f"{STAGE_DIR}/{new_id()}"
         self._directory = base_name(replaces.path) if replaces else layout.version_dir(number)
         self._names: list[str] = []
         self._objects: dict[int, ObjectWriter] = {}
         """The objects that this run completes; not those that an earlier run made visible."""
-        self._spooled: dict[int, _SpooledObject] = {}
         self._resumed: dict[int, Note] = {}
         self._journal: Journal | None = None
         self._is_listed = False
@@ -129,7 +114,7 @@ class RemoteOutput:
         write_ids = {} if earlier is None else self._take_over(earlier)
         fresh = [i for i in range(len(sizes)) if i not in self._resumed]
         for i in fresh:
-            self._objects[i] = self._store.new_object(self._relative(i), sizes[i])
+            self._objects[i] = self._store.new_object(self._relative(i), sizes[i], self._memory)
         for _ in run_parallel(lambda i: self._objects[i].begin(), fresh, _COMPLETIONS):
             pass
         self._journal = Journal(
@@ -146,8 +131,6 @@ class RemoteOutput:
         )
         self._write_journal()
         self._is_listed = True
-        if self._spool:
-            self._spooled = {i: _SpooledObject(self._objects[i]) for i in fresh}
         return [self._sink(i) for i in range(len(sizes))]
 
     def _relative(self, shard: int) -> str:
@@ -156,7 +139,7 @@ class RemoteOutput:
     def _sink(self, shard: int) -> Sink:
         if shard in self._resumed:
             return FinishedSink(self._store.path(self._relative(shard)))
-        return self._spooled[shard] if shard in self._spooled else self._objects[shard]
+        return self._objects[shard]
 
     def _write_journal(self) -> None:
         assert self._journal is not None  # noqa: S101 - made by `create`
@@ -225,11 +208,9 @@ class RemoteOutput:
     def publish(self, prove: Prove) -> None:
         """Complete all objects, prove them, and only then remove the shards that they replace."""
         assert self._journal is not None  # noqa: S101 - made by `create`
-        send_files([(spooled.file, spooled.item) for spooled in self._spooled.values()])
-        for spooled in self._spooled.values():
-            spooled.close()
-        for item in self._objects.values():
-            item.finish()
+        for _ in run_parallel(lambda item: item.finish(), list(self._objects.values()), _COMPLETIONS):
+            pass
+        self._memory.close()
         if self._resumes and any(item.size_bytes < NOTED_BYTES for item in self._objects.values()):
             self._write_journal()  # so that a later run knows the small shards when they are visible
         self._place.check()  # who has the lock now would have aborted our uploads: then nothing below takes effect
@@ -262,8 +243,7 @@ class RemoteOutput:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for spooled in self._spooled.values():
-            spooled.close()
+        self._memory.close()
         if self._decided:
             return
         try:
@@ -447,27 +427,3 @@ def send_files(files: Sequence[tuple[Readable, ObjectWriter]]) -> None:
     parts = ((source, item, at) for source, item in files for at in range(0, item.size_bytes, UPLOAD_BYTES))
     for _ in run_parallel(send, parts, _COMPLETIONS):
         pass
-
-
-class _SpooledObject:
-    """A shard that is written to the local disk first, and uploaded from its first byte to its last."""
-
-    def __init__(self, item: ObjectWriter) -> None:
-        from edl_ckpt.core.storage.spool import SpoolFile
-
-        self.path = item.path
-        self.item = item
-        self.file = SpoolFile(item.size_bytes)
-
-    @property
-    def bytes_written(self) -> int:
-        """Return how many bytes were written to the local disk."""
-        return self.file.bytes_written
-
-    def write(self, offset: int, data: memoryview | bytes) -> None:
-        """Write all of `data` at `offset`."""
-        self.file.write(offset, data)
-
-    def close(self) -> None:
-        """Drop the file."""
-        self.file.close()

@@ -10,7 +10,7 @@ import errno
 import functools
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self, cast
@@ -100,6 +100,11 @@ class PreallocatedFile:
         begin = _sync_file_range()
         if begin is not None:
             begin(self._fd, offset, size_bytes, _SYNC_FILE_RANGE_WRITE)
+
+    def write_between(self, between: Iterable[tuple[int, bytes]]) -> None:
+        """Write the (offset, bytes) that stand between values."""
+        for offset, data in between:
+            self.write(offset, data)
 
     def flush(self) -> None:
         """Flush the file to the disk. An error here is final: the file must be written again."""

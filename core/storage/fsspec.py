@@ -37,6 +37,7 @@ from edl_ckpt.core.storage.interface import (
     flat_listing,
 )
 from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.storage.parts import PartMemory
 from edl_ckpt.core.storage.spool import SpoolFile
 
 _FAULT: Final = "fault"
@@ -301,8 +302,8 @@ class FsspecStore:
             return None
         return ObjectStat(int(info.get("size") or 0), "", time.time() - _modified(info))
 
-    def new_object(self, relative: str, size_bytes: int) -> Spool:
-        """Begin a file of a known size."""
+    def new_object(self, relative: str, size_bytes: int, memory: PartMemory | None = None) -> Spool:  # noqa: ARG002
+        """Begin a file of a known size. It has no parts, so it needs no memory."""
         return Spool(self, relative, size_bytes)
 
     def put(self, local: str, relative: str, *, replace: bool) -> None:
@@ -340,6 +341,11 @@ class Spool:
         """Write all of `data` at `offset`."""
         self._file.write(offset, data)
         self.bytes_written = self._file.bytes_written
+
+    def write_between(self, between: Iterable[tuple[int, bytes]]) -> None:
+        """Write the (offset, bytes) that stand between values."""
+        for offset, data in between:
+            self.write(offset, data)
 
     def finish(self) -> None:
         """Raise EdlCkptError when not every byte was written."""

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeGuard
 
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.location import Location
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.storage.parts import PartMemory
 
 SMALL_BYTES: Final = 1 << 26
 """No file of our own state is larger, so nothing larger is read whole."""
@@ -178,6 +181,10 @@ class ObjectWriter(Protocol):
         """Write all of `data` at `offset`. Each byte must be written exactly once."""
         ...
 
+    def write_between(self, between: Iterable[tuple[int, bytes]]) -> None:
+        """Write the (offset, bytes) that stand between values, at once or with the values beside them."""
+        ...
+
     def finish(self) -> None:
         """Make sure that every byte was written and is safe on the store."""
         ...
@@ -194,8 +201,8 @@ class ObjectWriter(Protocol):
 class ObjectStore(Store, Protocol):
     """A store without rename. Files appear one by one, each of them whole."""
 
-    def new_object(self, relative: str, size_bytes: int) -> ObjectWriter:
-        """Begin a file of a known size below the location."""
+    def new_object(self, relative: str, size_bytes: int, memory: PartMemory | None = None) -> ObjectWriter:
+        """Begin a file of a known size below the location; objects with one `memory` for parts keep its bound."""
         ...
 
     def stat(self, relative: str) -> ObjectStat | None:
@@ -360,6 +367,10 @@ class Sink(Protocol):
     @property
     def bytes_written(self) -> int:
         """Return how many bytes were written so far."""
+        ...
+
+    def write_between(self, between: Iterable[tuple[int, bytes]]) -> None:
+        """Write the (offset, bytes) that stand between values, at once or with the values beside them."""
         ...
 
     def write(self, offset: int, data: memoryview | bytes) -> None:

@@ -19,9 +19,13 @@ class SpoolFile:
         self.path = f"/proc/self/fd/{self._file.fileno()}"
         self.bytes_written = 0
         self._lock = threading.Lock()
+        if size_bytes:
+            self.grow(0, size_bytes)
+
+    def grow(self, offset: int, size_bytes: int) -> None:
+        """Allocate the space of `size_bytes` at `offset`, so that a full disk fails here; NoSpaceError."""
         with storage_errors(tempfile.gettempdir()):
-            if size_bytes:
-                os.posix_fallocate(self._file.fileno(), 0, size_bytes)
+            os.posix_fallocate(self._file.fileno(), offset, size_bytes)
 
     def write(self, offset: int, data: memoryview | bytes) -> None:
         """Write all of `data` at `offset`."""
@@ -37,6 +41,13 @@ class SpoolFile:
         """Return `size` bytes at `offset`."""
         with storage_errors(tempfile.gettempdir()):
             return os.pread(self._file.fileno(), size, offset)
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill a buffer from `offset` on."""
+        done = 0
+        with storage_errors(tempfile.gettempdir()):
+            while done < len(buffer):
+                done += os.preadv(self._file.fileno(), [buffer[done:]], offset + done)
 
     def close(self) -> None:
         """Close the file, which removes it."""

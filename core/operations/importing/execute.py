@@ -94,7 +94,7 @@ def write_import(
     target, arrays = plan.target, plan.survey.arrays
     fingerprint = ""
     check_beside(target.location, target.layout, target.beside)
-    with open_output(place, target.layout, target.number, purpose=purpose, spool=True) as output:
+    with open_output(place, target.layout, target.number, purpose=purpose) as output:
         files = output.create([layout.size_bytes for layout in plan.layouts])
         sketch = _Write(plan, files, reporter).run()
 
@@ -162,8 +162,7 @@ class _Write:
         """Write everything; return the sketch of the values that were read."""
         arrays = self._plan.survey.arrays
         for file, layout in zip(self._files, self._plan.layouts, strict=True):
-            for offset, data in layout.between:
-                file.write(offset, data)
+            file.write_between(layout.between)
         self._reporter.start("importing", arrays.size_bytes)
         tasks: Iterator[list[_DensePart] | _RowPart] = chain(
             _dense_parts(arrays.variables), *(self._row_parts(table) for table in arrays.tables)

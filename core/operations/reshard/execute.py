@@ -35,6 +35,7 @@ from edl_ckpt.core.errors import LockedError, UnsupportedError
 from edl_ckpt.core.format import bulk, placement
 from edl_ckpt.core.format.shard_layout import write_groups
 from edl_ckpt.core.memory import peak_memory_bytes
+from edl_ckpt.core.operations.reshard.order import moved_together, piece_order
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan, Route
 from edl_ckpt.core.operations.reshard.settings import ReshardSettings, settings_for
 from edl_ckpt.core.operations.reshard.survey import PieceCounts
@@ -131,7 +132,7 @@ def write_reshard(
         purpose="reshard",
         replaces=target.replaces,
         keep_old=keep_old,
-        spool=settings.spool,
+        memory_bytes=settings.part_memory_bytes,
         reporter=reporter,
     )
     _allow_open_files(plan.to_ps + plan.from_ps)
@@ -223,13 +224,14 @@ class _Move:
         """Write everything; return the fingerprint of the values that were read."""
         plan, survey = self._plan, self._plan.survey
         for file, layout in zip(self._files, plan.layouts, strict=True):
-            for offset, data in layout.between:
-                file.write(offset, data)
+            file.write_between(layout.between)
         self._reporter.start("resharding", self._value_bytes())
-        # Each target from front to back: fewer of its parts are open then.
+        # Each target from front to back, and few targets at a time: then few parts of uploads are open.
+        groups = moved_together(plan)
         dense = sorted(dense_pieces(self._checkpoint, self._settings.batch_bytes), key=self._place)
-        pieces = zip(survey.pieces, survey.counts, plan.routes, strict=True)
-        tasks: list[DensePiece | _PieceMove] = [*dense, *(_PieceMove(*each) for each in pieces)]
+        pieces = [_PieceMove(survey.pieces[k], survey.counts[k], plan.routes[k]) for k in piece_order(plan)]
+        tasks: list[DensePiece | _PieceMove] = [*dense, *pieces]
+        tasks.sort(key=lambda task: self._owners(task) % groups)
         for _ in run_parallel(self._do, tasks, self._settings.workers):
             pass
         return fingerprint_of(self._checkpoint, self._sketch)
@@ -243,6 +245,10 @@ class _Move:
         """Return the target shard of a piece of a variable, and its offset there."""
         owner = placement.variable_owner(piece.entry.name, self._plan.to_ps)
         return owner, self._plan.layouts[owner].dense_at[piece.entry.name] + piece.start
+
+    def _owners(self, task: DensePiece | _PieceMove) -> int:
+        """Return a number whose remainder by the number of groups is that of the shards to which a task writes."""
+        return self._place(task)[0] if isinstance(task, DensePiece) else task.piece.shard.file.ps_id
 
     def _do(self, task: DensePiece | _PieceMove) -> None:
         if isinstance(task, DensePiece):

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES
-from edl_ckpt.core.commit.remote import OUTPUT_MEMORY_BYTES, open_memory
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.format import bulk
+from edl_ckpt.core.operations.reshard.order import open_part_bytes
 from edl_ckpt.core.operations.reshard.survey import usual_piece_bytes
 from edl_ckpt.core.parallel import default_workers
 from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES
 from edl_ckpt.core.words import size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from edl_ckpt.core.operations.reshard.plan import ReshardPlan
     from edl_ckpt.core.storage.interface import Properties, Store
 
 _BYTES_PER_ID_BYTE: Final = 24
 """Memory for each byte of a piece of ids: the bytes, what they decode to, owners, lengths, and copies by owner."""
 _LEAST_PIECE_BYTES: Final = 4096
-_LEAST_WORKERS: Final = 4
 REMOTE_BATCH_BYTES: Final = 4 << 20
 """Bytes of values of one request to remote storage, which spread the cost of a round trip."""
 _MAPPED_BATCH_BYTES: Final = 16 << 20
@@ -41,36 +39,42 @@ class ReshardSettings:
     """Bytes of values that are read and written at a time."""
     proof_batch_bytes: int
     """Bytes of the written version that the proof maps at a time."""
-    spooled_bytes: int = 0
-    """Memory that the open parts of uploads would take. Unless it is 0, shards go to the local disk first."""
+    part_memory_bytes: int = 0
+    """Memory for the parts of uploads; 0 where files are written in place."""
+    open_part_bytes: int = 0
+    """What the parts that wait for bytes take at a time, by the plan; those without memory wait on the local disk."""
 
     @property
     def spool(self) -> bool:
-        """Return True when remote shards are written to the local disk first."""
-        return bool(self.spooled_bytes)
+        """Return True when some parts wait on the local disk: half of the memory is for those on their way."""
+        return self.open_part_bytes > self.part_memory_bytes // 2
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Return what a user may want to change."""
         if not self.spool:
             return ()
-        parts = f"the open parts of all uploads would take {size(self.spooled_bytes)} of memory"
-        return (f"{parts}: shards are spooled to the local disk first ($TMPDIR); a larger --max-memory avoids that",)
+        parts = f"the open parts of all uploads take up to {size(self.open_part_bytes)}"
+        room = f"more than {size(self.part_memory_bytes // 2)} of memory"
+        return (f"{parts}, {room}: the others wait on the local disk ($TMPDIR); a larger --max-memory avoids that",)
 
 
 def settings_for(
     plan: ReshardPlan, *, workers: int | None = None, max_memory_bytes: int | None = None
 ) -> ReshardSettings:
     """Return the settings for a plan; `max_memory_bytes` bounds the batches of all workers together."""
-    return choose_settings(
+    target = open_store(plan.target.location)
+    chosen = choose_settings(
         plan.survey.id_bytes,
         plan.survey.widest_row_bytes,
         open_store(plan.survey.source.location).properties,
-        open_store(plan.target.location),
-        shard_bytes=[shard.size_bytes for shard in plan.shards],
+        target,
         workers=workers,
         max_memory_bytes=max_memory_bytes,
     )
+    if not target.properties.part_bytes:
+        return chosen
+    return replace(chosen, open_part_bytes=open_part_bytes(plan, target.properties.part_bytes))
 
 
 def choose_settings(
@@ -79,11 +83,10 @@ def choose_settings(
     source: Properties,
     target: Store,
     *,
-    shard_bytes: Sequence[int] = (),
     workers: int | None = None,
     max_memory_bytes: int | None = None,
 ) -> ReshardSettings:
-    """Return settings from the bytes of all ids, of the widest row, and, where planned, of each shard to be written.
+    """Return settings from the bytes of all ids and of the widest row.
 
     Where the target keeps open parts in memory, half of the limit is for them. Raises UsageError for bounds that
     cannot be met.
@@ -95,15 +98,17 @@ def choose_settings(
     limit = max_memory_bytes
     if limit is not None and not target.properties.positional_write:
         limit //= 2
-    wanted_batch = max(REMOTE_BATCH_BYTES if source.round_trips else VALUE_BATCH_BYTES, row_bytes)
+    wanted_batch = max(VALUE_BATCH_BYTES, row_bytes)
     piece, batch = usual_piece_bytes(id_bytes), wanted_batch
     if limit is not None:
         piece, batch, workers = _within(limit, piece, batch, workers, row_bytes)
-    workers, spooled_bytes = _fit_open_parts(target, shard_bytes, workers, max_memory_bytes)
+    part_memory = PART_MEMORY_BYTES if max_memory_bytes is None else max_memory_bytes // 2
     proof_batch = _MAPPED_BATCH_BYTES if target.properties.rename else REMOTE_BATCH_BYTES
     if max_memory_bytes is not None:
         proof_batch = max(batch, min(proof_batch, max_memory_bytes // (2 * workers)))
-    return ReshardSettings(workers, piece, batch, proof_batch, spooled_bytes)
+    return ReshardSettings(
+        workers, piece, batch, proof_batch, part_memory_bytes=part_memory if target.properties.part_bytes else 0
+    )
 
 
 def _within(limit: int, piece: int, batch: int, workers: int, row_bytes: int) -> tuple[int, int, int]:
@@ -124,16 +129,3 @@ def _within(limit: int, piece: int, batch: int, workers: int, row_bytes: int) ->
     batch = min(max(least_batch, min(batch, share // 4)), beside_least_piece)
     piece = min(piece, (share - 2 * batch) // _BYTES_PER_ID_BYTE)
     return piece, batch, workers
-
-
-def _fit_open_parts(target: Store, shard_bytes: Sequence[int], workers: int, limit: int | None) -> tuple[int, int]:
-    """Return (workers whose open parts keep within the limit, 0), or (workers, memory of the parts) to be spooled.
-
-    A few workers at least: with one, every request waits for the one before, and the local disk is faster than that.
-    """
-    if target.properties.positional_write:
-        return workers, 0
-    budget = OUTPUT_MEMORY_BYTES if limit is None else limit // 2
-    least = min(workers, _LEAST_WORKERS)
-    fitting = next((n for n in range(workers, least - 1, -1) if open_memory(target, shard_bytes, n) <= budget), 0)
-    return (fitting, 0) if fitting else (workers, open_memory(target, shard_bytes, least))

@@ -30,6 +30,7 @@ from edl_ckpt.core.storage.interface import (
     flat_listing,
 )
 from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.storage.parts import PartMemory
 from edl_ckpt.core.storage.s3.client import Connection, NoBucketError, connect
 from edl_ckpt.core.storage.s3.upload import MIN_PART_BYTES, WRITE_ID, Upload, abort_upload
 from edl_ckpt.core.storage.s3.windows import Windows
@@ -357,9 +358,9 @@ class S3Store:
         age = (_served_at(answer) - answer["LastModified"]).total_seconds()
         return ObjectStat(int(answer["ContentLength"]), answer["ETag"], age, answer.get("Metadata", {}).get(WRITE_ID))
 
-    def new_object(self, relative: str, size_bytes: int) -> Upload:
+    def new_object(self, relative: str, size_bytes: int, memory: PartMemory | None = None) -> Upload:
         """Begin an object of a known size; nothing is visible until it is completed."""
-        return Upload(self._connection, self._bucket, self._key(relative), self.path(relative), size_bytes)
+        return Upload(self._connection, self._bucket, self._key(relative), self.path(relative), size_bytes, memory)
 
     def open_uploads(self) -> Iterator[OpenUpload]:
         """Yield the uploads below the location that are neither completed nor aborted, if the service lists them."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from itertools import islice
+from operator import itemgetter
 from typing import Any, Final
 
 from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError, RefusedError, UnsupportedError
 from edl_ckpt.core.ids import new_id
+from edl_ckpt.core.storage.parts import Part, PartMemory
 from edl_ckpt.core.storage.s3.client import Connection, is_md5
 
 MIN_PART_BYTES: Final = 5 << 20
@@ -25,37 +28,47 @@ def abort_upload(connection: Connection, bucket: str, key: str, shown: str, uplo
         connection.request("abort_multipart_upload", shown, Bucket=bucket, Key=key, UploadId=upload_id)
 
 
-@dataclass(slots=True)
-class _Part:
-    """A part that is being filled: its bytes, and how many have been written."""
+class _Filling:
+    """A part that receives bytes. Whoever comes first opens it, and the others wait for that."""
 
-    data: bytearray
-    filled: int = 0
+    __slots__ = ("lock", "part")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.part: Part | None = None
 
 
 class Upload:
     """A new object of known size; several threads write at any offset, and it appears once it is completed.
 
     Each byte must be written exactly once. Bytes are collected in parts; a full part is uploaded and its memory freed.
-    `memory_bytes` is the memory of open parts now, `peak_bytes` its maximum. A small object is an upload of one part,
+    All objects with one `memory` keep its bound together. A small object is an upload of one part,
     and not a single PUT: once an upload is aborted, it never becomes visible, even if this process was stopped and goes
     on later. Only an object without bytes is a single PUT.
     """
 
-    def __init__(self, connection: Connection, bucket: str, key: str, shown: str, size_bytes: int) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        bucket: str,
+        key: str,
+        shown: str,
+        size_bytes: int,
+        memory: PartMemory | None = None,
+    ) -> None:
         self.path = shown
         self.size_bytes = size_bytes
         self.part_bytes = part_bytes(size_bytes)
         self.bytes_written = 0
-        self.memory_bytes = 0
-        self.peak_bytes = 0
         self.verified = True
         """False once S3 did not report the MD5 of a part. Then the object must be read back."""
         self.upload_id = ""
         self._connection = connection
         self._target = {"Bucket": bucket, "Key": key}
         self.write_id = new_id()
-        self._parts: dict[int, _Part] = {}
+        self._memory = memory or PartMemory()
+        self._parts: dict[int, _Filling] = {}
+        self._between: list[tuple[int, bytes]] = []
         self._etags: dict[int, str] = {}
         self.completed = False
         self._lock = threading.Lock()
@@ -69,6 +82,11 @@ class Upload:
             )
             self.upload_id = answer["UploadId"]
         return self.upload_id
+
+    def write_between(self, between: Iterable[tuple[int, bytes]]) -> None:
+        """Take the (offset, bytes) that stand between values: each part gets its own when its first byte comes."""
+        self._between = sorted(between)
+        self.bytes_written += sum(len(data) for _, data in self._between)
 
     def write(self, offset: int, data: memoryview | bytes) -> None:
         """Write all of `data` at `offset`; upload each part that is now full."""
@@ -89,34 +107,50 @@ class Upload:
 
     def _fill(self, number: int, at: int, data: memoryview) -> None:
         with self._lock:
-            part = self._parts.get(number)
-            if part is None:
-                part = self._parts[number] = _Part(bytearray(self._size_of(number)))
-                self.memory_bytes += len(part.data)
-                self.peak_bytes = max(self.peak_bytes, self.memory_bytes)
-        part.data[at : at + len(data)] = data
-        with self._lock:
+            filling = self._parts.setdefault(number, _Filling())
+        with filling.lock:
+            if filling.part is None:
+                filling.part = self._open(number)
+        part = filling.part
+        part.write(at, data)
+        with filling.lock:
             part.filled += len(data)
-            full = part.filled >= len(part.data)
-            if full:
-                del self._parts[number]
+            full = part.filled >= part.size_bytes
         if full:
-            self._upload(number, part.data)
+            with self._lock:
+                self._parts.pop(number, None)
+            self._upload(number, part)
 
-    def _upload(self, number: int, data: bytearray) -> None:
+    def _open(self, number: int) -> Part:
+        """Return a part with the bytes that stand between values."""
+        part = self._memory.open(self._size_of(number))
+        start = number * self.part_bytes
+        first = max(bisect_right(self._between, start, key=itemgetter(0)) - 1, 0)
+        for offset, data in islice(self._between, first, None):
+            if offset >= start + part.size_bytes:
+                break
+            some = memoryview(data)[max(start - offset, 0) : start + part.size_bytes - offset]
+            part.write(max(offset - start, 0), some)
+            part.filled += len(some)
+        return part
+
+    def _upload(self, number: int, part: Part) -> None:
+        data = self._memory.lift(part)
         try:
             answer = self._connection.upload(
                 "upload_part", self.path, data, **self._target, UploadId=self.upload_id, PartNumber=number + 1
             )
         finally:
-            with self._lock:
-                self.memory_bytes -= len(data)
+            self._memory.drop(part)
         with self._lock:
             self._etags[number] = answer["ETag"]
             self.verified = self.verified and answer["verified"]
 
     def finish(self) -> None:
         """Make sure that every byte was written; EdlCkptError when one was not."""
+        for number in range(self._count if self._between else 0):
+            if number not in self._etags and number not in self._parts:
+                self._fill(number, 0, memoryview(b""))  # a part without a value
         if self._parts or not (self.size_bytes == 0 or len(self._etags) == self._count):
             raise EdlCkptError("not every byte of the object was written", path=self.path)
 
@@ -161,7 +195,6 @@ class Upload:
                     raise
                 raise RefusedError("already exists; nothing was changed", path=self.path) from None
         self.completed = True
-        self.memory_bytes = 0
 
     def _complete(self, **condition: str) -> None:
         if not self.size_bytes:

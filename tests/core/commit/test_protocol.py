@@ -171,8 +171,7 @@ def _inject(patch: pytest.MonkeyPatch, point: str, how: str, kind: type[LocalOut
 
 def _leave_everything(output: RemoteOutput, *_: object) -> None:
     """Stand for the end of a process that is gone: only what the kernel closes is closed."""
-    for spooled in output._spooled.values():
-        spooled.close()
+    output._memory.close()
 
 
 POINTS = ("created", "written", "visible", "proved", "published")

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.format import bulk
-from edl_ckpt.core.operations.reshard.settings import REMOTE_BATCH_BYTES, choose_settings
+from edl_ckpt.core.operations.reshard.settings import choose_settings
 from edl_ckpt.core.parallel import REMOTE_WORKERS
 from edl_ckpt.core.storage.interface import Properties
 from edl_ckpt.core.storage.local import LocalStore
+from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES
 
 LOCAL = LocalStore.properties
 REMOTE = replace(
@@ -41,9 +42,7 @@ def test_local() -> None:
 
 
 def test_far_storage() -> None:
-    """Far storage gets more workers, and larger requests when it is read."""
-    assert choose_settings(0, 64, REMOTE, store(LOCAL)).batch_bytes == REMOTE_BATCH_BYTES
-    assert choose_settings(0, 64, LOCAL, store(REMOTE)).batch_bytes == VALUE_BATCH_BYTES
+    """Far storage gets more workers."""
     for source, target in ((REMOTE, LOCAL), (LOCAL, REMOTE)):
         assert choose_settings(0, 64, source, store(target)).workers >= REMOTE_WORKERS
 
@@ -72,15 +71,11 @@ def test_workers_are_given_up_first() -> None:
 
 
 def test_open_parts() -> None:
-    """Uploads whose open parts do not fit get fewer workers; where fewer than four fit, shards are spooled."""
-    shards = [100 * MIB] * 4
-    plain = choose_settings(0, 64, LOCAL, store(REMOTE), shard_bytes=shards, workers=8)
-    assert (plain.workers, plain.spool) == (8, False)
-    fewer = choose_settings(0, 64, LOCAL, store(REMOTE), shard_bytes=shards, workers=8, max_memory_bytes=640 * MIB)
-    assert (fewer.workers < 8, fewer.spool) == (True, False)
-    small = choose_settings(0, 64, LOCAL, store(REMOTE), shard_bytes=shards, workers=8, max_memory_bytes=64 * MIB)
-    assert (small.workers, small.spooled_bytes) == (8, 4 * 9 * 8 * MIB)
-    alone = choose_settings(0, 64, LOCAL, store(REMOTE), shard_bytes=shards, workers=1, max_memory_bytes=512 * MIB)
-    assert (alone.workers, alone.spool) == (1, False)
-    (warning,) = small.warnings
-    assert warning.startswith("the open parts of all uploads would take 288.0 MiB of memory: shards are spooled")
+    """Parts of uploads have half of the limit, and workers are not given up for them; what waits on the disk is said."""
+    assert choose_settings(0, 64, LOCAL, store(LOCAL)).part_memory_bytes == 0
+    plain = choose_settings(0, 64, LOCAL, store(REMOTE), workers=8)
+    assert (plain.workers, plain.part_memory_bytes, plain.warnings) == (8, PART_MEMORY_BYTES, ())
+    small = choose_settings(0, 64, LOCAL, store(REMOTE), workers=8, max_memory_bytes=64 * MIB)
+    assert (small.workers, small.part_memory_bytes, small.spool) == (8, 32 * MIB, False)
+    (warning,) = replace(small, open_part_bytes=20 * MIB).warnings
+    assert warning.startswith("the open parts of all uploads take up to 20.0 MiB, more than 16.0 MiB of memory")

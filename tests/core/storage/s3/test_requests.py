@@ -22,11 +22,11 @@ from edl_ckpt.core import (
     save_checkpoint,
     verify_version,
 )
-from edl_ckpt.core.commit.remote import open_memory
 from edl_ckpt.core.errors import EdlCkptError, LockedError
 from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
-from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage.parts import PartMemory
+from edl_ckpt.core.storage.s3.upload import MIN_PART_BYTES
 from s3_fixtures import Bucket
 from s3_proxy import Fault, hook
 
@@ -142,30 +142,33 @@ def test_versions_are_deleted_together(s3: Bucket) -> None:
     assert {key.replace("0-of", "1-of") for key in firsts} <= order[1]
 
 
-def test_memory_is_the_open_parts(s3: Bucket, large: Path) -> None:
-    """Parts are uploaded as they fill, whatever the order; too little memory spools to the disk, and says so."""
-    from edl_ckpt.core.storage.s3 import upload as module
+def test_open_parts_have_a_bound(s3: Bucket, large: Path) -> None:
+    """Parts are uploaded as they fill, whatever the order; those without memory wait on the disk, and a warning says so.
 
-    peaks: list[int] = []
-    real = module.Upload.finish
+    Each part goes up once, however little memory there is, and the parts never take more than their memory.
+    """
+    seen: list[PartMemory] = []
+    real = PartMemory.close
 
-    def finish(self: module.Upload) -> None:
-        peaks.append(self.peak_bytes)
+    def close(self: PartMemory) -> None:
+        seen.append(self)
         real(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module.Upload, "finish", finish)
-        plan, settings = prepare_reshard(at(large), 1, output=s3.url, workers=1)
-        assert not settings.spool
+        patch.setattr(PartMemory, "close", close)
+        plan, settings = prepare_reshard(at(large), 1, output=s3.url)
+        assert (settings.warnings, settings.workers) == ((), 16)
         result = execute_reshard(plan, settings)
-        assert peaks[0] <= 2 * module.MIN_PART_BYTES < result.size_bytes
-        assert peaks[0] <= open_memory(open_store(s3.url), [result.size_bytes], 1)
-        assert s3.proxy.count("upload_part") == -(-result.size_bytes // module.MIN_PART_BYTES)
-        small, spooling = prepare_reshard(at(large), 2, output=f"s3://{s3.name}/b", max_memory_bytes=8 << 20)
-        assert spooling.spool
-        assert any("spooled" in warning for warning in spooling.warnings)
+        assert seen[-1].peak_bytes <= settings.part_memory_bytes
+        assert seen[-1].spooled_bytes == 0
+        assert s3.proxy.count("upload_part") == -(-result.size_bytes // MIN_PART_BYTES)
+        s3.proxy.reset()
+        small, spooling = prepare_reshard(at(large), 2, output=f"s3://{s3.name}/b", max_memory_bytes=22 << 20)
+        assert any("wait on the local disk" in warning for warning in spooling.warnings)
         assert execute_reshard(small, spooling).fingerprint == result.fingerprint
-        assert max(peaks[1:]) <= 2 * module.MIN_PART_BYTES
+        assert seen[-1].peak_bytes <= spooling.part_memory_bytes == 11 << 20
+        assert seen[-1].spooled_bytes > 0
+        assert s3.proxy.count("upload_part") == sum(-(-s.size_bytes // MIN_PART_BYTES) for s in small.shards)
     assert verify_version(at(s3.url), level="deep").findings == ()
     assert verify_version(at(f"s3://{s3.name}/b"), level="deep").fingerprint == result.fingerprint
 

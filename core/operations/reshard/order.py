@@ -1,0 +1,93 @@
+"""The order in which the pieces of a reshard move, and the parts of uploads that are open on the way.
+
+With N shards before and M after, the rows of shard i go to shards j with i = j modulo gcd(N, M), and to no others,
+unless they are misplaced. So the shards of one remainder are moved together, one remainder after the other: only
+M / gcd(N, M) shards are being written at a time, each of them from front to back. The order changes nothing of the
+result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import gcd
+
+import numpy as np
+
+from edl_ckpt.core.format import bulk, placement
+from edl_ckpt.core.operations.reshard.plan import ReshardPlan
+
+
+def moved_together(plan: ReshardPlan) -> int:
+    """Return how many groups of shards have nothing to do with each other: the remainders of their numbers.
+
+    A source of one file has one group.
+    """
+    return gcd(max(plan.from_ps, 1), plan.to_ps)
+
+
+def piece_order(plan: ReshardPlan) -> list[int]:
+    """Return the numbers of the survey's pieces in the order in which they move."""
+    groups, pieces = moved_together(plan), plan.survey.pieces
+    return sorted(range(len(pieces)), key=lambda number: pieces[number].shard.file.ps_id % groups)
+
+
+def open_part_bytes(plan: ReshardPlan, least_part_bytes: int) -> int:
+    """Return the most bytes of parts that wait for further bytes at a time, when pieces move in their order.
+
+    Arithmetic on the plan: a part is open from the first piece that writes to it until the last one.
+    """
+    parts = np.array([max(least_part_bytes, layout.size_bytes // 10_000 + 1) for layout in plan.layouts], np.int64)
+    sizes = np.array([layout.size_bytes for layout in plan.layouts], np.int64)
+    base = np.concatenate(([0], np.cumsum(-(-sizes // parts))))
+    first = np.full(int(base[-1]), -1, np.int64)
+    last = np.full(int(base[-1]), -1, np.int64)
+    for step, (targets, starts, ends) in enumerate(_writes(plan)):
+        for places in (starts, ends - 1):
+            touched = base[targets] + places // parts[targets]
+            fresh = touched[first[touched] < 0]
+            first[fresh] = step
+            last[touched] = step
+    waiting = np.flatnonzero(last > first)
+    if not len(waiting):
+        return 0
+    of = np.searchsorted(base, waiting, side="right") - 1
+    taken = np.minimum(parts[of], sizes[of] - (waiting - base[of]) * parts[of])
+    change = np.zeros(int(last.max()) + 2, np.int64)
+    np.add.at(change, first[waiting], taken)
+    np.subtract.at(change, last[waiting], taken)
+    return int(np.cumsum(change).max())
+
+
+def _writes(plan: ReshardPlan) -> Iterator[tuple[bulk.I64, bulk.I64, bulk.I64]]:
+    """Yield the (targets, starts, ends) of what each step writes: the variables of a group, then each of its pieces."""
+    groups, survey = moved_together(plan), plan.survey
+    order = piece_order(plan)
+    row_bytes = {table.info.name: table.row_bytes for table in survey.tables}
+    dense: list[list[tuple[int, int, int]]] = [[] for _ in range(groups)]
+    for variable in survey.variables:
+        owner = placement.variable_owner(variable.name, plan.to_ps)
+        at = plan.layouts[owner].dense_at[variable.name]
+        if variable.size_bytes:
+            dense[owner % groups].append((owner, at, at + variable.size_bytes))
+    group = -1
+    for number in order:
+        while group < survey.pieces[number].shard.file.ps_id % groups:
+            group += 1
+            yield _columns(dense[group])
+        counts, route = survey.counts[number], plan.routes[number]
+        used = np.flatnonzero(counts.rows)
+        values_at, ids_at = route.values_at[used], route.ids_at[used]
+        values_end = values_at + counts.rows[used] * row_bytes[counts.table]
+        some = values_end > values_at
+        yield (
+            np.concatenate((used[some], used)),
+            np.concatenate((values_at[some], ids_at)),
+            np.concatenate((values_end[some], ids_at + counts.id_bytes[used])),
+        )
+    for rest in dense[group + 1 :]:
+        yield _columns(rest)
+
+
+def _columns(writes: Sequence[tuple[int, int, int]]) -> tuple[bulk.I64, bulk.I64, bulk.I64]:
+    targets, starts, ends = np.array(writes, np.int64).reshape(-1, 3).T
+    return targets, starts, ends

@@ -1,0 +1,138 @@
+"""The memory of the parts that are being filled or sent: one exact bound for all objects that are written together.
+
+Most parts are filled in buffers, which are used again. Where all of them are taken by parts that wait for bytes, a
+further part is filled on the local disk, and read back when it is full. So no order of writes can stop the work, and
+none can exceed the bound. Where enough of the buffers are on their way to the storage, a part waits for one of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+import numpy as np
+
+from edl_ckpt.core.storage.spool import SpoolFile
+
+PART_MEMORY_BYTES: Final = 128 << 20
+"""What the parts of all objects of a version may take together by default."""
+_SENT_AGAIN: Final = 4
+"""How many parts that were filled on the disk are sent at a time: their memory is set apart."""
+
+
+class PartMemory:
+    """Buffers for parts; several threads take and return them. `peak_bytes` is the most that was taken at a time."""
+
+    def __init__(self, limit_bytes: int = PART_MEMORY_BYTES) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+        self.peak_bytes = 0
+        self.spooled_bytes = 0
+        """The bytes of all parts that went by the local disk so far."""
+        self._sending_bytes = 0
+        self._reading_back = 0
+        self._free: list[bytearray] = []
+        self._free_bytes = 0
+        self._changed = threading.Condition()
+        self._disk: SpoolFile | None = None
+        self._slots: dict[int, list[int]] = {}
+        self._end = 0
+
+    def open(self, size: int) -> Part:
+        """Return a new part of `size` bytes: in memory, or on the local disk where parts that wait take the memory."""
+        with self._changed:
+            while self.used_bytes + 2 * size > self.limit_bytes:  # room for one that is read back stays free
+                if not self._sending_bytes or self._sending_bytes < self.limit_bytes // 2:
+                    return Part(self, size, None, self._slot(size))
+                self._changed.wait()
+            return Part(self, size, self._take(size))
+
+    def _take(self, size: int) -> bytearray:
+        self.used_bytes += size
+        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+        found = next((number for number, data in enumerate(self._free) if len(data) == size), None)
+        data = bytearray(size) if found is None else self._free.pop(found)
+        if found is not None:
+            self._free_bytes -= size
+        while self._free and self.used_bytes + self._free_bytes > self.limit_bytes:
+            self._free_bytes -= len(self._free.pop(0))
+        return data
+
+    def _slot(self, size: int) -> int:
+        """Return the offset of `size` bytes on the local disk; NoSpaceError when it is full."""
+        if self._disk is None:
+            self._disk = SpoolFile(0)
+        self.spooled_bytes += size
+        free = self._slots.get(size)
+        if free:
+            return free.pop()
+        self._disk.grow(self._end, size)
+        self._end += size
+        return self._end - size
+
+    def spool(self, at: int, data: memoryview) -> None:
+        """Write bytes of a part that is on the local disk."""
+        assert self._disk is not None  # noqa: S101 - the part is there
+        self._disk.write(at, data)
+
+    def lift(self, part: Part) -> bytearray:
+        """Return the bytes of a full part, which is about to be sent, in memory; wait for a buffer where needed."""
+        with self._changed:
+            if part.data is None:
+                # One at least goes on, whatever the memory: those that wait for bytes may have taken all of it.
+                while self._reading_back and (
+                    self._reading_back >= _SENT_AGAIN or self.used_bytes + part.size_bytes > self.limit_bytes
+                ):
+                    self._changed.wait()
+                self._reading_back += 1
+                part.data = self._take(part.size_bytes)
+                part.is_read_back = True
+            self._sending_bytes += part.size_bytes
+        if part.is_read_back:
+            assert self._disk is not None  # noqa: S101 - the part is there
+            self._disk.read_into(part.at, memoryview(part.data))
+            with self._changed:
+                self._slots.setdefault(part.size_bytes, []).append(part.at)
+        return part.data
+
+    def drop(self, part: Part) -> None:
+        """Take back the buffer of a part that was sent."""
+        with self._changed:
+            assert part.data is not None  # noqa: S101 - it was lifted
+            self._sending_bytes -= part.size_bytes
+            self._reading_back -= part.is_read_back
+            self.used_bytes -= part.size_bytes
+            if self.used_bytes + self._free_bytes + part.size_bytes <= self.limit_bytes:
+                self._free.append(part.data)
+                self._free_bytes += part.size_bytes
+            part.data = None
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Drop all buffers, and what is on the local disk."""
+        self._free.clear()
+        if self._disk is not None:
+            self._disk.close()
+
+
+class Part:
+    """A part that is being filled, in memory or on the local disk; `filled` counts its bytes."""
+
+    __slots__ = ("_memory", "at", "data", "filled", "is_read_back", "size_bytes")
+
+    def __init__(self, memory: PartMemory, size_bytes: int, data: bytearray | None, at: int = 0) -> None:
+        self._memory = memory
+        self.size_bytes = size_bytes
+        self.data = data
+        self.at = at
+        self.filled = 0
+        self.is_read_back = False
+
+    def write(self, at: int, data: memoryview) -> None:
+        """Write bytes at an offset of the part; several threads write at different offsets."""
+        if not len(data):
+            return
+        if self.data is None:
+            self._memory.spool(self.at + at, data)
+        else:  # numpy copies without the interpreter's lock
+            np.frombuffer(self.data, np.uint8)[at : at + len(data)] = np.frombuffer(data, np.uint8)

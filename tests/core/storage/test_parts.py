@@ -1,0 +1,71 @@
+"""The memory of parts has one exact bound, and no order of writes stops the work."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from edl_ckpt.core.parallel import run_parallel
+from edl_ckpt.core.storage.parts import Part, PartMemory
+
+SIZE = 1000
+
+
+def send(memory: PartMemory, part: Part) -> bytes:
+    """Send a part, and return what was sent."""
+    data = bytes(memory.lift(part))
+    memory.drop(part)
+    return data
+
+
+@pytest.mark.parametrize("limit", [0, SIZE, 5 * SIZE, 100 * SIZE])
+def test_any_order_within_the_bound(limit: int) -> None:
+    """Forty parts that are filled byte by byte, in turn, are all sent, within the limit or in one part's memory."""
+    memory = PartMemory(limit)
+    wanted = np.arange(40 * SIZE).astype(np.uint8).reshape(40, SIZE)
+    parts = [memory.open(SIZE) for _ in range(40)]
+    for start in range(0, SIZE, 250):
+        for part, data in zip(parts, wanted, strict=True):
+            part.write(start, data[start : start + 250].data)
+    sent = list(run_parallel(lambda part: send(memory, part), parts, 8))
+    assert sent == [bytes(data) for data in wanted]
+    assert memory.peak_bytes <= max(limit, SIZE)
+    assert memory.used_bytes == 0
+    assert (memory.spooled_bytes == 0) == (limit == 100 * SIZE)
+    memory.close()
+
+
+def test_parts_on_their_way_are_waited_for() -> None:
+    """Where the memory is taken by parts that are being sent, a new part waits for one of them, and needs no disk."""
+    memory = PartMemory(4 * SIZE)
+    sending = [memory.open(SIZE) for _ in range(3)]
+    for part in sending:
+        memory.lift(part)
+    opened: list[Part] = []
+    waiting = threading.Thread(target=lambda: opened.append(memory.open(SIZE)))
+    waiting.start()
+    waiting.join(0.05)
+    assert opened == []
+    memory.drop(sending[0])
+    waiting.join(10)
+    assert len(opened) == 1
+    assert memory.spooled_bytes == 0
+    assert memory.peak_bytes == 3 * SIZE
+    memory.close()
+
+
+def test_buffers_are_used_again() -> None:
+    """A thousand parts, one after the other, take one buffer; parts of many sizes keep the bound, too."""
+    memory = PartMemory(8 * SIZE)
+    seen = set()
+    for _ in range(1000):
+        part = memory.open(SIZE)
+        seen.add(id(part.data))
+        send(memory, part)
+    assert len(seen) == 1
+    for size in range(1, SIZE):
+        send(memory, memory.open(size))
+        assert sum(map(len, memory._free)) == memory._free_bytes <= memory.limit_bytes
+    memory.close()
