@@ -207,6 +207,7 @@ def fingerprint_checkpoint(
     values and for the ids in `piece_bytes`. Raises CorruptError where a table has more or fewer ids than rows.
     """
     sketch = ContentSketch()
+    checkpoint.keep_ids(workers)
 
     def add(piece: IdPiece | DensePiece | Bundle) -> None:
         if isinstance(piece, Bundle):

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from edl_ckpt.core.checkpoint import catalog
 from edl_ckpt.core.checkpoint.blocks import as_dtype
 from edl_ckpt.core.checkpoint.gather import Gathering, MisplacedError, Server
+from edl_ckpt.core.checkpoint.kept import KeptReader, keep, take_over
 from edl_ckpt.core.checkpoint.parts import Part, PartLike
 from edl_ckpt.core.checkpoint.table import TableView
 from edl_ckpt.core.errors import (
@@ -60,7 +61,7 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
     def __init__(self, version: Version, shards: Sequence[ShardIndex], readers: Mapping[int, RangeReader]) -> None:
         self.version = version
         self.shards = tuple(shards)
-        self._readers = dict(readers)
+        self._readers: dict[int, RangeReader] = dict(readers)
         self._closed = False
         self.infos = {info.name: info for shard in reversed(self.shards) for info in shard.infos}
         """Every table's info by name: the first shard's, where they differ."""
@@ -134,6 +135,26 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         """Return the open file of a shard; UsageError when the checkpoint is closed."""
         self._check_open()
         return self._readers[shard.file.ps_id]
+
+    def keep_ids(self, workers: int) -> Mapping[int, RangeReader]:
+        """Fetch the ids of all tables from far storage, once, to the local disk; return readers that have them.
+
+        Elsewhere, and where they are kept already, this does nothing.
+        """
+        self._check_open()
+        far = [reader for reader in self._readers.values() if reader.block_bytes]
+        if far and not any(isinstance(reader, KeptReader) for reader in far):
+            self._readers = dict(keep(self.shards, self._readers, workers))
+        return dict(self._readers)
+
+    def take_ids(self, kept: Mapping[int, RangeReader]) -> None:
+        """Use what another opening kept of the same generations of these files."""
+        self._readers = dict(take_over(kept, self._readers))
+
+    def forget_ids(self) -> None:
+        """Read everything from the storage again."""
+        inner = {k: r.inner if isinstance(r, KeptReader) else r for k, r in self._readers.items()}
+        self._readers = inner
 
     def entries(self, table: str) -> list[tuple[ShardIndex, TableEntry]]:
         """Return the shards that have a table, with their entries of it; NameNotFoundError for an unknown name."""

@@ -117,22 +117,30 @@ def id_pieces(checkpoint: Checkpoint, piece_bytes: int = PIECE_BYTES, *, small: 
         if small or not is_small(entry)
         for run in entry.ids
     ]
+    steps = [_id_step(entry, checkpoint.reader(shard).block_bytes, piece_bytes) for shard, entry, _ in runs]
     cuts = [
         (shard, entry.name, run, near)
-        for shard, entry, run in runs
-        for near in (range(run.start + piece_bytes, run.end, piece_bytes) if not run.tagged else ())
+        for (shard, entry, run), step in zip(runs, steps, strict=True)
+        for near in (range(run.start + step, run.end, step) if not run.tagged else ())
     ]
     workers = openings(open_store(checkpoint.version.location))
     edges = run_parallel(lambda cut: _boundary(checkpoint.reader(cut[0]), *cut[1:]), cuts, workers)
-    for shard, entry, run in runs:
+    for (shard, entry, run), step in zip(runs, steps, strict=True):
         start = run.start
-        for _ in range(run.start + piece_bytes, run.end, piece_bytes) if not run.tagged else ():
+        for _ in range(run.start + step, run.end, step) if not run.tagged else ():
             end = next(edges)
             if start < end:
                 yield IdPiece(shard, entry, run, start, end)
             start = end
         if start < run.end:
             yield IdPiece(shard, entry, run, start, run.end)
+
+
+def _id_step(entry: TableEntry, block_bytes: int, piece_bytes: int) -> int:
+    """Return the bytes of ids of a piece: at most `piece_bytes`, and so many that their values are whole requests."""
+    id_bytes = sum(run.end - run.start for run in entry.ids)
+    for_a_block = id_bytes * block_bytes // max(entry.values.size_bytes, 1)
+    return piece_bytes // for_a_block * for_a_block if 0 < for_a_block <= piece_bytes else piece_bytes
 
 
 def _boundary(reader: RangeReader, table: str, run: IdRun, near: int) -> int:
@@ -206,6 +214,8 @@ def row_batches(
     block_bytes = max(batch_bytes, reader.block_bytes) if batch_bytes >= VALUE_BATCH_BYTES else batch_bytes
     step_bytes = batch_bytes if sums is None else min(batch_bytes, _LOOK_BYTES)
     step, block = (min(max(1, n // max(piece.entry.row_bytes, 1)), rows) for n in (step_bytes, block_bytes))
+    if reader.block_bytes and block:
+        block = -(-rows // max(round(rows / block), 1))  # requests of one size, and no small one at the end
     buffer = np.empty((block, piece.entry.row_bytes), np.uint8)
     for first in range(0, rows, block or 1):
         last = min(first + block, rows)

@@ -83,6 +83,11 @@ class RangeReader(Protocol):
     block_bytes: int
     """How many bytes a read should ask for at least where more are needed anyway; 0 where reads cost nothing."""
 
+    @property
+    def generation(self) -> str:
+        """Return what tells the bytes of this opening from those of another one; '' where the storage does not say."""
+        ...
+
     def read(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes at `offset`; raises LockedError when the file has become shorter."""
         ...
@@ -320,6 +325,7 @@ class PlainReader:
     size_bytes: int
     bytes_read: int
     block_bytes = 0
+    generation = ""
 
     def read(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes at `offset`."""

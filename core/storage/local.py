@@ -23,6 +23,7 @@ class LocalReader:
     """A local file read with `pread`."""
 
     block_bytes = 0
+    generation = ""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -53,6 +53,11 @@ class SpoolFile:
         """Close the file, which removes it."""
         self._file.close()
 
+    def __del__(self) -> None:
+        """Remove a file that nobody has any more."""
+        if hasattr(self, "_file"):
+            self._file.close()
+
 
 class SpooledReader(LocalReader):
     """A reader of a temporary file without a name; `path` names its source in messages."""

@@ -138,6 +138,7 @@ def write_reshard(
     _allow_open_files(plan.to_ps + plan.from_ps)
     with open_checkpoint(source) as checkpoint, output:
         _check_unchanged(checkpoint)
+        checkpoint.take_ids(plan.survey.kept)
         files = output.create([layout.size_bytes for layout in plan.layouts])
         read = _Move(plan, settings, checkpoint, files, reporter).run()
         trust.confirm(read.text)

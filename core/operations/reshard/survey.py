@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from edl_ckpt.core.checkpoint.duplicates import IdOrder, check_unique, order_of
@@ -15,6 +16,7 @@ from edl_ckpt.core.format.shard_layout import PlacedVariable
 from edl_ckpt.core.parallel import default_workers, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.words import counted, describe, escaped
 
 _MAX_PIECES: Final = 4096
@@ -57,6 +59,8 @@ class Survey:
     pieces: tuple[IdPiece, ...]
     """The same pieces with their places in the source: the execution reads them again."""
     bytes_read: int
+    kept: Mapping[int, RangeReader] = field(default_factory=dict)
+    """Readers that have the ids of far shards on the local disk: the execution takes them over."""
 
     @property
     def id_bytes(self) -> int:
@@ -97,6 +101,7 @@ def survey_ids(
     check_ps_num(ps_num)
     if workers is None:
         workers = default_workers(remote=open_store(checkpoint.version.location).properties.round_trips)
+    kept = checkpoint.keep_ids(workers)
     pieces = list(id_pieces(checkpoint, piece_bytes or usual_piece_bytes(total_id_bytes(checkpoint))))
     reporter.start("reading ids", sum(p.end - p.start for p in pieces))
 
@@ -110,7 +115,9 @@ def survey_ids(
     counts = tuple(counts for counts, _ in counted)
     numbered = number_rows(checkpoint, pieces, [order.rows for _, order in counted])
     orders = [order for _, order in counted]
-    check_unique(checkpoint, pieces, orders, workers=workers, max_memory_bytes=max_memory_bytes)
+    # Sorting takes memory and a core, and waits for no request.
+    sorters = min(workers, default_workers())
+    check_unique(checkpoint, pieces, orders, workers=sorters, max_memory_bytes=max_memory_bytes)
     variables = {v.name: v for shard in checkpoint.shards for v in shard.variables}
     return Survey(
         source=checkpoint.version,
@@ -123,6 +130,7 @@ def survey_ids(
         counts=counts,
         pieces=tuple(numbered),
         bytes_read=checkpoint.bytes_read,
+        kept=kept,
     )
 
 

@@ -66,6 +66,7 @@ class ContentCheck:
         """Check placement, duplicates and counts of all ids; return whether ids and rows match everywhere."""
         sound = True
         pieces: list[IdPiece] = []
+        self.checkpoint.keep_ids(self.workers)
         entries_of_all = [t for s in self.checkpoint.shards for t in s.tables]
         self.reporter.start("checking ids", sum(run.end - run.start for t in entries_of_all for run in t.ids))
         for entries in self._units():

@@ -82,6 +82,7 @@ class S3Reader(RemoteReader):
             self._windows.keep(0, head)
         self._next_end, self._next_bytes = len(head), 2 * _SMALL_READ_BYTES
         self.etag: str = answer["ETag"]
+        self.generation = self.etag
 
     def read(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes at `offset`."""

@@ -71,7 +71,7 @@ def test_workers_are_given_up_first() -> None:
 
 
 def test_open_parts() -> None:
-    """Parts of uploads have half of the limit, and workers are not given up for them; what waits on the disk is said."""
+    """Parts of uploads have half of the limit, and no worker is given up for them; a warning names the rest."""
     assert choose_settings(0, 64, LOCAL, store(LOCAL)).part_memory_bytes == 0
     plain = choose_settings(0, 64, LOCAL, store(REMOTE), workers=8)
     assert (plain.workers, plain.part_memory_bytes, plain.warnings) == (8, PART_MEMORY_BYTES, ())
