@@ -29,6 +29,7 @@ class PartMemory:
         self.peak_bytes = 0
         self.spooled_bytes = 0
         """The bytes of all parts that went by the local disk so far."""
+        self._largest = 0
         self._sending_bytes = 0
         self._reading_back = 0
         self._free: list[bytearray] = []
@@ -38,10 +39,16 @@ class PartMemory:
         self._slots: dict[int, list[int]] = {}
         self._end = 0
 
+    def expect(self, size: int) -> None:
+        """Know that there will be parts of `size` bytes: said of all objects before the first part is opened."""
+        with self._changed:
+            self._largest = max(self._largest, size)
+
     def open(self, size: int) -> Part:
         """Return a new part of `size` bytes: in memory, or on the local disk where parts that wait take the memory."""
         with self._changed:
-            while self.used_bytes + 2 * size > self.limit_bytes:  # room for one that is read back stays free
+            self._largest = max(self._largest, size)
+            while self.used_bytes + size + self._largest > self.limit_bytes:  # room for one to be read back stays free
                 if not self._sending_bytes or self._sending_bytes < self.limit_bytes // 2:
                     return Part(self, size, None, self._slot(size))
                 self._changed.wait()

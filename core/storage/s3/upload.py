@@ -67,6 +67,7 @@ class Upload:
         self._target = {"Bucket": bucket, "Key": key}
         self.write_id = new_id()
         self._memory = memory or PartMemory()
+        self._memory.expect(self._size_of(0))
         self._parts: dict[int, _Filling] = {}
         self._between: list[tuple[int, bytes]] = []
         self._etags: dict[int, str] = {}

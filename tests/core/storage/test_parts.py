@@ -22,15 +22,17 @@ def send(memory: PartMemory, part: Part) -> bytes:
 
 @pytest.mark.parametrize("limit", [0, SIZE, 5 * SIZE, 100 * SIZE])
 def test_any_order_within_the_bound(limit: int) -> None:
-    """Forty parts that are filled byte by byte, in turn, are all sent, within the limit or in one part's memory."""
+    """Forty parts that are filled in turn, of two sizes, are all sent, within the limit or in one part's memory."""
     memory = PartMemory(limit)
     wanted = np.arange(40 * SIZE).astype(np.uint8).reshape(40, SIZE)
-    parts = [memory.open(SIZE) for _ in range(40)]
+    memory.expect(SIZE)
+    sizes = [SIZE if number % 3 else 500 for number in range(40)]
+    parts = [memory.open(size) for size in sizes]
     for start in range(0, SIZE, 250):
         for part, data in zip(parts, wanted, strict=True):
-            part.write(start, data[start : start + 250].data)
+            part.write(min(start, part.size_bytes), data[start : min(start + 250, part.size_bytes)].data)
     sent = list(run_parallel(lambda part: send(memory, part), parts, 8))
-    assert sent == [bytes(data) for data in wanted]
+    assert sent == [bytes(data[:size]) for data, size in zip(wanted, sizes, strict=True)]
     assert memory.peak_bytes <= max(limit, SIZE)
     assert memory.used_bytes == 0
     assert (memory.spooled_bytes == 0) == (limit == 100 * SIZE)
@@ -43,6 +45,7 @@ def test_parts_on_their_way_are_waited_for() -> None:
     sending = [memory.open(SIZE) for _ in range(3)]
     for part in sending:
         memory.lift(part)
+    assert memory.used_bytes == 3 * SIZE
     opened: list[Part] = []
     waiting = threading.Thread(target=lambda: opened.append(memory.open(SIZE)))
     waiting.start()
