@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import gcd
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,8 @@ def plan(from_ps: int, to_ps: int, pieces_each: int = 12, tables: int = 1) -> Re
     """Return the plan of a reshard of tables with pieces of 4 MiB, of which each target gets its share."""
     shards = tuple(ShardFile(i, from_ps, f"run/version-7/{i}", 1, 0.0) for i in range(from_ps))
     names = [f"t{t}" for t in range(tables)]
-    counts, pieces = [], []
+    counts: list[PieceCounts] = []
+    pieces: list[Any] = []
     for name in names:
         for shard in shards:
             targets = np.arange(to_ps) % gcd(from_ps, to_ps) == shard.ps_id % gcd(from_ps, to_ps)
