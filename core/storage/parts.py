@@ -10,8 +10,6 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-import numpy as np
-
 from edl_ckpt.core.storage.spool import SpoolFile
 
 PART_MEMORY_BYTES: Final = 128 << 20
@@ -137,6 +135,8 @@ class Part:
 
     def write(self, at: int, data: memoryview) -> None:
         """Write bytes at an offset of the part; several threads write at different offsets."""
+        import numpy as np
+
         if not len(data):
             return
         if self.data is None:
