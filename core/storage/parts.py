@@ -8,9 +8,10 @@ none can exceed the bound. Where enough of the buffers are on their way to the s
 from __future__ import annotations
 
 import threading
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from edl_ckpt.core.storage.spool import SpoolFile
+if TYPE_CHECKING:
+    from edl_ckpt.core.storage.spool import SpoolFile
 
 PART_MEMORY_BYTES: Final = 128 << 20
 """What the parts of all objects of a version may take together by default."""
@@ -65,6 +66,8 @@ class PartMemory:
 
     def _slot(self, size: int) -> int:
         """Return the offset of `size` bytes on the local disk; NoSpaceError when it is full."""
+        from edl_ckpt.core.storage.spool import SpoolFile
+
         if self._disk is None:
             self._disk = SpoolFile(0)
         self.spooled_bytes += size
