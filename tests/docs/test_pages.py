@@ -75,6 +75,7 @@ def test_picture_is_current() -> None:
 
 
 JSON_COMMANDS = (
+    "version",
     "list edl-ckpt-demo",
     "list --experiment .",
     "inspect edl-ckpt-demo --stats",
