@@ -119,7 +119,9 @@ def config_files(named: str | None) -> list[ConfigFile]:
     """
     if named is not None:
         if not _is_there(named):
-            raise UsageError("no such configuration file", path=named)
+            from edl_ckpt.cli.hints import neighbour_hint
+
+            raise UsageError("no such configuration file", path=named, hint=neighbour_hint(named))
         return [ConfigFile(named)]
     own = _own_file()
     files = [ConfigFile(own)] if own and _is_there(own) else []

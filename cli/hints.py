@@ -60,6 +60,11 @@ def _place_hint(path: str, out: Output, *, takes_ref: bool) -> str | None:
         from edl_ckpt.core.storage.location import Location
 
         return trials_hint(Location(path))
+    return neighbour_hint(path)
+
+
+def neighbour_hint(path: str) -> str | None:
+    """Return the names beside a path that is not there, if one is like it."""
     folder, name = os.path.split(path)
     try:
         names = [entry.name for entry in os.scandir(folder or ".") if not entry.name.startswith(".")]

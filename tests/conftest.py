@@ -66,7 +66,7 @@ def either_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 def moto() -> Moto:
     """Return one moto for all tests, or skip."""
     for name in ("s3fs", "moto.server"):
-        pytest.importorskip(name, reason=f"{name} is not installed: pip install 'edl-ckpt[test]'")
+        pytest.importorskip(name, reason=f"{name} is not installed: pip install '.[test]'")
     return make_moto()
 
 

@@ -77,6 +77,7 @@ def _env() -> _Content:
         Row("NO_COLOR", "no colours, as with --no-color"),
         Row("FORCE_COLOR", "colours, even if the output is no terminal; NO_COLOR wins"),
         Row("COLUMNS", "the width of the output"),
+        Row("GITHUB_ACTIONS", "findings of `verify` become annotations of GitHub; set there by the runner"),
         Row("XDG_CONFIG_HOME", "where your configuration file is, ~/.config without it"),
         Row("TMPDIR", "where `diff` and `export` put their temporary files"),
         Row("AWS_...", "credentials, profile, region and endpoint of S3, as in other clients of AWS"),

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import os
+import pty
 import re
 import shlex
 import shutil
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +30,7 @@ from edl_ckpt.cli.manual.pages import every
 from edl_ckpt.cli.manual.topics import TOPICS
 from edl_ckpt.cli.style import painted, uses_colour
 from places import GOLDEN, TOP
-from program import document, edl
+from program import PROGRAM, document, edl
 
 PAGES = {page.name: page for page in every()}
 """All pages; that of the program is ''."""
@@ -112,6 +118,25 @@ def test_colours_change_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b" not in edl("lst", "--no-color", FORCE_COLOR="1").stderr
     monkeypatch.setenv("TERM", "dumb")
     assert not uses_colour(sys.stdout)
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_help_in_a_window(columns: int) -> None:
+    """On a terminal, the help is as wide as the window, and in colour; NO_COLOR is respected."""
+    for variables, marks in (({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False)):
+        pid, terminal_end = pty.fork()
+        if pid == 0:
+            outer = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "NO_COLOR"}}
+            os.execve(sys.executable, [*PROGRAM, "prune", "--help"], {**outer, **variables})
+        fcntl.ioctl(terminal_end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        printed = b""
+        with contextlib.suppress(OSError), os.fdopen(terminal_end, "rb", 0) as reader:  # EIO is the end
+            while part := reader.read(1 << 16):
+                printed += part
+        os.waitpid(pid, 0)
+        text = printed.decode().replace("\r\n", "\n")
+        assert ("\x1b[" in text) == marks
+        assert re.sub(r"\x1b\[[0-9;]*m", "", text).rstrip() == terminal.draw(PAGES["prune"], width=columns)
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, *GROUPS])

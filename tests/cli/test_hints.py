@@ -29,6 +29,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert edl(*line.split(), cwd=top).returncode == 0
     for name in ("a", "b"):
         shutil.copytree(top / "run/version_1000", top / "runs" / name / "version_1000")
+    (top / "night.toml").touch()
     return top
 
 
@@ -48,6 +49,8 @@ SLIPS = [
     ("metrics remove run@1000 auk", 10, "run@1000: no metric 'auk'", "did you mean auc?"),
     ("metadata remove run@1000 ower", 10, "run@1000: no metadata 'ower'", "did you mean owner?"),
     ("list rum", 10, "rum: no such file or directory", "did you mean run?"),
+    ("import run/version_1000/varables-0-of-1.chkpt x@1 --ps 1", 10, "run/", "did you mean run/version_1000/variables"),
+    ("list run --config nigth.toml", 2, "nigth.toml: no such configuration file", "did you mean night.toml?"),
     ("list runs/aa", 10, "runs/aa: no such file or directory", "did you mean runs/a?"),
     (
         "reshard run --ps 2 --layout desing",

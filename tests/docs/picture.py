@@ -1,7 +1,7 @@
-"""Draw the terminal that README shows: `python tests/docs/picture.py` writes docs/images/terminal.svg.
+"""Draw the terminals that README and the manual show: `python tests/docs/picture.py` writes docs/images/*.svg.
 
-The picture is what `edl-ckpt list` and `edl-ckpt inspect` print on a colour terminal after `edl-ckpt demo`. It names no
-font to fetch, so a forge shows it as it is.
+A picture is what commands print on a colour terminal after `edl-ckpt demo`. It names no font to fetch, so a forge shows
+it as it is.
 """
 
 from __future__ import annotations
@@ -14,14 +14,22 @@ from pathlib import Path
 
 from console import TOP, Example, Session, fresh_demo
 
-PICTURE = TOP / "docs" / "images" / "terminal.svg"
-COMMANDS = ("edl-ckpt list edl-ckpt-demo", "edl-ckpt inspect edl-ckpt-demo@best:auc")
+PICTURES = {
+    "terminal": ("edl-ckpt list edl-ckpt-demo", "edl-ckpt inspect edl-ckpt-demo@best:auc"),
+    "help": ("edl-ckpt --help",),
+}
+"""The commands of each picture."""
 _WIDTH = 100
 NO_BREAK = "\xa0"
 
 
-def draw() -> str:
-    """Return the picture as SVG."""
+def path(name: str) -> Path:
+    """Return the file of a picture."""
+    return TOP / "docs" / "images" / f"{name}.svg"
+
+
+def draw(name: str) -> str:
+    """Return a picture as SVG."""
     from rich.console import Console
     from rich.terminal_theme import MONOKAI
     from rich.text import Text
@@ -31,10 +39,10 @@ def draw() -> str:
     with tempfile.TemporaryDirectory() as temporary:
         fresh_demo(Path(temporary) / "page")
         session = Session(Path(temporary) / "page", variables, colour=True)
-        for command in COMMANDS:
+        for command in PICTURES[name]:
             screen.print(Text(f"$ {command}", "bold"))
             screen.print(Text.from_ansi(session.run(Example("command", command, 0, 0)) + "\n"))
-    svg = screen.export_svg(title="edl-ckpt", theme=MONOKAI, unique_id="terminal")
+    svg = screen.export_svg(title="edl-ckpt", theme=MONOKAI, unique_id=name)
     svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL).replace("Fira Code", "ui-monospace")
     svg = _TEXT.sub(_apart, svg)
     return "\n".join(line.rstrip() for line in svg.splitlines() if line.strip()) + "\n"
@@ -69,4 +77,5 @@ def words(svg: str) -> str:
 
 
 if __name__ == "__main__":
-    PICTURE.write_text(draw(), encoding="utf-8")
+    for each in PICTURES:
+        path(each).write_text(draw(each), encoding="utf-8")

@@ -65,12 +65,13 @@ def test_nothing_is_installed_by_name_from_an_index(page: Path) -> None:
     assert not re.search(r"pip install (-\S+ )*['\"]?edl-ckpt", page.read_text(encoding="utf-8"))
 
 
-def test_picture_is_current() -> None:
-    """The picture in README shows what the program prints today; `python tests/docs/picture.py` draws it again."""
-    before, now = (
-        console.normalise(picture.words(svg)) for svg in (picture.PICTURE.read_text("utf-8"), picture.draw())
-    )
-    assert "edl-ckpt inspect" in now
+@pytest.mark.parametrize("name", picture.PICTURES)
+def test_pictures_are_current(name: str) -> None:
+    """Each picture shows what the program prints today, in colour; `python tests/docs/picture.py` draws it again."""
+    drawn = picture.draw(name)
+    before, now = (console.normalise(picture.words(svg)) for svg in (picture.path(name).read_text("utf-8"), drawn))
+    assert all(f"$ {command}" in now for command in picture.PICTURES[name])
+    assert len(set(re.findall(r"fill: (#[0-9a-f]{6})", drawn))) > 2
     assert before == now
 
 
