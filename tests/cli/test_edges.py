@@ -123,7 +123,7 @@ def test_wrong_configuration(line: str, what: str, tmp_path: Path) -> None:
     arguments = ("reshard", GOLDEN / "multi", "--ps", "2", "--workers", "1", "--dry-run")
     done = edl(*arguments, XDG_CONFIG_HOME=str(tmp_path))
     assert done.returncode == 2
-    assert f"edl-ckpt.toml: {what}" in done.stderr
+    assert f"edl-ckpt.toml, line {line.count(chr(10)) + 1}: {what}" in done.stderr
     assert done.stdout == ""
 
 
@@ -151,13 +151,16 @@ def test_options_have_their_command_line_name_everywhere(tmp_path: Path) -> None
         ("copy run@9 out --all", "run@9: --all and --since need a location without a version"),
         ("import x.npz run --ps 2", "'run': expected LOCATION@VERSION, where VERSION is a number"),
         ("prune run --keep-best 1", "rules for the best versions need --metric NAME"),
-        ("prune run --policy orbax", "unknown policy 'orbax' (expected determined)"),
-        ("prune run --keep-within soon", "'soon' is not a duration (expected one such as 90m, 36h or 7d)"),
-        ("prune run --keep 1 --max-size big", "'big' is not a size (expected one such as 512MiB or 10GB)"),
+        ("prune run --policy orbax", "--policy: expected determined, got 'orbax'"),
+        (
+            "prune run --keep-within soon",
+            "--keep-within: 'soon' is not a duration (expected one such as 90m, 36h or 7d)",
+        ),
+        ("prune run --keep 1 --max-size big", "--max-size: 'big' is not a size (expected one such as 512MiB or 10GB)"),
         ("prune run --keep 1 --apply f", "--apply takes locations and rules from its plan; do not give others"),
         ("metrics set run@9 auc", "'auc': expected NAME=VALUE"),
         ("metrics set run@9 auc=high", "'auc=high': the value is not a number"),
-        ("note run@9", "expected [REF] TEXT; put a text of several words in quotes"),
+        ("note run@9 two words", "expected [REF] TEXT; put a text of several words in quotes"),
         ("list run --storage-option x", "--storage-option expects KEY=VALUE"),
     ],
 )
