@@ -58,6 +58,11 @@ Ref = Annotated[str | None, typer.Argument(metavar="[REF]", help=_REF_HELP)]
 Places = Annotated[list[str] | None, typer.Argument(metavar="[LOCATION...]", help=_LOCATIONS_HELP)]
 Grace = Annotated[str, typer.Option(metavar="DURATION", help=_GRACE_HELP)]
 Csv = Annotated[bool, typer.Option("--csv", help="Print rows as CSV.")]
+Jsonl = Annotated[bool, typer.Option("--jsonl", help="Print rows as JSON, one object on each line.")]
+Table = Annotated[
+    str | None, typer.Option("--table", metavar="NAME", help="The embedding table. Default: the only one there is.")
+]
+Rows = Annotated[int, typer.Option("--rows", "-n", min=1, metavar="N", help="How many rows to print.")]
 Prometheus = Annotated[
     bool, typer.Option("--prometheus", help="Print metrics in the text format of Prometheus, for a textfile collector.")
 ]
@@ -399,7 +404,7 @@ def _configure(out: Output, context: Any, values: dict[str, Any]) -> None:
     """Take the common options out of the values of a command, and apply them."""
     common = {name: values.pop(name) for name in _COMMON}
     out.json, out.quiet, out.verbose = common["json"], common["quiet"], common["verbose"]
-    out.no_color, out.csv = common["no_color"], values.pop("csv", False)
+    out.no_color, out.csv, out.jsonl = common["no_color"], values.pop("csv", False), values.pop("jsonl", False)
     check_values(context, common | values)
     out.progress = common["progress"]
     try:

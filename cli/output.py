@@ -42,6 +42,7 @@ class Output:
 
     json: bool = False
     csv: bool = False
+    jsonl: bool = False
     quiet: bool = False
     verbose: bool = False
     no_color: bool = False
@@ -82,10 +83,12 @@ class Output:
         rows: Callable[[], Sequence[Sequence[Any]]] | None = None,
         records: Callable[[], Iterable[Mapping[str, Any]]] | None = None,
     ) -> None:
-        """Print a result: as one JSON document, as CSV rows, as lines of the user's own template, or as text."""
+        """Print a result: as one JSON document, as rows of CSV or JSON, as lines of the user's template, or as text."""
         self.end_progress()
         if self.json:
             self.print_json(document())
+        elif self.jsonl and rows is not None:
+            self._print_jsonl(rows())
         elif self.csv and rows is not None:
             self._print_csv(rows())
         elif self.template is not None and records is not None:
@@ -104,6 +107,10 @@ class Output:
         """
         indent = 2 if sys.stdout.isatty() and not line else None
         self.write(to_json(document, indent=indent) + "\n")
+
+    def _print_jsonl(self, rows: Sequence[Sequence[Any]]) -> None:
+        head, *others = rows
+        self.write("".join(to_json(dict(zip(head, row, strict=True))) + "\n" for row in others))
 
     def _print_csv(self, rows: Sequence[Sequence[Any]]) -> None:
         import csv

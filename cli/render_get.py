@@ -21,10 +21,10 @@ _ROWS = 40
 _COLUMNS = 8
 
 
-def document(found: Lookup, close: Sequence[Neighbours] = ()) -> dict[str, Any]:
-    """Return `edl-ckpt/get/1`; it has `nearest` when that was asked for."""
+def document(found: Lookup, close: Sequence[Neighbours] = (), *, name: str = "get") -> dict[str, Any]:
+    """Return `edl-ckpt/get/1`, or that of `head` or `sample`; it has `nearest` when that was asked for."""
     result: dict[str, Any] = {
-        "schema": "edl-ckpt/get/1",
+        "schema": f"edl-ckpt/{name}/1",
         "ref": found.ref,
         "table": found.table,
         "rows": [

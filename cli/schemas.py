@@ -148,6 +148,15 @@ _DIFF_TABLE: Final = _object(
     what=_TEXT,
     rows=_list(_object(id=_INTEGER, status=_one_of("changed", "added", "removed"), l2=_or_null(_NUMBER))),
 )
+_ROWS: Final[Mapping[str, Schema]] = {
+    "ref": _TEXT,
+    "table": _TEXT,
+    "rows": _list(_object(id=_INTEGER, vector=_list(_NUMBER))),
+    "missing": _list(_INTEGER),
+    "dtype": _or_null(_TEXT),
+    "dim": _COUNT,
+    "bytes_read": _COUNT,
+}
 _HOLDER: Final = _object(
     pid=_or_null(_COUNT),
     host=_or_null(_TEXT),
@@ -318,18 +327,15 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
     ),
     "get": _object(
         ("table", "rows", "missing", "dim", "bytes_read", "nearest", "variable", "shape", "values"),
-        ref=_TEXT,
-        dtype=_or_null(_TEXT),
-        table=_TEXT,
-        rows=_list(_object(id=_INTEGER, vector=_list(_NUMBER))),
-        missing=_list(_INTEGER),
-        dim=_COUNT,
-        bytes_read=_COUNT,
+        **_ROWS,
         nearest=_list(_object(id=_INTEGER, neighbours=_list(_object(id=_INTEGER, cosine=_NUMBER)))),
         variable=_TEXT,
         shape=_list(_COUNT),
         values={"$ref": "#/$defs/array"},
     ),
+    "head": _object(**_ROWS),
+    "sample": _object(**_ROWS),
+    "ids": _object(ref=_TEXT, table=_TEXT, rows=_COUNT, ids=_list(_INTEGER)),
     "metrics": _object(
         location=_TEXT,
         modes=_map(_one_of("max", "min")),

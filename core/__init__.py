@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.follow.wait import WaitResult, wait_for_version
     from edl_ckpt.core.operations.follow.watch import watch_location
     from edl_ckpt.core.operations.importing import ImportResult, NameMap, import_arrays, import_checkpoint, read_map
-    from edl_ckpt.core.operations.lookup import Lookup, look_up
+    from edl_ckpt.core.operations.lookup import Lookup, first_rows, look_up, sample_rows
     from edl_ckpt.core.operations.metric_sources import import_metrics, read_series
     from edl_ckpt.core.operations.prune.execute import PruneResult, execute_prune, prune
     from edl_ckpt.core.operations.prune.guards import Guards
@@ -160,7 +160,7 @@ _HOMES: Final = {
     "operations.follow.wait": ("WaitResult", "wait_for_version"),
     "operations.follow.watch": ("watch_location",),
     "operations.importing": ("ImportResult", "NameMap", "import_arrays", "import_checkpoint", "read_map"),
-    "operations.lookup": ("Lookup", "look_up"),
+    "operations.lookup": ("Lookup", "first_rows", "look_up", "sample_rows"),
     "operations.metric_sources": ("import_metrics", "read_series"),
     "operations.prune.execute": ("PruneResult", "execute_prune", "prune"),
     "operations.prune.guards": ("Guards",),
@@ -294,6 +294,7 @@ __all__ = [
     "execute_reshard",
     "export_version",
     "fingerprint_checkpoint",
+    "first_rows",
     "free_target",
     "import_arrays",
     "import_checkpoint",
@@ -327,6 +328,7 @@ __all__ = [
     "resolve",
     "restore",
     "row_owners",
+    "sample_rows",
     "save_checkpoint",
     "seal_version",
     "set_metadata",

@@ -8,7 +8,7 @@ import typer
 
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.manual.codes import READS, exits
-from edl_ckpt.cli.options import Csv, Every, Workers, resolve_ref, warn_of_seal
+from edl_ckpt.cli.options import Csv, Every, Jsonl, Workers, resolve_ref, warn_of_seal
 from edl_ckpt.cli.output import Output
 from edl_ckpt.core.errors import UsageError
 
@@ -26,10 +26,13 @@ def diff_command(
         float, typer.Option(metavar="X", help="Treat elements that differ by at most X as equal.")
     ] = 0.0,
     top: Annotated[int, typer.Option(min=0, metavar="K", help="Name the K rows of each table that changed most.")] = 0,
-    rows: Annotated[bool, typer.Option("--rows", help="Name every row that differs; needs --json or --csv.")] = False,
+    rows: Annotated[
+        bool, typer.Option("--rows", help="Name every row that differs; needs --json, --jsonl or --csv.")
+    ] = False,
     workers: Workers = None,
     every: Every = False,
     csv: Csv = False,  # noqa: ARG001
+    jsonl: Jsonl = False,  # noqa: ARG001
 ) -> None:
     """Compare the content of two versions.
 
@@ -41,8 +44,8 @@ def diff_command(
 
     if not tolerance >= 0:
         raise UsageError(f"tolerance must be 0 or more, got {tolerance}")
-    if rows and not (out.json or out.csv):
-        raise UsageError("--rows can only be used with --json or --csv")
+    if rows and not (out.json or out.jsonl or out.csv):
+        raise UsageError("--rows can only be used with --json, --jsonl or --csv")
     if b.startswith("@"):  # in the location of the first
         b = f"{a.rpartition('@')[0] if '@' in a.rpartition('/')[2] else a}{b}"
     versions = resolve_ref(a, out), resolve_ref(b, out)

@@ -8,7 +8,7 @@ import typer
 
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.manual.codes import READS, exits
-from edl_ckpt.cli.options import Csv, Ref, resolve_ref, warn_of_seal
+from edl_ckpt.cli.options import Csv, Jsonl, Ref, resolve_ref, warn_of_seal
 from edl_ckpt.cli.output import Output
 from edl_ckpt.core.errors import UsageError
 
@@ -43,6 +43,7 @@ def get_command(
     ] = False,
     npy: Annotated[str | None, typer.Option(metavar="FILE", help="Also write the values to an .npy file.")] = None,
     csv: Csv = False,  # noqa: ARG001
+    jsonl: Jsonl = False,  # noqa: ARG001
 ) -> None:
     """Print rows of a table, or a dense variable.
 

@@ -9,7 +9,17 @@ import typer
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.hints import trials_hint
 from edl_ckpt.cli.manual.codes import LISTS, exits
-from edl_ckpt.cli.options import CommandLineOnly, Csv, Experiment, Grace, Mode, Places, Prometheus, check_prometheus
+from edl_ckpt.cli.options import (
+    CommandLineOnly,
+    Csv,
+    Experiment,
+    Grace,
+    Jsonl,
+    Mode,
+    Places,
+    Prometheus,
+    check_prometheus,
+)
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.templates import template_of
 from edl_ckpt.cli.text import escaped, parse_duration
@@ -53,6 +63,7 @@ def list_command(
         bool, typer.Option("--null", "-0", help="End references, or lines, with NUL and not with a new line.")
     ] = False,
     csv: Csv = False,  # noqa: ARG001
+    jsonl: Jsonl = False,  # noqa: ARG001
     prometheus: Prometheus = False,
 ) -> None:
     """List versions, with their metrics and tags.

@@ -51,7 +51,7 @@ def metrics_set_command(
     "metrics show run@best:auc --json",
 )
 @exits(NOTES, c3="some metrics cannot be read now")
-def metrics_show_command(out: Output, ref: o.Ref = None, csv: o.Csv = False) -> None:  # noqa: ARG001
+def metrics_show_command(out: Output, ref: o.Ref = None, csv: o.Csv = False, jsonl: o.Jsonl = False) -> None:  # noqa: ARG001
     """Show the metrics of one version, or of all."""
     from edl_ckpt.core.checkpoint.catalog import split_version_dir
 

@@ -72,7 +72,7 @@ def tag_remove_command(out: Output, words: _Words, lock_wait: o.LockWait = "10s"
     "tag list run --csv",
 )
 @exits(LISTS, c3="some tags cannot be read now")
-def tag_list_command(out: Output, location: o.Place = None, csv: o.Csv = False) -> None:  # noqa: ARG001
+def tag_list_command(out: Output, location: o.Place = None, csv: o.Csv = False, jsonl: o.Jsonl = False) -> None:  # noqa: ARG001
     """List the tags of a location, and their versions."""
     listing = _show(out, out.location(location))
     for problem in listing.problems:

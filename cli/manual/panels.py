@@ -23,14 +23,14 @@ ORDER: Final = (CHOOSE, KEEP, DELETE, WRITE, DO, WORK, OTHER, OUTPUT, STORAGE)
 
 _PANELS: Final[Mapping[str, str]] = {
     CHOOSE: "all since shard table variable id ids-file everywhere nearest sort best tag mode metric experiment "
-    "recursive format version-ge complete on after",
+    "recursive seed format version-ge complete on after",
     KEEP: "keep keep-best keep-experiment-best keep-every keep-within keep-tag max-size policy save-experiment-best "
     "save-trial-best save-trial-latest",
     DELETE: "incomplete delete drop-tag max-delete purge older-than drop-copies",
     WRITE: "ps output layout keep-old dry-run force ignore-seal yes trash plan-out apply map also move seal",
     WORK: "quick deep strict stats tolerance top grace workers max-memory lock-wait timeout stall-after interval exec "
     "shell cluster",
-    OUTPUT: "json csv null list rows npy junit summary prometheus quiet verbose no-color progress help",
+    OUTPUT: "json csv jsonl null list rows npy junit summary prometheus quiet verbose no-color progress help",
     STORAGE: "storage-option config",
 }
 _OF_COMMAND: Final[Mapping[str, Mapping[str, str]]] = {

@@ -1,11 +1,15 @@
 """Single rows and variables: only the shards that can have them are opened, and only the requested rows are read.
 
+The first rows of a table, its ids, and a sample of them show what is there without an export.
+
 A row with id i lies in shard `i % ps_num`, so a lookup reads only the headers of that shard, its ids and the row.
 Rows that lie less than a page apart are read at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -13,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.arrays import Ids, as_ids
+from edl_ckpt.core.checkpoint.blocks import id_blocks
 from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version
 from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint, raise_problems
 from edl_ckpt.core.checkpoint.table import find_rows
@@ -20,9 +25,13 @@ from edl_ckpt.core.errors import IncompleteError, NameNotFoundError, Unsupported
 from edl_ckpt.core.format import placement
 from edl_ckpt.core.format.bulk import I64
 from edl_ckpt.core.format.model import DType, Version
-from edl_ckpt.core.words import counted, describe, escaped, meant, missing_shards
+from edl_ckpt.core.numbers import whole_number
+from edl_ckpt.core.words import abridged, counted, describe, escaped, meant, missing_shards
 
 _QUERIES_AT_ONCE: Final = 256
+_BATCH_ROWS: Final = 4096
+_GOLDEN, _MIX = 0x9E3779B97F4A7C15, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+"""The constants of splitmix64."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,6 +145,86 @@ def read_variable(version: VersionLike, name: str) -> tuple[npt.NDArray[np.gener
                 return checkpoint.variable(name), checkpoint.find_variable(name)[1].dtype
             known = checkpoint.variable_names
     raise NameNotFoundError(f"no variable {name!r}", path=version.ref, hint=meant(name, known, "variables"))
+
+
+@contextmanager
+def open_table(version: VersionLike, table: str | None) -> Iterator[tuple[Checkpoint, str]]:
+    """Open a version; yield it with the name of a table, by default the only one that it has.
+
+    Raises UsageError when it is not clear which table is meant, NotFoundError for an unknown one, LockedError at the
+    end when a shard has changed meanwhile, and what `open_checkpoint` raises.
+    """
+    with open_checkpoint(version) as checkpoint:
+        names = checkpoint.table_names
+        if table is None and len(names) != 1:
+            hint = f"try: --table NAME; tables there: {abridged(names, 10)}" if names else "the version has no table"
+            raise UsageError("which table?", path=checkpoint.version.ref, hint=hint)
+        name = names[0] if table is None else table
+        checkpoint.entries(name)
+        yield checkpoint, name
+        checkpoint.check_unchanged()
+
+
+def ids_of(checkpoint: Checkpoint, table: str) -> Iterator[I64]:
+    """Yield the ids of a table, int64 [n], in the order of shards and rows; no value is read."""
+    for shard, entry in checkpoint.entries(table):
+        for block in id_blocks(checkpoint.reader(shard), entry):
+            yield block.ids
+
+
+def first_rows(version: VersionLike, table: str | None = None, count: int = 10) -> Lookup:
+    """Return the first `count` rows of a table as they lie in the shards; errors as `open_table`."""
+    left = whole_number("count", count, least=1)
+    with open_table(version, table) as (checkpoint, name):
+        none = np.empty(0, np.int64)
+        ids, vectors = [none], [find_rows(checkpoint, name, none).vectors]
+        for batch in checkpoint.table(name, batch_rows=min(left, _BATCH_ROWS)):
+            ids.append(batch.ids[:left])
+            vectors.append(batch.vectors[:left])
+            left -= len(ids[-1])
+            if not left:
+                break
+        return _looked_up(checkpoint, name, np.concatenate(ids), np.concatenate(vectors))
+
+
+def sample_rows(version: VersionLike, table: str | None = None, count: int = 10, *, seed: int = 0) -> Lookup:
+    """Return `count` rows chosen at random, by ascending id; all of a table that has fewer.
+
+    The rows are those whose ids have the least `hash_ids`. So the same ids give the same sample, whatever the number of
+    shards and the order of rows, and a larger sample contains a smaller one. All ids are read, and the values of the
+    chosen rows. Errors as `open_table`.
+    """
+    count, seed = whole_number("count", count, least=1), whole_number("seed", seed)
+    chosen, hashes = np.empty(0, np.int64), np.empty(0, np.uint64)
+    with open_table(version, table) as (checkpoint, name):
+        for ids in ids_of(checkpoint, name):
+            chosen, hashes = np.concatenate([chosen, ids]), np.concatenate([hashes, hash_ids(ids, seed)])
+            if len(chosen) > count:
+                kept = np.argpartition(hashes, count - 1)[:count]
+                chosen, hashes = chosen[kept], hashes[kept]
+        chosen = np.unique(chosen)  # a damaged table may have an id twice
+        return _looked_up(checkpoint, name, chosen, find_rows(checkpoint, name, chosen, everywhere=True).vectors)
+
+
+def hash_ids(ids: I64, seed: int) -> npt.NDArray[np.uint64]:
+    """Return uint64 [n]: what splitmix64 returns at the `seed`-th step (from 0) from each id as its state.
+
+    >>> hex(hash_ids(np.array([0]), 0)[0])
+    '0xe220a8397b1dcdaf'
+    """
+    mixed = ids.astype(np.uint64) + np.uint64((seed + 1) * _GOLDEN % (1 << 64))
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(_MIX[0])
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(_MIX[1])
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def _looked_up(checkpoint: Checkpoint, table: str, ids: I64, vectors: npt.NDArray[np.generic]) -> Lookup:
+    dtype = checkpoint.table_dtype(table)
+    if dtype is None:  # no row anywhere: only the info of the table says how wide it is
+        vectors = np.zeros((0, checkpoint.table(table).dim), vectors.dtype)
+    return Lookup(
+        checkpoint.version.ref, table, dtype.name if dtype else "", ids, vectors, (), (), checkpoint.bytes_read
+    )
 
 
 def find_nearest(

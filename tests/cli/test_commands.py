@@ -311,3 +311,21 @@ def test_imports() -> None:
         assert not {"rich", "numpy"} & {module.partition(".")[0] for module in modules}
     assert not HEAVY & imported("list", str(GOLDEN / "multi"), "--json")
     assert "fsspec" not in imported("inspect", str(GOLDEN / "multi"), "--json")
+
+
+def test_looking_at_a_table(tmp_path: Path) -> None:
+    """`ids` prints what `get --ids-file` reads; `head` and `sample` print the same rows in every form."""
+    place = GOLDEN / "current/ps3"
+    name = "emb_f64"
+    printed = edl("ids", place, "--table", name).stdout
+    ids = [int(line) for line in printed.splitlines()]
+    (tmp_path / "ids").write_text(printed)
+    assert [row["id"] for row in document("get", place, "--table", name, "--ids-file", tmp_path / "ids")["rows"]] == ids
+    assert document("ids", place, "--table", name, "-n", "2")["ids"] == ids[:2]
+    for command in (["head"], ["sample", "--seed", "3"]):
+        whole = document(*command, place, "--table", name, "-n", "3")
+        lines = edl(*command, place, "--table", name, "-n", "3", "--jsonl").stdout.splitlines()
+        rows = [[*json.loads(line).values()] for line in lines]
+        assert rows == [[row["id"], *row["vector"]] for row in whole["rows"]]
+        assert len(edl(*command, place, "--table", name, "-n", "3", "--csv").stdout.splitlines()) == 4
+    assert edl("sample", place, "--table", "emb_f65").returncode == 10

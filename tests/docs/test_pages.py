@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -73,55 +72,6 @@ def test_pictures_are_current(name: str) -> None:
     assert all(f"$ {command}" in now for command in picture.PICTURES[name])
     assert len(set(re.findall(r"fill: (#[0-9a-f]{6})", drawn))) > 2
     assert before == now
-
-
-JSON_COMMANDS = (
-    "version",
-    "list edl-ckpt-demo",
-    "list --experiment .",
-    "inspect edl-ckpt-demo --stats",
-    "verify edl-ckpt-demo",
-    "wait edl-ckpt-demo",
-    "watch edl-ckpt-demo --after 300 --on new-version --timeout 0",
-    "reshard edl-ckpt-demo@200 --ps 2 --dry-run",
-    "reshard edl-ckpt-demo@200 --ps 2",
-    "copy edl-ckpt-demo backup",
-    "verify backup --all",
-    "export edl-ckpt-demo model.npz",
-    "import model.npz elsewhere@1 --ps 2",
-    "diff edl-ckpt-demo elsewhere@1",
-    "get edl-ckpt-demo --table item_embedding --id 5 --nearest 1",
-    "get edl-ckpt-demo --variable global_step:0",
-    "metrics show edl-ckpt-demo",
-    "metrics import metrics.csv edl-ckpt-demo",
-    "tag add edl-ckpt-demo@300 serving",
-    "tag list edl-ckpt-demo",
-    "metadata set edl-ckpt-demo lr=0.1",
-    "note edl-ckpt-demo text",
-    "policy show edl-ckpt-demo",
-    "prune edl-ckpt-demo --keep 1 --trash",
-    "undo edl-ckpt-demo",
-    "recover edl-ckpt-demo",
-    "unlock edl-ckpt-demo",
-    "demo another",
-    "version",
-)
-
-
-def test_json_keys_are_described() -> None:
-    """The page on JSON has a row for each schema, and in it every key that the command prints, and no other."""
-    page = (MANUAL / "json-and-exit-codes.md").read_text(encoding="utf-8")
-    described: dict[str, set[str]] = {}
-    for schema, keys in re.findall(r"^\| `(edl-ckpt/[\w-]+/1)` \|.*\| (.*) \|$", page, re.MULTILINE):
-        options = re.findall(r"`(--[\w-]+)`", keys)
-        described.setdefault(schema, set()).update(set(re.findall(r"`(\w+)`", keys)) - set(options))
-    lines = ["<!-- file: metrics.csv -->", "```text", "step,auc", "100,0.5", "```", "```console"]
-    lines += [f"$ edl-ckpt {command} --json --quiet" for command in JSON_COMMANDS] + ["```"]
-    printed: dict[str, set[str]] = {}
-    for outcome in console.run_page(lines)[1:]:
-        document = json.loads(outcome.printed)
-        printed.setdefault(document.pop("schema"), set()).update(document)
-    assert described == printed
 
 
 def test_findings_are_described() -> None:

@@ -26,6 +26,9 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "list": ("run",),
     "inspect": ("run@20",),
     "get": ("run@20", "--table", "t", "--id", "3"),
+    "head": ("run@20", "--table", "t"),
+    "sample": ("run@20", "--table", "t"),
+    "ids": ("run@20", "--table", "t"),
     "diff": ("run@10", "run@20"),
     "verify": ("run", "--all"),
     "reshard": ("run@20", "--ps", "3"),
@@ -54,13 +57,14 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "recover": ("run",),
     "unlock": ("run", "--yes"),
     "demo": ("demo",),
-    "help": ("help", "refs"),
-    "version": ("version",),
+    "help": ("refs",),
+    "version": (),
+    "schema": ("list",),
 }
 """Every command, with words for a scene. A new command needs a row: a test compares them with the program's."""
 READING = frozenset({
-    "list", "inspect", "get", "diff", "verify", "export", "policy show", "metrics show", "metadata show",
-    "tag list", "demo", "help", "version", "wait", "watch",
+    "list", "inspect", "get", "head", "sample", "ids", "diff", "verify", "export", "policy show", "metrics show",
+    "metadata show", "tag list", "demo", "help", "version", "schema", "wait", "watch",
 })  # fmt: skip
 """The commands that change nothing in a location."""
 

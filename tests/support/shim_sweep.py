@@ -90,6 +90,7 @@ READING: Mapping[str, tuple[str, ...]] = {
     "verify": ("verify", "run@30", "--deep", "--workers", "1", "--json"),
     "verify --all": ("verify", "run", "--all", "--quick", "--workers", "1", "--json"),
     "get": ("get", "run@30", "--table", "t", "--id", "7", "--json"),
+    "sample": ("sample", "run@30", "--table", "t", "--json"),
     "diff": ("diff", "run@20", "run@30", "--workers", "1", "--json"),
     "metrics show": ("metrics", "show", "run", "--json"),
     "tag list": ("tag", "list", "run", "--json"),

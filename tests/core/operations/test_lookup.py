@@ -7,12 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl_ckpt.core import open_checkpoint, save_checkpoint
+from edl_ckpt.core import open_checkpoint, reshard_version, save_checkpoint
 from edl_ckpt.core.checkpoint.catalog import list_versions, parse_ref, resolve
 from edl_ckpt.core.errors import CorruptError, IncompleteError, NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.format import placement
 from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.operations.lookup import find_nearest, look_up, read_variable
+from edl_ckpt.core.operations.lookup import (
+    find_nearest,
+    first_rows,
+    hash_ids,
+    ids_of,
+    look_up,
+    open_table,
+    read_variable,
+    sample_rows,
+)
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.storage.local import LocalStore
 from edl_ckpt.proto import model_v4_pb2
@@ -180,3 +189,58 @@ def test_nearest_of_very_large_and_small_rows(tmp_path: Path, scale: float) -> N
     near = find_nearest(version, look_up(version, "t", [0]), 2)[0].nearest
     assert [i for i, _ in near] == [1, 2]
     assert near[0][1] > 0.999
+
+
+def test_head_and_ids(large: Version) -> None:
+    """The ids are those of the table's batches, in their order, and the first rows are the first of them."""
+    with open_checkpoint(large) as checkpoint:
+        batches = list(checkpoint.table("t"))
+    ids, vectors = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    with open_table(large, None) as (checkpoint, name):
+        assert name == "t"
+        np.testing.assert_array_equal(np.concatenate(list(ids_of(checkpoint, name))), ids)
+        read = checkpoint.bytes_read
+    assert read < vectors.nbytes / 4
+    for count in (1, 10_007, 50_000):
+        found = first_rows(large, count=count)
+        np.testing.assert_array_equal(found.ids, ids[:count])
+        np.testing.assert_array_equal(found.vectors, vectors[:count])
+    assert first_rows(large, count=5).bytes_read < 1 << 20
+
+
+def test_sample(large: Version) -> None:
+    """A sample is that of the least hashes, whatever the shards; another seed has another, a larger contains it."""
+    found = sample_rows(large, "t", 500, seed=7)
+    everything = np.arange(40_000)
+    least = np.sort(everything[np.argsort(hash_ids(everything, 7))[:500]])
+    np.testing.assert_array_equal(found.ids, least)
+    np.testing.assert_array_equal(found.vectors, np.repeat(least[:, None], 16, axis=1).astype(np.float32))
+    assert {*sample_rows(large, "t", 20, seed=7).ids.tolist()} <= {*least.tolist()}
+    assert {*sample_rows(large, "t", 500, seed=8).ids.tolist()} != {*least.tolist()}
+    assert len(sample_rows(large, "t", 50_000).ids) == 40_000
+    reshard_version(large, 3)
+    np.testing.assert_array_equal(sample_rows(newest(Path(large.location.url)), "t", 500, seed=7).ids, least)
+    places = np.searchsorted(np.linspace(0, 40_000, 11), least) - 1
+    assert np.bincount(places, minlength=10).min() > 25  # 50 of each tenth are expected
+
+
+def test_splitmix() -> None:
+    """The hash of 0 at steps 0 to 2 is what the reference implementation of splitmix64 prints for the seed 0."""
+    reference = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    assert [int(hash_ids(np.zeros(1, np.int64), step)[0]) for step in range(3)] == reference
+
+
+def test_which_table(tmp_path: Path) -> None:
+    """Without a name, the only table is meant; of several, the error names them; a table without rows has no row."""
+    rows = {
+        "a": Table(np.arange(3), np.ones((3, 2), np.float32)),
+        "b": Table(np.arange(0), np.ones((0, 2), np.float32)),
+    }
+    version = save_checkpoint(str(tmp_path), 1, 2, variables={}, tables=rows)
+    with pytest.raises(UsageError, match="which table") as error:
+        first_rows(version)
+    assert "a, b" in str(error.value.hint)
+    with pytest.raises(NotFoundError):
+        sample_rows(version, "c")
+    for found in (first_rows(version, "b"), sample_rows(version, "b")):
+        assert found.vectors.shape == (0, 2)

@@ -1,0 +1,38 @@
+"""`edl-ckpt head`: the first rows of a table."""
+
+from __future__ import annotations
+
+from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import READS, exits
+from edl_ckpt.cli.options import Csv, Jsonl, Ref, Rows, Table, resolve_ref, warn_of_seal
+from edl_ckpt.cli.output import Output
+
+
+@examples(
+    "head run@100 --table user_embedding",
+    "head run@100 --table user_embedding -n 1000 --csv",
+)
+@exits(READS)
+def head_command(
+    out: Output,
+    ref: Ref = None,
+    table: Table = None,
+    rows: Rows = 10,
+    csv: Csv = False,  # noqa: ARG001
+    jsonl: Jsonl = False,  # noqa: ARG001
+) -> None:
+    """Print the first rows of a table.
+
+    They are those of the first shard, in their order there.
+    """
+    from edl_ckpt.cli import render_get
+    from edl_ckpt.core.operations.lookup import first_rows
+
+    version = resolve_ref(ref, out)
+    warn_of_seal(out, version)
+    found = first_rows(version, table, rows)
+    out.show(
+        lambda: render_get.document(found, name="head"),
+        lambda: render_get.human(found),
+        lambda: render_get.rows(found),
+    )

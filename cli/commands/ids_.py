@@ -1,0 +1,61 @@
+"""`edl-ckpt ids`: the ids of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import READS, exits
+from edl_ckpt.cli.options import Ref, Table, resolve_ref, warn_of_seal
+from edl_ckpt.cli.output import Output
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.format.bulk import I64
+
+
+@examples(
+    "ids run@100 --table user_embedding -n 100",
+    "ids run@100 --table user_embedding --json",
+)
+@exits(READS)
+def ids_command(
+    out: Output,
+    ref: Ref = None,
+    table: Table = None,
+    rows: Annotated[int | None, typer.Option("--rows", "-n", min=1, metavar="N", help="Print at most N ids.")] = None,
+) -> None:
+    """Print the ids of a table, one on each line.
+
+    They come in the order of shards and rows, as they are read, so memory does not depend on their number.
+    `get --ids-file` reads such a list.
+    """
+    from edl_ckpt.core.operations.lookup import ids_of, open_table
+
+    version = resolve_ref(ref, out)
+    warn_of_seal(out, version)
+    with open_table(version, table) as (checkpoint, name):
+        ids = _at_most(ids_of(checkpoint, name), rows)
+        if out.json:
+            listed = [i for some in ids for i in some.tolist()]
+            total = checkpoint.table(name).rows
+            out.print_json(
+                {"schema": "edl-ckpt/ids/1", "ref": version.ref, "table": name, "rows": total, "ids": listed}
+            )
+            return
+        for some in ids:
+            out.write("\n".join(map(str, some.tolist())) + "\n")
+
+
+def _at_most(blocks: Iterator[I64], count: int | None) -> Iterator[I64]:
+    """Yield blocks of ids up to a number of ids, and read no block beyond."""
+    for block in blocks:
+        some = block if count is None else block[:count]
+        if len(some):
+            yield some
+        if count is not None:
+            count -= len(some)
+            if not count:
+                return

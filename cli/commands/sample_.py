@@ -1,0 +1,44 @@
+"""`edl-ckpt sample`: rows of a table chosen at random."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import READS, exits
+from edl_ckpt.cli.options import Csv, Jsonl, Ref, Rows, Table, resolve_ref, warn_of_seal
+from edl_ckpt.cli.output import Output
+
+
+@examples(
+    "sample run@100 --table user_embedding",
+    "sample run@100 --table user_embedding -n 1000 --seed 7 --jsonl",
+)
+@exits(READS)
+def sample_command(
+    out: Output,
+    ref: Ref = None,
+    table: Table = None,
+    rows: Rows = 10,
+    seed: Annotated[int, typer.Option(metavar="N", help="Another seed chooses other rows.")] = 0,
+    csv: Csv = False,  # noqa: ARG001
+    jsonl: Jsonl = False,  # noqa: ARG001
+) -> None:
+    """Print rows of a table that are chosen at random.
+
+    The choice depends on the ids and the seed alone: it is the same before and after a reshard, and in the next version
+    as far as that has the same ids. The command reads all ids, and the values of the chosen rows.
+    """
+    from edl_ckpt.cli import render_get
+    from edl_ckpt.core.operations.lookup import sample_rows
+
+    version = resolve_ref(ref, out)
+    warn_of_seal(out, version)
+    found = sample_rows(version, table, rows, seed=seed)
+    out.show(
+        lambda: render_get.document(found, name="sample"),
+        lambda: render_get.human(found),
+        lambda: render_get.rows(found),
+    )
