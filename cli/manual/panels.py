@@ -41,7 +41,9 @@ _OF_COMMAND: Final[Mapping[str, Mapping[str, str]]] = {
         "all": DELETE,
     },
     "policy set": {"mode": KEEP, "metric": KEEP},
-    "export": dict.fromkeys(("format", "dtype", "dense-rows", "fill", "seed", "limit", "max-shard-size"), WRITE),
+    "export": dict.fromkeys(
+        ("order", "format", "dtype", "dense-rows", "fill", "seed", "limit", "max-shard-size"), WRITE
+    ),
     "metrics set": {"mode": WRITE},
 }
 _BY_OPTION: Final = {option: panel for panel, options in _PANELS.items() for option in options.split()}
