@@ -27,7 +27,7 @@ _PANELS: Final[Mapping[str, str]] = {
     KEEP: "keep keep-best keep-experiment-best keep-every keep-within keep-tag max-size policy save-experiment-best "
     "save-trial-best save-trial-latest",
     DELETE: "incomplete delete drop-tag max-delete purge older-than drop-copies",
-    WRITE: "ps output layout keep-old dry-run force ignore-seal yes trash plan-out apply map also move seal",
+    WRITE: "ps output layout keep-old dry-run force ignore-seal yes trash plan-out apply map also move seal order",
     WORK: "quick deep strict stats tolerance top grace workers max-memory lock-wait timeout stall-after interval exec "
     "shell cluster",
     OUTPUT: "json csv jsonl null list rows npy junit summary prometheus quiet verbose no-color progress help",
