@@ -1,8 +1,8 @@
-"""S3 in the benchmarks: a fast server that counts its requests, and obstore beside edl-ckpt on the same server.
+"""S3 in the benchmarks: a fast server that counts its requests, and other clients of the same server.
 
 EDL_CKPT_BENCH_S3 is the URL of an empty bucket on the server, such as http://127.0.0.1:9000/bench. The counters are
 JSON at `/_stats` of the server, and `/_reset` clears them; without them only times are printed. obstore must be
-importable.
+importable; awscli is measured where it is installed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import sys
 import urllib.error
 import urllib.request
@@ -22,36 +23,7 @@ from edl_ckpt.core.errors import NotFoundError
 from edl_ckpt.core.storage import LocalStore, open_store
 
 VARIABLE: Final = "EDL_CKPT_BENCH_S3"
-_OBSTORE: Final = """
-import sys
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-import obstore
-from obstore.store import S3Store
-what, endpoint, bucket, prefix, directory = sys.argv[1:]
-store = S3Store(bucket, endpoint=endpoint, client_options={"allow_http": True}, virtual_hosted_style_request=False)
-STEP = 8 << 20
-if what == "put":
-    files = sorted(Path(directory).rglob("variables-*"))
-    def put(path):
-        obstore.put(store, f"{prefix}/{path.name}", path, chunk_size=STEP, max_concurrency=max(16 // len(files), 1))
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(put, files))
-    sys.exit()
-found = [item for page in obstore.list(store, prefix) for item in page if not item["path"].endswith(".json")]
-ranges = [(item["path"], at, min(STEP, item["size"] - at)) for item in found for at in range(0, item["size"], STEP)]
-places = {item["path"]: f"{directory}/{item['path'].replace('/', '-')}" for item in found}
-files = {path: open(place, "wb") for path, place in places.items()} if directory else {}
-def move(one):
-    path, at, size = one
-    data = obstore.get_range(store, path, start=at, length=size)
-    if files:
-        import os
-        os.pwrite(files[path].fileno(), data, at)
-with ThreadPoolExecutor(16) as pool:
-    list(pool.map(move, ranges))
-"""
-"""Put files with 16 parts in flight; get all objects in ranges of 8 MiB, 16 in flight."""
+_CLIENT: Final = Path(__file__).with_name("obstore_client.py")
 
 
 class Server:
@@ -80,10 +52,14 @@ class Server:
         """Return a location on it."""
         return f"s3://{self.bucket}/{prefix}"
 
-    def obstore(self, what: str, prefix: str, directory: Path | None) -> list[str]:
-        """Return the command by which obstore puts the shards of a directory, or gets all objects below a prefix."""
-        where = str(directory) if directory else ""
-        return [sys.executable, "-c", _OBSTORE, what, self.endpoint, self.bucket, prefix, where]
+    def obstore(self, what: str, prefix: str, directory: Path | None = None) -> list[str]:
+        """Return the command by which obstore does something with all objects below a prefix; see `obstore_client`."""
+        return [sys.executable, str(_CLIENT), what, self.endpoint, self.bucket, prefix, str(directory or "")]
+
+    def awscli(self, source: str, target: str) -> list[str] | None:
+        """Return the command by which awscli copies a folder, None where it is not installed."""
+        program = shutil.which("aws", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+        return [program, "s3", "cp", "--recursive", "--quiet", source, target] if program else None
 
     def forget(self, prefix: str) -> None:
         """Delete everything below a prefix."""
@@ -96,15 +72,9 @@ class Server:
         """Clear the counters."""
         self._ask("/_reset")
 
-    def counters(self) -> str:
-        """Return requests, bytes and requests in flight since the last reset, as a line; '' where nothing counts."""
-        counted = self._ask("/_stats")
-        if not counted:
-            return ""
-        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counted["requests"].items()))
-        moved = f"{counted['bytes_out'] / 1e6:.0f} MB read, {counted['bytes_in'] / 1e6:.0f} MB written"
-        in_flight = f"in flight {counted['mean_in_flight']:.1f} on average, {counted['max_in_flight']} at most"
-        return f"{counted['total']} requests ({kinds}), {moved}, {in_flight}"
+    def counters(self) -> dict[str, Any]:
+        """Return requests by kind, bytes and requests in flight since the last reset; nothing where none count."""
+        return dict(self._ask("/_stats"))
 
     def _ask(self, path: str) -> Mapping[str, Any]:
         try:

@@ -9,28 +9,54 @@ from pathlib import Path
 
 import pytest
 
+PAGE = "Before\n\n<!-- figures: disk -->\n| an old row |\n<!-- end of figures: disk -->\n\nBehind\n"
+
+
+def measure(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the benchmark at a small size, with its results below a directory."""
+    script = Path(__file__).with_name("run.py")
+    command = [sys.executable, str(script), "--runs", "1", "--scale", "0.002", "--work", str(tmp_path / "work")]
+    command += ["--memory", str(tmp_path / "memory"), "--json", str(tmp_path / "out.json"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    return done
+
 
 @pytest.mark.bench
 def test_bench_runs(tmp_path: Path) -> None:
-    """Every group of figures is measured against its reference, kept as JSON, and written into the page's table."""
+    """Every figure is measured against its reference, kept as JSON with the machine, and written into its table."""
     page = tmp_path / "page.md"
-    page.write_text("Before\n\n<!-- figures -->\n| an old row |\n<!-- end of figures -->\n\nBehind\n")
-    script = Path(__file__).with_name("run.py")
-    command = [sys.executable, str(script), "--runs", "1", "--scale", "0.002", "--work", str(tmp_path / "work")]
-    command += ["--memory", str(tmp_path / "memory"), "--json", str(tmp_path / "out.json")]
-    command += ["--page", str(page)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    figures = json.loads((tmp_path / "out.json").read_text())
-    assert len(figures) >= 10
-    for figure in figures:
-        assert len(figure["ours"]) == len(figure["reference"]) == 1
-        assert figure["ours"][0]["wall"] > 0
-    read = next(f["note"] for f in figures if "inspect" in f["name"])
-    assert 0 < int(read.split()[1]) < 1 << 20
+    page.write_text(PAGE)
+    measure(tmp_path, "--large", "--page", str(page))
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert set(found) >= {"reshard", "verify", "copy", "export", "many", "inspect", "start", "restore", "save"}
+    figures = {name: group["figures"] for name, group in found.items()}
+    for group in found.values():
+        assert "cores of" in group["machine"]
+        assert group["figures"]
+        for figure in group["figures"]:
+            assert len(figure["ours"]) == len(figure["reference"]) >= 1
+            assert figure["ours"][0]["wall"] > 0
+    assert 0 < int(figures["inspect"][0]["note"].split()[1]) < 1 << 20
     assert not (tmp_path / "work").exists()
     written = page.read_text()
-    assert written.startswith("Before\n\n<!-- figures -->\n| work |")
-    assert written.endswith("|\n<!-- end of figures -->\n\nBehind\n")
+    assert written.startswith("Before\n\n<!-- figures: disk -->\n| work |")
+    assert "\n\nMeasured on " in written
+    assert written.endswith(".\n<!-- end of figures: disk -->\n\nBehind\n")
     assert "an old row" not in written
-    assert len(written.splitlines()) == len(figures) + 8
+    rows = [line for line in written.splitlines() if line.startswith("| ")]
+    assert len(rows) == 1 + sum(
+        len(figures[n]) for n in figures if n not in {"restore", "save", "transfer", "versions"}
+    )
+
+
+@pytest.mark.bench
+def test_peers_run_or_say_why_not(tmp_path: Path) -> None:
+    """Each peer is measured, or the reason is printed; what was measured before stays in the results."""
+    (tmp_path / "out.json").write_text('{"verify": {"machine": "m", "figures": []}}')
+    done = measure(tmp_path, "--only", "peers")
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["verify"] == {"machine": "m", "figures": []}
+    measured = {figure["against"].split()[0].strip(",") for name in found for figure in found[name]["figures"]}
+    left_out = {line.split()[0] for line in done.stderr.splitlines() if "is left out: " in line}
+    assert measured | left_out >= {"PyTorch", "safetensors", "np.save", "restic", "borg"}
