@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
 from edl_ckpt.cli.tables import Cell, Column, Table
@@ -48,14 +48,10 @@ def document(plan: PrunePlan, result: PruneResult | None = None) -> dict[str, An
     }
 
 
-LISTS: Final = ("all", "deleted", "kept")
-"""Which versions a plan shows."""
-
-
 def plan_human(plan: PrunePlan, *, listed: str = "all") -> Iterator[RenderableType]:
     """Yield the plan: its rules, and for each location what is deleted and then what is kept, with the reasons.
 
-    `listed` is one of LISTS. The line above the versions counts all of them.
+    `listed` is all, deleted or kept. The line above the versions counts all of them.
     """
     from rich.text import Text
 

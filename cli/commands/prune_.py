@@ -13,8 +13,7 @@ from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.hints import trials_hint
 from edl_ckpt.cli.manual.codes import NOTES, exits
 from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.render_prune import LISTS
-from edl_ckpt.cli.text import parse_choice, parse_duration
+from edl_ckpt.cli.text import parse_duration
 from edl_ckpt.core.errors import AuthError, EdlCkptError, UnavailableError, UnsupportedError, UsageError
 from edl_ckpt.core.words import counted, size
 
@@ -92,7 +91,6 @@ def prune_command(
     from edl_ckpt.core.operations.prune.plan import plan_prune
     from edl_ckpt.core.operations.prune.plan_file import read_plan
 
-    parse_choice("--list", listed, LISTS)
     places = _places(out, locations, experiment)
     policy = rules.policy(out, places)
     guards = Guards(incomplete, everything, tuple(delete or ()), tuple(drop_tag or ()), parse_duration(grace))
