@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Look": ("list", "inspect", "get", "head", "sample", "ids", "diff"),
+    "Look": ("list", "inspect", "get", "head", "sample", "ids", "diff", "du"),
     "Check": ("verify",),
     "Follow": ("wait", "watch"),
     "Change": ("reshard", "copy", "export", "import"),

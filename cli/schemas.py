@@ -157,6 +157,7 @@ _ROWS: Final[Mapping[str, Schema]] = {
     "dim": _COUNT,
     "bytes_read": _COUNT,
 }
+_USED: Final = _object(name=_TEXT, size_bytes=_COUNT)
 _HOLDER: Final = _object(
     pid=_or_null(_COUNT),
     host=_or_null(_TEXT),
@@ -336,6 +337,19 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
     "head": _object(**_ROWS),
     "sample": _object(**_ROWS),
     "ids": _object(ref=_TEXT, table=_TEXT, rows=_COUNT, ids=_list(_INTEGER)),
+    "du": _object(
+        ("location", "versions", "trash", "staging", "state_bytes", "other_bytes", "ref", "tables", "variables"),
+        location=_TEXT,
+        size_bytes=_COUNT,
+        versions=_list(_object(version=_or_null(_COUNT), ref=_TEXT, state=_STATE, size_bytes=_COUNT)),
+        trash=_list(_USED),
+        staging=_list(_USED),
+        state_bytes=_COUNT,
+        other_bytes=_COUNT,
+        ref=_TEXT,
+        tables=_list(_object(name=_TEXT, rows=_COUNT, size_bytes=_COUNT)),
+        variables=_list(_USED),
+    ),
     "metrics": _object(
         location=_TEXT,
         modes=_map(_one_of("max", "min")),

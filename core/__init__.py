@@ -94,6 +94,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.summary import CheckpointSummary, summarize
     from edl_ckpt.core.operations.undo import undo
     from edl_ckpt.core.operations.unlock import unlock
+    from edl_ckpt.core.operations.usage import LocationUsage, measure_usage
     from edl_ckpt.core.operations.verify.check import verify_version
     from edl_ckpt.core.operations.verify.findings import Finding, VerifyResult
     from edl_ckpt.core.operations.verify.seals import seal_version
@@ -188,6 +189,7 @@ _HOMES: Final = {
     "operations.summary": ("CheckpointSummary", "summarize"),
     "operations.undo": ("undo",),
     "operations.unlock": ("unlock",),
+    "operations.usage": ("LocationUsage", "measure_usage"),
     "operations.verify.check": ("verify_version",),
     "operations.verify.findings": ("Finding", "VerifyResult"),
     "operations.verify.seals": ("seal_version",),
@@ -234,6 +236,7 @@ __all__ = [
     "Listing",
     "Location",
     "LocationLike",
+    "LocationUsage",
     "LockedError",
     "Lookup",
     "MismatchError",
@@ -307,6 +310,7 @@ __all__ = [
     "load_variable",
     "location_lock",
     "look_up",
+    "measure_usage",
     "mixed_runs",
     "open_checkpoint",
     "parse_ref",

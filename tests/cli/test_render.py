@@ -39,6 +39,7 @@ from edl_ckpt.cli import (
     render_prune,
     render_reshard,
     render_unlock,
+    render_usage,
     render_verify,
     render_wait,
     render_watch,
@@ -87,6 +88,7 @@ from edl_ckpt.core.operations.prune.execute import PruneResult
 from edl_ckpt.core.operations.prune.plan import judge_versions
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.operations.usage import DirectoryUsage, LocationUsage
 from edl_ckpt.core.state.holder import Holder
 from places import GOLDEN
 
@@ -362,6 +364,14 @@ _HOLDERS = [
     Holder({}, is_alive=False, silent_seconds=None),
 ]
 
+
+def usage(results: Results) -> LocationUsage:
+    """Return what takes the space of a location with hostile names."""
+    place = DirectoryUsage("a[bold]\x1b", 7)
+    sizes = tuple((version, version.size_bytes) for version in results.listing.versions)
+    return LocationUsage(results.listing.location, sizes, (place,), (place,), 100, 3)
+
+
 CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "render_copy.document": lambda r: [render_copy.document(r.copied)],
     "render_copy.human": lambda r: [render_copy.human(r.copied)],
@@ -412,6 +422,12 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "render_reshard.plan_human": lambda r: [render_reshard.plan_human(*r.plan)],
     "render_unlock.document": lambda r: [render_unlock.document(r.listing.location, _HOLDERS)],
     "render_unlock.human": lambda r: [render_unlock.human(r.listing.location, _HOLDERS)],
+    "render_usage.document": lambda r: [render_usage.document(usage(r))],
+    "render_usage.human": lambda r: [render_usage.human(usage(r))],
+    "render_usage.rows": lambda r: [render_usage.rows(usage(r))],
+    "render_usage.version_document": lambda r: [render_usage.version_document(r.summary)],
+    "render_usage.version_human": lambda r: [render_usage.version_human(r.summary)],
+    "render_usage.version_rows": lambda r: [render_usage.version_rows(r.summary)],
     "render_verify.document": lambda r: map(render_verify.document, r.verified),
     "render_verify.document_all": lambda r: [render_verify.document_all("run", r.verified, [])],
     "render_verify.human": lambda r: [render_verify.human(r.verified)],

@@ -80,6 +80,7 @@ CALLS: dict[str, Call | tuple[Call, ...]] = {
     ),
     "location_lock": lambda p: hold(p("run")),
     "look_up": lambda p: edl.look_up(p("run@1"), "t", [1]),
+    "measure_usage": lambda p: edl.measure_usage(p("run")),
     "open_checkpoint": lambda p: edl.open_checkpoint(p("run@1")).close(),
     "parse_ref": lambda p: edl.parse_ref(p("run@1"), default_location=p("run")),
     "plan_copy": lambda p: edl.plan_copy([p("run@1")], p("copy")),

@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "sample": ("run@20", "--table", "t"),
     "ids": ("run@20", "--table", "t"),
     "diff": ("run@10", "run@20"),
+    "du": ("run",),
     "verify": ("run", "--all"),
     "reshard": ("run@20", "--ps", "3"),
     "copy": ("run@20", "target"),
@@ -63,7 +64,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 }
 """Every command, with words for a scene. A new command needs a row: a test compares them with the program's."""
 READING = frozenset({
-    "list", "inspect", "get", "head", "sample", "ids", "diff", "verify", "export", "policy show", "metrics show",
+    "list", "inspect", "get", "head", "sample", "ids", "diff", "du", "verify", "export", "policy show", "metrics show",
     "metadata show", "tag list", "demo", "help", "version", "schema", "wait", "watch",
 })  # fmt: skip
 """The commands that change nothing in a location."""

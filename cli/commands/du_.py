@@ -1,0 +1,46 @@
+"""`edl-ckpt du`: what takes the space."""
+
+from __future__ import annotations
+
+from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import READS, exits
+from edl_ckpt.cli.options import Csv, Jsonl, Ref, parsed_ref, resolve_ref
+from edl_ckpt.cli.output import Output
+
+
+@examples(
+    "du run",
+    "du run@100 --csv",
+)
+@exits(READS, c3="a part of the location cannot be read now")
+def du_command(
+    out: Output,
+    ref: Ref = None,
+    csv: Csv = False,  # noqa: ARG001
+    jsonl: Jsonl = False,  # noqa: ARG001
+) -> None:
+    """Show what takes the space of a location or a version.
+
+    Of a location: its versions, deleted ones in the trash, what commands left, and files of others. Of a version, as in
+    run@100: its tables and variables, from headers.
+    """
+    from edl_ckpt.cli import render_usage
+    from edl_ckpt.core.checkpoint.reader import open_checkpoint
+    from edl_ckpt.core.operations.summary import summarize
+    from edl_ckpt.core.operations.usage import measure_usage
+
+    if "@" in (ref or "").rpartition("/")[2]:
+        with open_checkpoint(resolve_ref(ref, out)) as checkpoint:
+            summary = summarize(checkpoint.version, checkpoint.shards)
+        out.show(
+            lambda: render_usage.version_document(summary),
+            lambda: render_usage.version_human(summary),
+            lambda: render_usage.version_rows(summary),
+        )
+        return
+    usage = measure_usage(parsed_ref(ref, out).location)
+    out.show(lambda: render_usage.document(usage), lambda: render_usage.human(usage), lambda: render_usage.rows(usage))
+    for problem in usage.problems:
+        out.warn(problem)
+    if usage.problems:
+        raise SystemExit(3)
