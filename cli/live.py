@@ -79,7 +79,7 @@ class LiveView(SilentReporter):
     def __init__(self, out: Output, location: Location, limits: Limits) -> None:
         from rich.live import Live
 
-        self._console = out.console()
+        self._console = out.console(moving=True)
         self._title = location.url
         self._limits = limits
         self._lock = threading.Lock()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.storage.determined import Storages
     from edl_ckpt.core.storage.location import Location
 
+_HEIGHT = 25
 _NO_WIDTH = 100_000
 """The width of what is no terminal: nothing is folded or left out there."""
 
@@ -57,19 +58,22 @@ class Output:
     """The line that `list` prints for each row."""
     _tracker: Tracker | None = None
 
-    def console(self, *, stderr: bool = False, file: TextIO | None = None) -> Console:
+    def console(self, *, stderr: bool = False, file: TextIO | None = None, moving: bool = False) -> Console:
         """Return a rich console with the width and colours of the stream; it interprets no markup.
 
-        With `file`, it writes to that file as it would to the stream.
+        With `file`, it writes to that file as it would to the stream. With `moving`, its size is always that of the
+        window.
         """
         from rich.console import Console
 
         stream = sys.stderr if stderr else sys.stdout
         terminal = stream.isatty()
+        width = None if moving else width_of(stream) if terminal else _NO_WIDTH
         return Console(
             file=file or stream,
             force_terminal=terminal or None,
-            width=width_of(stream) if terminal else _NO_WIDTH,
+            width=width,
+            height=None if width is None else _HEIGHT,  # of a dumb terminal rich believes no width without a height
             no_color=self.no_color or bool(os.environ.get("NO_COLOR")),
             highlight=False,
             markup=False,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from edl_ckpt.cli import text
 from edl_ckpt.cli.documents import as_dict
-from edl_ckpt.cli.tables import MOST_ROWS, Bar, Cell, Column, Table, first_rows
+from edl_ckpt.cli.tables import MOST_ROWS, Bar, Cell, Column, Histogram, Table, beside, first_rows
 from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES
 
 if TYPE_CHECKING:
@@ -134,8 +134,8 @@ def _details(table: TableDiff) -> Iterator[RenderableType]:
     from rich.text import Text
 
     if table.changed and any(table.histogram):
-        spread = f"row changes (L2), from 1e-8 to 1e4: {text.histogram(list(table.histogram))}"
-        yield Text(f"{text.escaped(table.name)}  ", "bold").append(spread, "dim")
+        head = Text().append(f"{text.escaped(table.name)}  ", "bold")
+        yield beside(head.append("row changes (L2), from 1e-8 to 1e4:", "dim"), Histogram(table.histogram, "dim"))
     if table.top:
         changed = ", ".join(f"{row.id} ({row.l2:.4g})" for row in table.top)
         yield Text(f"  changed most: {changed}", "dim")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from edl_ckpt.cli import text
 from edl_ckpt.cli.documents import as_dict
 from edl_ckpt.cli.render_metadata import lines
-from edl_ckpt.cli.tables import Cell, Column, Histogram, Table, first_rows, shard_table
+from edl_ckpt.cli.tables import Cell, Column, Histogram, Table, beside, first_rows, shard_table
 from edl_ckpt.core import words
 
 if TYPE_CHECKING:
@@ -55,8 +55,7 @@ def human(
         yield _variables(variables)
     yield from more_variables
     shown, more_stats = first_rows(stats, "tensor", every=every)
-    if shown:
-        yield _stats(shown)
+    yield from _stats(shown)
     yield from more_stats
 
 
@@ -102,14 +101,12 @@ def _variables(variables: Sequence[VariableSummary]) -> RenderableType:
     return table
 
 
-def _stats(stats: Sequence[TensorStats]) -> RenderableType:
-    """Return two lines for each tensor: names are long, and a table of ten numbers would squeeze them out."""
+def _stats(stats: Sequence[TensorStats]) -> Iterator[RenderableType]:
+    """Yield two lines for each tensor: names are long, and a table of ten numbers would squeeze them out."""
     from rich.text import Text
 
-    lines = []
     for tensor in stats:
-        line = Text(text.escaped(tensor.name), "bold")
-        line.append("  " + text.histogram(list(tensor.histogram)), "not bold blue")
+        yield beside(Text().append(text.escaped(tensor.name), "bold"), Histogram(tensor.histogram))
         numbers = (
             ("min", tensor.minimum),
             ("max", tensor.maximum),
@@ -118,8 +115,7 @@ def _stats(stats: Sequence[TensorStats]) -> RenderableType:
             ("L2", tensor.l2),
         )
         known = [f"{name} {number:.3g}" for name, number in numbers if number is not None]
-        line.append("\n  " + "  ".join([*known, f"zeros {text.count(tensor.zeros)}"]), "not bold")
+        line = Text("  " + "  ".join([*known, f"zeros {text.count(tensor.zeros)}"]))
         for name, count in (("NaN", tensor.nan), ("Inf", tensor.inf)):
-            line.append(f"  {name} {text.count(count)}", "not bold red" if count else "not bold")
-        lines.append(line)
-    return Text("\n").join(lines)
+            line.append(f"  {name} {text.count(count)}", "red" if count else "")
+        yield line

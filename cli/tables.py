@@ -36,8 +36,10 @@ _NAME, _PROSE, _TITLE, _BAR = 20, 24, 10, 4
 _FOLDS: Final = 4
 """A name that needs more lines than this loses its middle."""
 _UNITS = "B|[KMGTP]iB(?:/s)?|s|min|[hd]"
-_TOKEN = re.compile(rf"[^\s\d]{{0,2}}\d[\d.,]* (?:{_UNITS})(?!\w)\S*\s*|\S+\s*|\s+")
-"""What stays on one line if it can: a word, a number with its unit."""
+_TOKEN = re.compile(
+    rf"(?<=  )\S{{1,12}} \S{{1,14}}(?=  |$)\s*|[^\s\d]{{0,2}}\d[\d.,]* (?:{_UNITS})(?!\w)\S*\s*|\S+\s*|\s+"
+)
+"""What stays on one line if it can: a number with its name or unit, a word."""
 _PIECE = re.compile(r"[^/_:.@,;=-]*[/_:.@,;=-]+|[^/_:.@,;=-]+")
 """What stays on one line of a word that is too long: up to a separator."""
 
@@ -496,7 +498,7 @@ def folded(item: str | Text | Fitted, width: int) -> list[Text]:
 class Fitted:
     """A text that is made for the width that there is."""
 
-    make: Callable[[int], str]
+    make: Callable[[int], str | Text]
     """Called with the width; returns the text."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
@@ -511,6 +513,17 @@ def first_rows(items: Sequence[Item], noun: str, *, every: bool) -> tuple[Sequen
         return items, []
     more = text.count(len(items) - MOST_ROWS, f"more {noun}")
     return items[:MOST_ROWS], [Text(f"  and {more}; --all shows them too, and --json has everything", "dim")]
+
+
+def beside(head: Text, drawn: Bar | Histogram) -> Fitted:
+    """Return a text with a drawing behind it, which gets a line of its own where it does not fit."""
+
+    def make(width: int) -> Text:
+        cell = drawn.drawn(min(drawn.width, width - _INDENT))
+        fits = cell_width(head.plain) + _GAP + cell_width(cell.text) <= width
+        return head.copy().append(" " * _GAP if fits else "\n" + " " * _INDENT).append(*cell)
+
+    return Fitted(make)
 
 
 def shard_table(shards: Sequence[ShardSummary | TargetShard]) -> Table:

@@ -11,6 +11,7 @@ from edl_ckpt.cli.text import in_ascii
 LEAST_WIDTH: Final = 20
 _OLD = re.compile("vt[0-9]|ansi|cons25|linux|sun|wy")
 """Terminals without the blocks that bars are made of, by the beginning of TERM."""
+_OF_PYTHON: Final = ("C.UTF-8", "C.utf8", "UTF-8")
 _UTF8 = re.compile("utf-?8$", re.IGNORECASE)
 
 
@@ -31,11 +32,12 @@ def real_width(stream: TextIO) -> int:
 def charset_of(stream: TextIO) -> str:
     """Return the characters that a stream can show, as an encoding.
 
-    Python writes UTF-8 in the C locale. A person who chose that locale has a terminal that may not know UTF-8; where
-    no locale is set at all, it is likely that it does.
+    Python writes UTF-8 in the C locale, and then sets LC_CTYPE itself. A person who chose that locale has a terminal
+    that may not know UTF-8; where no locale is set at all, it is likely that it does.
     """
     encoding = stream.encoding or "utf-8"
-    locale = next((value for name in ("LC_ALL", "LC_CTYPE", "LANG") if (value := os.environ.get(name))), "")
+    named = (os.environ.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG"))
+    locale = next((value for value in named if value and value not in _OF_PYTHON), "")
     if locale and stream.isatty() and not _UTF8.search(locale.partition("@")[0]):
         return "ascii"
     return encoding

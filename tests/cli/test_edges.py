@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
+import re
 import shlex
 import shutil
+import struct
 import subprocess
+import termios
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import numpy as np
 import pytest
+from rich.cells import cell_len
 
+from edl_ckpt.core import Table, save_checkpoint
 from places import GOLDEN
 from program import PROGRAM, edl, without_reader
 
@@ -69,12 +76,16 @@ def test_json_is_ascii(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["locations"][0]["location"].endswith("run\u202e\x9b31m")
 
 
-def on_terminal(*arguments: str | Path) -> tuple[int, str]:
-    """Run on a pseudo-terminal of 80 columns; return the exit code and all that it got."""
+def on_terminal(*arguments: str | Path, columns: int = 80, **env: str) -> tuple[int, str]:
+    """Run on a pseudo-terminal of so many columns; return the exit code and all that it got."""
     pid, terminal = pty.fork()
     if pid == 0:
-        os.environ.update(COLUMNS="80", TERM="xterm-256color", XDG_CONFIG_HOME="/nowhere")
-        os.execv(PROGRAM[0], [*PROGRAM, *map(str, arguments)])
+        env = {**os.environ, "TERM": "xterm-256color", "XDG_CONFIG_HOME": "/nowhere", **env}
+        env.pop("COLUMNS", None)
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        os.execve(
+            PROGRAM[0], [*PROGRAM, *map(str, arguments)], env
+        )  # not execv: readline sets COLUMNS behind os.environ
     got = b""
     while True:
         try:
@@ -99,6 +110,26 @@ def test_terminal(tmp_path: Path) -> None:
         assert got.count("\x1b[?25l") == got.count("\x1b[?25h")
         assert "proving" not in got
     assert "\x1b[3" not in on_terminal("list", tmp_path / "run", "--no-color")[1]
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("columns", "env", "is_ascii"),
+    [(30, {}, False), (60, {"TERM": "dumb"}, False), (72, {"LC_ALL": "C"}, True), (80, {"TERM": "vt100"}, False)],
+)
+def test_windows(columns: int, env: dict[str, str], is_ascii: bool, tmp_path: Path) -> None:
+    """A real terminal of any kind gets whole numbers and lines that fit; one without UTF-8 gets ASCII only."""
+    rows = {"嵌入/table": Table(np.arange(12345), np.ones((12345, 1), np.float32))}
+    save_checkpoint(tmp_path / "r", 1234567, 2, variables={}, tables=rows)
+    code, got = on_terminal("inspect", tmp_path / "r", "--no-color", columns=columns, **env)
+    assert code == 0
+    lines = re.sub("\x1b[^m]*m", "", got).splitlines()
+    assert max(map(cell_len, lines)) <= columns
+    assert "12,345" in got
+    assert "float32" in got
+    assert got.isascii() == is_ascii
+    assert ("嵌入/table" in got) != is_ascii
+    assert ("█" in got or "─" in got) == (not is_ascii and env.get("TERM") != "vt100")
 
 
 @pytest.mark.parametrize(

@@ -219,9 +219,9 @@ class Terminal:
     def __init__(self, *arguments: str | Path, columns: int = 100) -> None:
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.environ.update(TERM="xterm-256color", XDG_CONFIG_HOME="/nowhere")
-            os.environ.pop("COLUMNS", None)
-            os.execv(PROGRAM[0], [*PROGRAM, *map(str, arguments)])
+            env = {**os.environ, "TERM": "xterm-256color", "XDG_CONFIG_HOME": "/nowhere"}
+            env.pop("COLUMNS", None)
+            os.execve(PROGRAM[0], [*PROGRAM, *map(str, arguments)], env)
         self.got = b""
         self.resize(24, columns)
 
