@@ -189,7 +189,7 @@ class PartitionedTable:
         self._name = name
         self._pieces = pieces
         self._assign = assign
-        self._directory = directory or tempfile.gettempdir()
+        self._directory = directory
         self._areas = areas
         self._scratch_file: ScratchFile | None = None
         self._seen = seen
@@ -212,7 +212,9 @@ class PartitionedTable:
         self._starts = np.cumsum(self._rows) - self._rows
         self._next = self._starts.copy()
         if self._areas is None:
-            self._scratch_file = file = ScratchFile(self._directory, self.rows * (8 + self._row_bytes))
+            self._scratch_file = file = ScratchFile(
+                self._directory or tempfile.gettempdir(), self.rows * (8 + self._row_bytes)
+            )
             self._areas = Areas(Area(file, 0), Area(file, self.rows * 8))
         try:
             for piece in run_parallel(self._write_piece, self._pieces, self._readers):

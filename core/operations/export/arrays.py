@@ -7,6 +7,7 @@ import json
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import IO, Any, ClassVar, Final
 
@@ -89,16 +90,21 @@ def write_safetensors(content: ExportContent, files: Mapping[str, Sequence[Tenso
     """Write safetensors files, given by their paths, with these tensors; their metadata are also `notes`."""
     places: dict[str, Place] = {}
     outputs: dict[str, OutputFile] = {}
+    heads: dict[str, bytes] = {}
     for path, tensors in files.items():
-        at = len(_header(tensors, {**content.metadata, **notes}))
+        heads[path] = _header(tensors, {**content.metadata, **notes})
+        at = len(heads[path])
         outputs[path] = OutputFile(path, at + sum(tensor.size_bytes for tensor in tensors))
         for tensor in tensors:
             places[tensor.name] = Place(outputs[path], at)
             at += tensor.size_bytes
-    content.fill(places)
-    metadata = {**content.finish(), **notes}
-    for path, tensors in files.items():
-        outputs[path].write(0, _header(tensors, metadata))
+    with ExitStack() as stay_open:
+        if len(outputs) == 1:
+            stay_open.enter_context(next(iter(outputs.values())))
+        content.fill(places)
+    pending, fingerprint = (each["fingerprint"].encode() for each in (content.metadata, content.finish()))
+    for path, head in heads.items():
+        outputs[path].write(0, head.replace(pending, fingerprint, 1))
     flush_outputs(list(outputs.values()))
 
 
@@ -152,7 +158,7 @@ class Npz(ContentFormat):
         members, end = self._members(content.tensors, files)
         output = OutputFile(path, end)
         places = {m.tensor.name: Place(output, m.info.header_offset + m.head_bytes, Crc32()) for m in members}
-        with output.opened():
+        with output:
             content.fill(places)
             for member in members:
                 place, head = places[member.tensor.name], npy_header(member.tensor)

@@ -28,7 +28,7 @@ from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.initial_rows import initial_rows
 from edl_ckpt.core.format.model import DTYPES, DenseEntry, DType, ShardIndex
 from edl_ckpt.core.operations.export.casts import cast_floats
-from edl_ckpt.core.operations.export.dense import SPAN_BYTES, read_span, spans, write_piece
+from edl_ckpt.core.operations.export.dense import SPAN_BYTES, Span, read_span, spans, write_piece
 from edl_ckpt.core.operations.export.interface import ContentCounts, ExportContent, TableNote, TableRows, Tensor
 from edl_ckpt.core.operations.export.places import Place
 from edl_ckpt.core.operations.export.selection import STORED, Selection
@@ -44,6 +44,7 @@ _BATCH_ELEMENTS: Final = 1 << 20
 _VIEW_BYTES: Final = 8 << 20
 """Bytes of a file that are read back at a time: mapped pages count as memory."""
 _CAST_BYTES: Final = 1 << 20
+_FEW_PIECES: Final = 64
 _INT64: Final = DTYPES["int64"]
 
 
@@ -146,9 +147,9 @@ class ContentReader:
         source, done = ContentSketch(), self._source
         names = {name for name in self._names if name not in done.tables}
         pieces = [piece for name in names for piece in self._pieces.get(name, ())]
-        dense = [
-            span for span in spans(self.checkpoint) if any(p.entry.name not in done.variables for p in span.pieces)
-        ]
+        missing = self.checkpoint.keys() - done.variables.keys()
+        found = spans(self.checkpoint) if missing else ()
+        dense = [span for span in found if any(piece.entry.name in missing for piece in span.pieces)]
         size = sum(span.size_bytes for span in dense) + sum(p.rows * p.entry.row_bytes for p in pieces)
         if pieces or dense:
             self.reporter.start("fingerprint", size)
@@ -176,7 +177,8 @@ class ContentReader:
         if wanted:
             take = partial(write_piece, places=wanted, convert=self._cast)
             read = partial(read_span, self.checkpoint, sketch=source, take=take)
-            for size in run_parallel(read, list(spans(self.checkpoint)), self._workers):
+            found = list(spans(self.checkpoint))
+            for size in run_parallel(read, found, self._workers if _are_large(found) else 1):
                 self.reporter.advance(2 * size)
             self._source.variables.update(source.variables)
         for name in tables:
@@ -190,7 +192,8 @@ class ContentReader:
 
     def _fill_stream(self, tensor: Tensor, place: Place) -> None:
         at = 0
-        with place.opened() as area:
+        with place.file as file:
+            area = place.area(file)
             for chunk in tensor.chunks():
                 area.write(at, chunk)
                 place.read_back(area, at, len(chunk))
@@ -202,7 +205,8 @@ class ContentReader:
         width = self._dim(name) * self._target(self.checkpoint.written_dtype(name)).itemsize
         started, written = ContentSketch(), ContentSketch()
         step = max(_VIEW_BYTES // max(width, 8), 1)
-        with ids.opened() as id_area, vectors.opened() as row_area:
+        with ids.file as id_file, vectors.file as row_file:
+            id_area, row_area = ids.area(id_file), vectors.area(row_file)
 
             def done(first: int, count: int) -> None:
                 for start in range(first, first + count, step):
@@ -396,6 +400,11 @@ class ContentReader:
             raise
         data = cast_floats(rows, "bfloat16")[0] if is_bfloat16 else rows.reshape(-1).view(np.uint8)
         return data.reshape(stop - start, dim * dtype.itemsize)
+
+
+def _are_large(found: Sequence[Span]) -> bool:
+    """Say whether threads help: with hundreds of small pieces in a read, they only wait for the interpreter."""
+    return sum(len(span.pieces) for span in found) <= _FEW_PIECES * len(found)
 
 
 def _in_chunks(area: Area, size_bytes: int) -> Iterator[bulk.U8]:

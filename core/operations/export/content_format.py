@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 from edl_ckpt.core.checkpoint.fingerprint import PREFIX
-from edl_ckpt.core.checkpoint.reader import open_checkpoint
+from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.checkpoint.trust import Trust, check_trust
 from edl_ckpt.core.errors import UnsupportedError
 from edl_ckpt.core.format.model import Version
@@ -47,21 +47,21 @@ class ContentFormat(ABC):
     def export(self, goal: Location, *, force: bool) -> ExportOutcome:
         """Write the selected content to a path or URL; nothing becomes visible unless all of it is written."""
         trust = check_trust(self.request.version, force=not self.request.use_seal, reporter=self.request.reporter)
-        self._check_dtypes()
-        with open_target(goal, is_directory=self.is_directory, force=force) as target:
-            return self._export(target, trust)
+        with open_checkpoint(self.request.version) as checkpoint:
+            self._check_dtypes(checkpoint)
+            with open_target(goal, is_directory=self.is_directory, force=force) as target:
+                return self._export(checkpoint, target, trust)
 
     def lacked_dtypes(self, *, in_table: bool) -> frozenset[str]:
         """Return the names of the dtypes that tables, or dense variables, cannot have in this format."""
         return self.traits.lacked_dtypes if in_table else frozenset()
 
-    def _check_dtypes(self) -> None:
+    def _check_dtypes(self, checkpoint: Checkpoint) -> None:
         """Raise UnsupportedError for selected content of a dtype that the format lacks; headers tell."""
         selection = self.request.selection
-        with open_checkpoint(self.request.version) as checkpoint:
-            entries = {v.name: v.dtype for shard in checkpoint.shards for v in shard.variables}
-            dense = {name: entries[name] for name in selection.choose_variables(checkpoint.variable_names)}
-            tables = {n: checkpoint.written_dtype(n) for n in selection.choose_tables(checkpoint.table_names)}
+        entries = {v.name: v.dtype for shard in checkpoint.shards for v in shard.variables}
+        dense = {name: entries[name] for name in selection.choose_variables(checkpoint.variable_names)}
+        tables = {n: checkpoint.written_dtype(n) for n in selection.choose_tables(checkpoint.table_names)}
         for found, in_table in ((dense, False), (tables, True)):
             lacked = self.lacked_dtypes(in_table=in_table)
             written = {name: selection.target_dtype(dtype).name for name, dtype in found.items()}
@@ -72,22 +72,20 @@ class ContentFormat(ABC):
                     hint="nothing was written; choose other names, another format, or for floats --dtype float32",
                 )
 
-    def _export(self, target: ExportTarget, trust: Trust) -> ExportOutcome:
-        request = self.request
-        folder = os.path.dirname(target.path) or "."
-        with open_checkpoint(request.version) as checkpoint:
-            metadata = _metadata(request.version)
-            with ContentReader(
-                checkpoint, request.selection, metadata, folder, trust.confirm, request.part_bytes, request.reporter
-            ) as reader:
-                content = reader.content()
-                spools = self.traits.spools or request.selection.dense_rows is not None
-                check_space(folder, estimated_bytes(content, spools=spools))
-                self.write(content, target.path)
-                fingerprint = content.finish()["fingerprint"]
-                checkpoint.check_unchanged()
-            proved = request.selection.is_lossless and request.limit is None and self.traits.is_lossless
-            files = target.publish()
+    def _export(self, checkpoint: Checkpoint, target: ExportTarget, trust: Trust) -> ExportOutcome:
+        request, folder = self.request, os.path.dirname(target.path) or "."
+        metadata = _metadata(request.version)
+        with ContentReader(
+            checkpoint, request.selection, metadata, folder, trust.confirm, request.part_bytes, request.reporter
+        ) as reader:
+            content = reader.content()
+            spools = self.traits.spools or request.selection.dense_rows is not None
+            check_space(folder, estimated_bytes(content, spools=spools))
+            self.write(content, target.path)
+            fingerprint = content.finish()["fingerprint"]
+            checkpoint.check_unchanged()
+        proved = request.selection.is_lossless and request.limit is None and self.traits.is_lossless
+        files = target.publish()
         return ExportOutcome(files, self._counts(content), fingerprint, proved, reader.overflowed, trust.forced)
 
     def _counts(self, content: ExportContent) -> ContentCounts:

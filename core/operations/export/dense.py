@@ -97,9 +97,10 @@ def write_piece(piece: Piece, data: bulk.U8, places: Mapping[str, Place], conver
         return
     written = convert(data, piece.entry.dtype)
     at = piece.start * len(written) // max(piece.size, 1)
-    with place.opened() as area:
+    with place.file as file:
+        area = place.area(file)
         area.write(at, written)
-        if not np.array_equal(place.read_back(area, at, len(written)), written):
+        if not (place.read_back(area, at, len(written)) == written).all():
             raise EdlCkptError(
                 f"{piece.entry.name!r} reads back differently; nothing was published",
                 path=area.file.path,

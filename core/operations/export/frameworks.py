@@ -124,7 +124,7 @@ class Torch(ContentFormat):
             members = {i.filename.rpartition("/data/")[2]: i for i in archive.infolist() if "/data/" in i.filename}
             directory = archive.start_dir
         output = OutputFile(path)
-        with output.opened(), open(path, "r+b", buffering=0) as file:  # a buffer would bring back old values
+        with output, open(path, "r+b", buffering=0) as file:  # a buffer would bring back old values
             places = {
                 tensor.name: Place(output, _data_offset(file, members[str(number)]), Crc32())
                 for number, tensor in enumerate(content.tensors)

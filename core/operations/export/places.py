@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Final
 
 import numpy as np
@@ -24,6 +24,8 @@ from edl_ckpt.core.storage.files import PreallocatedFile
 _POLYNOMIAL: Final = 0xEDB88320
 _ONE: Final = 1 << 31
 _FLUSHERS: Final = 4
+_LEAST_VIEW: Final = 256 << 10
+"""Fewer bytes are copied: a mapping and a flush of their own would cost more."""
 
 
 @dataclass(slots=True)
@@ -93,31 +95,31 @@ class OutputFile:
         if size_bytes is not None:
             PreallocatedFile(path, size_bytes).close()
 
-    @contextmanager
-    def opened(self) -> Iterator[PreallocatedFile]:
+    def __enter__(self) -> PreallocatedFile:
         """Open the file for a block, unless another block has it open already."""
         with self._lock:
             if self._file is None:
                 self._file = PreallocatedFile(self.path, None)
             self._users += 1
-            file = self._file
-        try:
-            yield file
-        finally:
-            with self._lock:
-                self._users -= 1
-                if not self._users:
-                    self._file = None
-                    file.close()
+            return self._file
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users and self._file is not None:
+                file, self._file = self._file, None
+                file.close()
 
     def write(self, offset: int, data: bytes) -> None:
         """Write all of `data` at `offset`."""
-        with self.opened() as file:
+        with self as file:
             file.write(offset, data)
 
     def flush(self) -> None:
         """Flush the file to the disk."""
-        with self.opened() as file:
+        with self as file:
             file.flush()
 
 
@@ -135,18 +137,18 @@ class Place:
     offset: int
     crc: Crc32 | None = None
 
-    @contextmanager
-    def opened(self) -> Iterator[Area]:
-        """Open the file for a block."""
-        with self.file.opened() as file:
-            yield Area(file, self.offset)
+    def area(self, file: PreallocatedFile) -> Area:
+        """Return the place in the open file."""
+        return Area(file, self.offset)
 
     def read_back(self, area: Area, at: int, size_bytes: int) -> bulk.U8:
         """Return bytes that are final, uint8 [n], as the file has them, and begin to flush them."""
-        if not size_bytes:
-            return np.empty(0, np.uint8)
-        area.start_flush(at, size_bytes)
-        view = area.file.view(area.offset + at, size_bytes)
+        if size_bytes < _LEAST_VIEW:
+            data = np.empty(size_bytes, np.uint8)
+            area.read_into(at, data)
+        else:
+            area.start_flush(at, size_bytes)
+            data = np.frombuffer(area.file.view(area.offset + at, size_bytes), np.uint8)
         if self.crc is not None:
-            self.crc.add(at, view)
-        return np.frombuffer(view, np.uint8)
+            self.crc.add(at, data.data)
+        return data
