@@ -7,14 +7,14 @@ the wrong shard, all shards of the table are looked at together.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Final
 
 import numpy as np
 
 from edl_ckpt.core.checkpoint.reader import Checkpoint
-from edl_ckpt.core.checkpoint.scan import IdPiece, id_pieces, number_rows, read_piece
+from edl_ckpt.core.checkpoint.scan import PIECE_BYTES, IdPiece, cut_piece, id_pieces, number_rows, read_piece
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.checks import duplicate_id, repeated_ids
 from edl_ckpt.core.format.model import ShardFile
@@ -43,7 +43,9 @@ class IdOrder:
     placed: bool
 
     def followed_by(self, other: IdOrder) -> IdOrder:
-        """Return the order of both pieces, one after the other; neither is empty."""
+        """Return the order of both pieces, one after the other."""
+        if not self.rows or not other.rows:
+            return other if other.rows else self
         return IdOrder(
             self.rows + other.rows,
             self.first,
@@ -55,10 +57,13 @@ class IdOrder:
         )
 
 
+NO_IDS: Final = IdOrder(0, 0, 0, 0, 0, ascending=True, placed=True)
+
+
 def order_of(ids: bulk.I64, shard: ShardFile | None = None) -> IdOrder:
     """Return the order of the ids of a piece, in a shard if they are in one."""
     if not len(ids):
-        return IdOrder(0, 0, 0, 0, 0, ascending=True, placed=True)
+        return NO_IDS
     ascending = bool((ids[1:] > ids[:-1]).all())
     placed = shard is None or shard.ps_num == 1 or bool((bulk.owners(ids, shard.ps_num) == shard.ps_id).all())
     first, last = int(ids[0]), int(ids[-1])
@@ -74,22 +79,22 @@ def check_unique(
     workers: int,
     max_memory_bytes: int | None = None,
 ) -> None:
-    """Raise CorruptError when an id occurs twice in a table; `pieces` are all of the checkpoint, table by table.
+    """Raise CorruptError when an id occurs twice in a table; `pieces` are whole tables, one after the other.
 
-    Ids that do not ascend are read again, and marked or sorted. `max_memory_bytes` bounds what that takes in all
-    workers together.
+    Pieces may be large, for they are cut again. Ids that do not ascend are read again, and marked or sorted.
+    `max_memory_bytes` bounds what that takes in all workers together.
     """
     at_once = SORTED_AT_ONCE
     if max_memory_bytes is not None:
         at_once = min(at_once, max(max_memory_bytes // (_BYTES_PER_ID * workers), _LEAST_AT_ONCE))
 
     def check(unit: list[tuple[IdPiece, IdOrder]]) -> tuple[int, list[int]]:
-        own = [replace(piece, rows=order.rows) for piece, order in unit]
-        rows = sum(piece.rows for piece in own)
+        own = [cut for piece, _ in unit for cut in cut_piece(checkpoint, piece, PIECE_BYTES)]
+        rows = sum(order.rows for _, order in unit)
         seen = [order for _, order in unit if order.rows]
         lowest = min(order.lowest for order in seen)
         span = max(order.highest for order in seen) - lowest + 1
-        if span <= _BYTES_PER_ID * min(rows, at_once) and _are_unique(checkpoint, own, lowest, span):
+        if span <= _BYTES_PER_ID * min(rows, at_once) and _are_unique(checkpoint, own, rows, lowest, span):
             return 0, []
         return find_repeated(checkpoint, own, rows, 1, at_once=at_once)
 
@@ -105,7 +110,7 @@ def check_unique(
             raise duplicate_id(first.entry.name, some[0], count, path=first.shard.file.path, hint=hint)
 
 
-def _are_unique(checkpoint: Checkpoint, pieces: Sequence[IdPiece], lowest: int, span: int) -> bool:
+def _are_unique(checkpoint: Checkpoint, pieces: Sequence[IdPiece], rows: int, lowest: int, span: int) -> bool:
     """Say whether no id of some pieces occurs twice, with a mark for each id in [lowest, lowest + span).
 
     Ten times as fast as sorting, and within its memory, where the ids fill a good part of that range.
@@ -113,7 +118,7 @@ def _are_unique(checkpoint: Checkpoint, pieces: Sequence[IdPiece], lowest: int, 
     marked = np.zeros(span, np.bool_)
     for piece in pieces:
         marked[read_piece(checkpoint, piece).ids - lowest] = True
-    return int(np.count_nonzero(marked)) == sum(piece.rows for piece in pieces)
+    return int(np.count_nonzero(marked)) == rows
 
 
 def _ascend(orders: Sequence[IdOrder]) -> bool:
@@ -157,9 +162,9 @@ def find_repeated(
         def mine(piece: IdPiece, turn: int = turn) -> bulk.I64:
             return _of_turn(read_piece(checkpoint, piece).ids, bits, turn)
 
-        count, named = count_repeated(list(run_parallel(mine, pieces, workers)))
-        total += count
-        some += named
+        again = repeated_ids(_gathered(run_parallel(mine, pieces, workers), rows >> bits))
+        total += len(again)
+        some += np.unique(again)[:5].tolist()
     return total, sorted(some)[:5]
 
 

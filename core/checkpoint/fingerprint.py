@@ -86,6 +86,10 @@ class ContentSketch:
         """Add rows uint8 [n, row_bytes] of a table with their ids int64 [n]."""
         sketch = bulk.new_sketch(rows.shape[1])
         bulk.sketch_rows(sketch, ids, rows)
+        self.add_sketch(table, sketch)
+
+    def add_sketch(self, table: str, sketch: bulk.U32) -> None:
+        """Add the sketch of some rows of a table."""
         self._add(self.tables, table, sketch)
 
     def add_dense(self, name: str, total_bytes: int, start: int, data: bulk.U8) -> None:

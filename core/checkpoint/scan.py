@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,12 +16,11 @@ from edl_ckpt.core.checkpoint.blocks import (
     read_id_block,
     read_rows,
 )
-from edl_ckpt.core.checkpoint.reader import Checkpoint, openings
+from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.summing import ChunkSums
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.model import DenseEntry, IdRun, ShardIndex, TableEntry
 from edl_ckpt.core.parallel import run_parallel
-from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader
 
 PIECE_BYTES: Final = 1 << 20
@@ -36,7 +35,10 @@ _GAP_BYTES: Final = 4 << 10
 
 @dataclass(frozen=True, slots=True)
 class IdPiece:
-    """Ids of one table in one shard: the varints in [start, end) of a run. `first_row` is -1 until counted."""
+    """Ids of one table in one shard: the varints of a run that begin in [start, end). `first_row` is -1 until counted.
+
+    Where varints begin is only known when they are read, so a piece is arithmetic, and takes no request.
+    """
 
     shard: ShardIndex
     entry: TableEntry
@@ -65,7 +67,15 @@ class Bundle:
         """Return the parts for `routing`, in the bytes of the bundle; `sums` is where their sketches begin."""
         start = self.start
         numbers = [
-            (run.start - start, run.end - run.start, entry.rows, 0, entry.values.start - start, entry.row_bytes, at)
+            (
+                run.start - start,
+                run.end - run.start,
+                entry.rows,
+                0,
+                max(entry.values.start - start, 0),
+                entry.row_bytes,
+                at,
+            )
             for entry, at in zip(self.entries, sums, strict=True)
             for run in entry.ids
         ]
@@ -109,31 +119,21 @@ def read_bundle(checkpoint: Checkpoint, bundle: Bundle, sums: ChunkSums | None =
 
 
 def id_pieces(checkpoint: Checkpoint, piece_bytes: int = PIECE_BYTES, *, small: bool = True) -> Iterator[IdPiece]:
-    """Cut the ids of all tables, by table, shard and row, at boundaries between varints; on request no small parts."""
-    runs = [
-        (shard, entry, run)
-        for table in checkpoint.table_names
-        for shard, entry in checkpoint.entries(table)
-        if small or not is_small(entry)
-        for run in entry.ids
-    ]
-    steps = [_id_step(entry, checkpoint.reader(shard).block_bytes, piece_bytes) for shard, entry, _ in runs]
-    cuts = [
-        (shard, entry.name, run, near)
-        for (shard, entry, run), step in zip(runs, steps, strict=True)
-        for near in (range(run.start + step, run.end, step) if not run.tagged else ())
-    ]
-    workers = openings(open_store(checkpoint.version.location))
-    edges = run_parallel(lambda cut: _boundary(checkpoint.reader(cut[0]), *cut[1:]), cuts, workers)
-    for (shard, entry, run), step in zip(runs, steps, strict=True):
-        start = run.start
-        for _ in range(run.start + step, run.end, step) if not run.tagged else ():
-            end = next(edges)
-            if start < end:
-                yield IdPiece(shard, entry, run, start, end)
-            start = end
-        if start < run.end:
-            yield IdPiece(shard, entry, run, start, run.end)
+    """Yield the ids of all tables in pieces, by table, shard and row; on request without small parts."""
+    for table in checkpoint.table_names:
+        for shard, entry in checkpoint.entries(table):
+            if small or not is_small(entry):
+                for run in entry.ids:
+                    yield from cut_piece(checkpoint, IdPiece(shard, entry, run, run.start, run.end), piece_bytes)
+
+
+def cut_piece(checkpoint: Checkpoint, piece: IdPiece, piece_bytes: int) -> Iterator[IdPiece]:
+    """Cut a piece into smaller ones, whose rows are not counted; unpacked ids stay together."""
+    step = _id_step(piece.entry, checkpoint.reader(piece.shard).block_bytes, piece_bytes)
+    if piece.run.tagged:
+        step = piece.end - piece.start
+    for start in range(piece.start, piece.end, step):
+        yield IdPiece(piece.shard, piece.entry, piece.run, start, min(start + step, piece.end))
 
 
 def _id_step(entry: TableEntry, block_bytes: int, piece_bytes: int) -> int:
@@ -143,35 +143,53 @@ def _id_step(entry: TableEntry, block_bytes: int, piece_bytes: int) -> int:
     return piece_bytes // for_a_block * for_a_block if 0 < for_a_block <= piece_bytes else piece_bytes
 
 
-def _boundary(reader: RangeReader, table: str, run: IdRun, near: int) -> int:
-    """Return the first offset from `near` on at which a varint of the run begins, or the run's end."""
-    if near >= run.end:
-        return run.end
-    tail = reader.read(near - 1, min(bulk.MAX_VARINT_BYTES + 1, run.end - near + 1))
-    for step, byte in enumerate(tail):
-        if byte < 0x80:
-            return near + step
-    if near - 1 + len(tail) == run.end:
-        return run.end
-    raise bad_id(reader, table, near, bulk.TOO_LONG)
+def _extent(reader: RangeReader, piece: IdPiece) -> tuple[int, bulk.U8]:
+    """Return (the offset of the first id of a piece, all bytes of its ids)."""
+    run, before = piece.run, int(piece.start > piece.run.start)
+    after = min(bulk.MAX_VARINT_BYTES, run.end - piece.end)
+    data = np.empty(before + piece.end - piece.start + after, np.uint8)
+    reader.read_into(piece.start - before, data.data)
+    first, last = 0, len(data) - after
+    if before:
+        first = _behind_first_end(reader, piece, data[: bulk.MAX_VARINT_BYTES + 1], piece.start)
+    if after:
+        last += _behind_first_end(reader, piece, data[last - 1 :], piece.end) - 1
+    return piece.start - before + first, data[first : max(first, last)]
+
+
+def _behind_first_end(reader: RangeReader, piece: IdPiece, data: bulk.U8, near: int) -> int:
+    """Return how many bytes there are up to the first one that ends a varint, with it."""
+    ends = np.flatnonzero(data < 0x80)
+    if len(ends):
+        return int(ends[0]) + 1
+    if near - 1 + len(data) >= piece.run.end:
+        return len(data)
+    raise bad_id(reader, piece.entry.name, near, bulk.TOO_LONG)
 
 
 def read_piece(checkpoint: Checkpoint, piece: IdPiece, sums: ChunkSums | None = None) -> IdBlock:
     """Return the ids of a piece, and add their bytes to checksums."""
     reader = checkpoint.reader(piece.shard)
-    run = IdRun(piece.start, piece.end, piece.run.tagged)
-    block = read_id_block(reader, piece.entry.name, run, piece.start, piece.end)[0]
-    if sums is not None and not run.tagged:
-        sums.add(reader, piece.start, block.data.data)
-    return block
+    if piece.run.tagged:
+        run = IdRun(piece.start, piece.end, tagged=True)
+        return read_id_block(reader, piece.entry.name, run, piece.start, piece.end)[0]
+    start, data = _extent(reader, piece)
+    try:
+        values, lengths = bulk.decode_varints(data)
+    except bulk.VarintError as error:
+        cut = str(error) == bulk.CUT_SHORT and start + len(data) == piece.run.end
+        fault = "an id is cut short" if cut else str(error)
+        raise bad_id(reader, piece.entry.name, start + error.position, fault) from None
+    if sums is not None:
+        sums.add(reader, start, data.data)
+    return IdBlock(data, values, lengths)
 
 
 def count_rows(checkpoint: Checkpoint, pieces: Iterable[IdPiece], workers: int, *, small: bool = True) -> list[IdPiece]:
     """Return all pieces of a checkpoint with their rows counted and numbered; raises as `number_rows` does."""
 
     def count(piece: IdPiece) -> int:
-        data = np.empty(piece.end - piece.start, np.uint8)
-        checkpoint.reader(piece.shard).read_into(piece.start, data.data)
+        _, data = _extent(checkpoint.reader(piece.shard), piece)
         return bulk.count_varints(data) // (2 if piece.run.tagged else 1)
 
     listed = list(pieces)
@@ -179,9 +197,16 @@ def count_rows(checkpoint: Checkpoint, pieces: Iterable[IdPiece], workers: int, 
 
 
 def number_rows(
-    checkpoint: Checkpoint, pieces: list[IdPiece], counts: list[int], *, small: bool = True
+    checkpoint: Checkpoint,
+    pieces: list[IdPiece],
+    counts: list[int],
+    *,
+    small: bool = True,
+    without: Container[str] = (),
 ) -> list[IdPiece]:
     """Return all pieces of a checkpoint with their rows numbered, from the number of rows of each.
+
+    The pieces lack small parts, or whole tables, where the caller says so.
 
     Raises CorruptError where an entry has more or fewer ids than rows.
     """
@@ -194,7 +219,7 @@ def number_rows(
         numbered.append(IdPiece(piece.shard, piece.entry, piece.run, piece.start, piece.end, first, rows))
     for shard in checkpoint.shards:
         for entry in shard.tables:
-            if small or not is_small(entry):
+            if entry.name not in without and (small or not is_small(entry)):
                 total = totals.get((shard.file.ps_id, entry.name), 0)
                 check_row_count(checkpoint.reader(shard), entry, total)
     return numbered

@@ -7,7 +7,7 @@ Every writer chooses the layout here. It follows the version directories that ar
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from edl_ckpt.core.checkpoint.grouping import is_version_dir
@@ -27,7 +27,7 @@ from edl_ckpt.core.format.names import (
     parse_version_dir,
     writable_layout,
 )
-from edl_ckpt.core.format.shard_layout import ShardLayout
+from edl_ckpt.core.format.shard_layout import VersionLayout
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.local import is_gone, is_there
 from edl_ckpt.core.storage.location import Location, LocationLike
@@ -153,15 +153,17 @@ def check_beside(location: Location, layout: Layout, beside: Iterable[Layout]) -
         )
 
 
-def target_shards(target: Target, layouts: Sequence[ShardLayout], rows: bulk.I64) -> tuple[TargetShard, ...]:
+def target_shards(target: Target, layouts: VersionLayout, rows: bulk.I64) -> tuple[TargetShard, ...]:
     """Return the shards of a target from their layouts and their rows, int64 [ps_num]."""
     return tuple(
         TargetShard(
             ps_id,
             os.path.join(target.directory, target.layout.shard_file(ps_id, len(layouts))),
-            layout.size_bytes,
-            len(layout.dense_at),
+            size_bytes,
+            variables,
             int(rows[ps_id]),
         )
-        for ps_id, layout in enumerate(layouts)
+        for ps_id, (size_bytes, variables) in enumerate(
+            zip(layouts.size_bytes.tolist(), layouts.variables, strict=True)
+        )
     )

@@ -6,9 +6,10 @@ and which bytes stand between them. `lay_out_shards` does so for all shards of a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
@@ -97,9 +98,88 @@ class _Builder:
         return start
 
 
+class VersionLayout(Sequence[ShardLayout]):
+    """The layouts of all shards of a version; the offsets of tables are arrays, int64 [tables, ps_num].
+
+    The layout of one shard is made when it is asked for: together they would be an object for each table in each shard.
+    """
+
+    def __init__(self, version: int, dense: Sequence[Sequence[PlacedVariable]], tables: Sequence[CountedTable]) -> None:
+        self._dense, self._tables = dense, tables
+        self._dtypes = {table.info.name: table_dtype(table.dtype, table.info) for table in tables}
+        self._described = _describe(version, [table.info for table in tables], self._dtypes)
+        self._number = {table.info.name: number for number, table in enumerate(tables)}
+        fronts = [self.front(ps_id) for ps_id in range(len(dense))]
+        sizes = np.zeros((len(tables) + 1, 3, len(dense)), np.int64)
+        sizes[0, 2] = [front.size_bytes for front in fronts]
+        self._dense_at = {name: (k, at) for k, front in enumerate(fronts) for name, at in front.dense_at.items()}
+        for number, table in enumerate(tables, 1):
+            sizes[number] = _table_sizes(table, self._dtypes[table.info.name])
+        ends = np.cumsum(sizes.reshape(-1, len(dense)), axis=0).reshape(sizes.shape)
+        self.tables_at: bulk.I64 = np.ascontiguousarray(ends[:, 2])
+        """Where each table's entry begins, and where the last one ends: int64 [tables + 1, ps_num]."""
+        self._values_at: bulk.I64 = ends[1:, 0]
+        self._ids_at: bulk.I64 = ends[1:, 1]
+
+    def __len__(self) -> int:
+        return len(self._dense)
+
+    @overload
+    def __getitem__(self, index: int) -> ShardLayout: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ShardLayout]: ...
+    def __getitem__(self, index: int | slice) -> ShardLayout | list[ShardLayout]:
+        if isinstance(index, slice):
+            return [self[ps_id] for ps_id in range(*index.indices(len(self)))]
+        ps_id = range(len(self))[index]
+        return self._lay_out(ps_id, self._tables)
+
+    def front(self, ps_id: int) -> ShardLayout:
+        """Return the layout of a shard without its tables: what is before them."""
+        return self._lay_out(ps_id, ())
+
+    def _lay_out(self, ps_id: int, tables: Sequence[CountedTable]) -> ShardLayout:
+        parts = [table.in_shard(ps_id) for table in tables]
+        return _lay_out(self._described, self._dense[ps_id], parts, self._dtypes)
+
+    @property
+    def size_bytes(self) -> bulk.I64:
+        """Return the bytes of each shard: int64 [ps_num]."""
+        sizes: bulk.I64 = self.tables_at[-1]
+        return sizes
+
+    @property
+    def variables(self) -> list[int]:
+        """Return the number of variables of each shard."""
+        return [len(some) for some in self._dense]
+
+    def dense_at(self, name: str) -> tuple[int, int]:
+        """Return the shard of a variable, and the offset of its values there."""
+        return self._dense_at[name]
+
+    def number(self, table: str) -> int:
+        """Return the number of a table in the order of the shards."""
+        return self._number[table]
+
+    def values_at(self, table: str) -> bulk.I64:
+        """Return the offset of a table's rows in each shard: int64 [ps_num]."""
+        offsets: bulk.I64 = self._values_at[self._number[table]]
+        return offsets
+
+    def ids_at(self, table: str) -> bulk.I64:
+        """Return the offset of a table's ids in each shard: int64 [ps_num]."""
+        offsets: bulk.I64 = self._ids_at[self._number[table]]
+        return offsets
+
+    def heads(self, table: str) -> list[tuple[bytes, bytes]]:
+        """Return, for each shard, what stands in a table's entry before its rows, and before its ids."""
+        counted, dtype = self._tables[self._number[table]], self._dtypes[table]
+        return [_table_heads(counted.in_shard(ps_id), dtype) for ps_id in range(len(self))]
+
+
 def lay_out_shards(
     version: int, variables: Iterable[PlacedVariable], tables: Iterable[CountedTable], ps_num: int
-) -> tuple[ShardLayout, ...]:
+) -> VersionLayout:
     """Return the layouts of all shards of a version: each variable in the shard of its owner, tables in every shard.
 
     Variables and tables stand in the order of their names' bytes, whatever the order they are given in. Every writer
@@ -113,20 +193,15 @@ def lay_out_shards(
     dense: list[list[PlacedVariable]] = [[] for _ in range(ps_num)]
     for variable in sorted(variables, key=lambda v: v.name.encode()):
         dense[placement.variable_owner(variable.name, ps_num)].append(variable)
-    ordered = sorted(tables, key=lambda t: t.info.name.encode())
-    infos = [table.info for table in ordered]
-    return tuple(
-        lay_out_shard(version, infos, dense[ps_id], [table.in_shard(ps_id) for table in ordered])
-        for ps_id in range(ps_num)
-    )
+    return VersionLayout(version, dense, sorted(tables, key=lambda t: t.info.name.encode()))
 
 
 def layout_warnings(
-    layouts: Sequence[ShardLayout], variables: Sequence[PlacedVariable], tables: Sequence[CountedTable]
+    layouts: VersionLayout, variables: Sequence[PlacedVariable], tables: Sequence[CountedTable]
 ) -> tuple[str, ...]:
     """Return a warning for everything in the shards of a version that ElasticDL cannot read or does not use."""
     dtypes = [*(variable.dtype for variable in variables), *(table.dtype for table in tables)]
-    sizes = [layout.size_bytes for layout in layouts]
+    sizes = layouts.size_bytes.tolist()
     return tuple(restore_warnings(sizes, len(variables), dtypes, [table.info for table in tables]))
 
 
@@ -149,20 +224,31 @@ def lay_out_shard(
     merge shards whose tensors differ in dtype.
     """
     described = {info.name: info for info in infos}
-    dtypes = {table.name: table_dtype(table.dtype, described.get(table.name)) for table in tables}
+    dtypes = {info.name: table_dtype(None, info) for info in infos}
+    dtypes |= {table.name: table_dtype(table.dtype, described.get(table.name)) for table in tables}
+    return _lay_out(_describe(version, infos, dtypes), dense, tables, dtypes)
+
+
+def _describe(version: int, infos: Iterable[TableInfo], dtypes: Mapping[str, DType]) -> bytes:
+    """Return what a shard begins with: the version and the infos of all tables."""
+    parts = [wire.tag(1, wire.VARINT) + wire.varint(version)] if version else []
+    for info in infos:
+        message = tensor_pb2.EmbeddingTableInfo(
+            name=info.name, dim=info.dim, initializer=info.initializer, dtype=dtypes[info.name].tf_enum
+        )
+        data = message.SerializeToString(deterministic=True)
+        parts.append(wire.head(2, len(data)) + data)
+    return b"".join(parts)
+
+
+def _lay_out(
+    described: bytes, dense: Sequence[PlacedVariable], tables: Iterable[PlacedTable], dtypes: Mapping[str, DType]
+) -> ShardLayout:
     builder = _Builder()
     dense_at: dict[str, int] = {}
     values_at: dict[str, int] = {}
     ids_at: dict[str, int] = {}
-    if version:
-        builder.literal(wire.tag(1, wire.VARINT) + wire.varint(version))
-    for info in infos:
-        number = dtypes.get(info.name, table_dtype(None, info)).tf_enum
-        message = tensor_pb2.EmbeddingTableInfo(
-            name=info.name, dim=info.dim, initializer=info.initializer, dtype=number
-        )
-        data = message.SerializeToString(deterministic=True)
-        builder.literal(wire.head(2, len(data)) + data)
+    builder.literal(described)
     for part in dense:
         tensor = _tensor_head(part.dtype, part.shape, part.size_bytes)
         name = part.name.encode()
@@ -171,13 +257,18 @@ def lay_out_shard(
         builder.literal(wire.head(3, len(key) + value_size) + key + tensor)
         dense_at[part.name] = builder.hole(part.size_bytes)
     for table in tables:
-        values_at[table.name], ids_at[table.name] = _lay_out_table(builder, table, dtypes[table.name])
+        dtype = dtypes[table.name]
+        before_values, before_ids = _table_heads(table, dtype)
+        builder.literal(before_values)
+        values_at[table.name] = builder.hole(table.rows * table.dim * dtype.itemsize)
+        builder.literal(before_ids)
+        ids_at[table.name] = builder.hole(table.id_bytes)
     builder.hole(0)
     return ShardLayout(builder.at, tuple(builder.between), dense_at, values_at, ids_at)
 
 
-def _lay_out_table(builder: _Builder, table: PlacedTable, dtype: DType) -> tuple[int, int]:
-    """Place a table's entry; return the offsets of its values and its ids."""
+def _table_heads(table: PlacedTable, dtype: DType) -> tuple[bytes, bytes]:
+    """Return what stands in a table's entry before its rows, and before its ids."""
     values_size = table.rows * table.dim * dtype.itemsize
     tensor = _tensor_head(dtype, (table.rows, table.dim), values_size)
     vectors = wire.head(1, len(tensor) + values_size) + tensor
@@ -185,16 +276,40 @@ def _lay_out_table(builder: _Builder, table: PlacedTable, dtype: DType) -> tuple
     name = table.name.encode()
     slices_size = len(vectors) + values_size + len(ids) + table.id_bytes
     key = wire.head(1, len(name)) + name + wire.head(2, slices_size)
-    builder.literal(wire.head(4, len(key) + slices_size) + key + vectors)
-    values_at = builder.hole(values_size)
-    builder.literal(ids)
-    return values_at, builder.hole(table.id_bytes)
+    return wire.head(4, len(key) + slices_size) + key + vectors, ids
 
 
+def _table_sizes(table: CountedTable, dtype: DType) -> bulk.I64:
+    """Return the bytes before a table's rows, of its rows with what stands before its ids, and of its ids.
+
+    They are int64 [3, ps_num], what `_table_heads` has for each shard.
+    """
+    values, ids = table.rows * (table.info.dim * dtype.itemsize), table.id_bytes
+    shape = _sizes_of(table.rows) + _sizes_of(np.full_like(ids, table.info.dim))
+    tensor = 3 + _width(shape) + shape + np.where(values > 0, 1 + _width(values), 0)
+    vectors = 1 + _width(tensor + values) + tensor
+    before_ids = np.where(ids > 0, 1 + _width(ids), 0)
+    slices = vectors + values + before_ids + ids
+    name = len(table.info.name.encode())
+    key = 1 + len(wire.varint(name)) + name + 1 + _width(slices)
+    return np.stack([1 + _width(key + slices) + key + vectors, values + before_ids, ids])
+
+
+def _sizes_of(count: bulk.I64) -> bulk.I64:
+    """Return the bytes of each size in a shape."""
+    return 2 + np.where(count > 0, 1 + _width(count), 0)
+
+
+def _width(numbers: bulk.I64) -> bulk.I64:
+    """Return how many bytes the varint of each number takes."""
+    return bulk.varint_lengths(numbers).astype(np.int64)
+
+
+@functools.lru_cache(1 << 14)
 def _tensor_head(dtype: DType, shape: tuple[int, ...], size_bytes: int) -> bytes:
     """Return a TensorProto up to its values."""
-    dims = [tensor_pb2.TensorShapeProto.Dim(size=size) for size in shape]
-    data = tensor_pb2.TensorShapeProto(dim=dims).SerializeToString(deterministic=True)
+    dims = (wire.tag(1, wire.VARINT) + wire.varint(size) if size else b"" for size in shape)
+    data = b"".join(wire.head(2, len(dim)) + dim for dim in dims)
     head = wire.tag(1, wire.VARINT) + wire.varint(dtype.tf_enum) + wire.head(2, len(data)) + data
     return head + (wire.head(4, size_bytes) if size_bytes else b"")
 

@@ -7,6 +7,7 @@ specification; groups, which ElasticDL never wrote, are an error.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -206,6 +207,7 @@ def tag(number: int, wire_type: int) -> bytes:
     return varint(number << 3 | wire_type)
 
 
+@functools.lru_cache(1 << 14)  # the heads of small tables in many shards are often the same
 def head(number: int, size_bytes: int) -> bytes:
     """Return the tag and length of a length-delimited field whose payload follows."""
     return tag(number, BYTES) + varint(size_bytes)

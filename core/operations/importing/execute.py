@@ -17,7 +17,7 @@ from edl_ckpt.core.checkpoint.target import TargetShard, check_beside
 from edl_ckpt.core.commit import open_output
 from edl_ckpt.core.commit.interface import LockedLocation, Written
 from edl_ckpt.core.commit.recovery import location_lock
-from edl_ckpt.core.format import bulk, placement
+from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.shard_layout import write_groups
 from edl_ckpt.core.memory import peak_memory_bytes
 from edl_ckpt.core.operations.importing.arrays import ArrayData
@@ -95,7 +95,7 @@ def write_import(
     fingerprint = ""
     check_beside(target.location, target.layout, target.beside)
     with open_output(place, target.layout, target.number, purpose=purpose) as output:
-        files = output.create([layout.size_bytes for layout in plan.layouts])
+        files = output.create(plan.layouts.size_bytes.tolist())
         sketch = _Write(plan, files, reporter).run()
 
         def prove(written: Written) -> Seal:
@@ -178,8 +178,8 @@ class _Write:
         Nothing is kept of those that are done: the memory does not grow with the number of rows.
         """
         ps_num = len(self._files)
-        ids_at = np.array([layout.ids_at[table.name] for layout in self._plan.layouts], np.int64)
-        values_at = np.array([layout.values_at[table.name] for layout in self._plan.layouts], np.int64)
+        ids_at = self._plan.layouts.ids_at(table.name)
+        values_at = self._plan.layouts.values_at(table.name)
         for start in range(0, table.rows, IDS_AT_ONCE):
             ids = table.read_ids(start, min(IDS_AT_ONCE, table.rows - start))
             owner, lengths = bulk.owners(ids, ps_num), bulk.varint_lengths(ids)
@@ -195,10 +195,10 @@ class _Write:
                 self._write_dense(part)
 
     def _write_dense(self, part: _DensePart) -> None:
-        owner = placement.variable_owner(part.name, len(self._files))
+        owner, offset = self._plan.layouts.dense_at(part.name)
         data = part.array.read(part.start, part.size)
         self._sketch.add_dense(part.name, part.array.size_bytes, part.start, data)
-        self._files[owner].write(self._plan.layouts[owner].dense_at[part.name] + part.start, data.data)
+        self._files[owner].write(offset + part.start, data.data)
         self._reporter.advance(part.size)
 
     def _write_rows(self, part: _RowPart) -> None:

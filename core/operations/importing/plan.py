@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edl_ckpt.core.checkpoint.target import Target, TargetShard, target_shards
-from edl_ckpt.core.format.shard_layout import ShardLayout, lay_out_shards, layout_warnings
+from edl_ckpt.core.format.shard_layout import VersionLayout, lay_out_shards, layout_warnings
 from edl_ckpt.core.operations.importing.survey import ImportSurvey
 
 
@@ -17,7 +17,7 @@ class ImportPlan:
 
     survey: ImportSurvey
     target: Target
-    layouts: tuple[ShardLayout, ...]
+    layouts: VersionLayout
     shards: tuple[TargetShard, ...]
     warnings: tuple[str, ...]
 

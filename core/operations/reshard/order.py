@@ -1,4 +1,4 @@
-"""The order in which the pieces of a reshard move, and the parts of uploads that are open on the way.
+"""The order in which the stretches of a reshard move, and the parts of uploads that are open on the way.
 
 With N shards before and M after, the rows of shard i go to shards j with i = j modulo gcd(N, M), and to no others,
 unless they are misplaced. So the shards of one remainder are moved together, one remainder after the other: only
@@ -13,7 +13,7 @@ from math import gcd
 
 import numpy as np
 
-from edl_ckpt.core.format import bulk, placement
+from edl_ckpt.core.format import bulk
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan
 
 
@@ -26,18 +26,18 @@ def moved_together(plan: ReshardPlan) -> int:
 
 
 def piece_order(plan: ReshardPlan) -> list[int]:
-    """Return the numbers of the survey's pieces in the order in which they move."""
+    """Return the numbers of the survey's stretches in the order in which they move."""
     groups, pieces = moved_together(plan), plan.survey.pieces
     return sorted(range(len(pieces)), key=lambda number: pieces[number].shard.file.ps_id % groups)
 
 
 def open_part_bytes(plan: ReshardPlan, least_part_bytes: int) -> int:
-    """Return the most bytes of parts that wait for further bytes at a time, when pieces move in their order.
+    """Return the most bytes of parts that wait for further bytes at a time, when stretches move in their order.
 
-    Arithmetic on the plan: a part is open from the first piece that writes to it until the last one.
+    Arithmetic on the plan: a part is open from the first stretch that writes to it until the last one.
     """
-    parts = np.array([max(least_part_bytes, layout.size_bytes // 10_000 + 1) for layout in plan.layouts], np.int64)
-    sizes = np.array([layout.size_bytes for layout in plan.layouts], np.int64)
+    sizes = plan.layouts.size_bytes
+    parts = np.maximum(least_part_bytes, sizes // 10_000 + 1)
     base = np.concatenate(([0], np.cumsum(-(-sizes // parts))))
     first = np.full(int(base[-1]), -1, np.int64)
     last = np.full(int(base[-1]), -1, np.int64)
@@ -59,14 +59,20 @@ def open_part_bytes(plan: ReshardPlan, least_part_bytes: int) -> int:
 
 
 def _writes(plan: ReshardPlan) -> Iterator[tuple[bulk.I64, bulk.I64, bulk.I64]]:
-    """Yield the (targets, starts, ends) of what each step writes: the variables of a group, then each of its pieces."""
+    """Yield the (targets, starts, ends) of what each step writes.
+
+    Those are the small tables, and then, for each group, its variables and each of its stretches.
+    """
+    every = np.arange(plan.to_ps)
+    for table in plan.survey.small:
+        number = plan.layouts.number(table.table)
+        yield every, plan.layouts.tables_at[number], plan.layouts.tables_at[number + 1]
     groups, survey = moved_together(plan), plan.survey
     order = piece_order(plan)
     row_bytes = {table.info.name: table.row_bytes for table in survey.tables}
     dense: list[list[tuple[int, int, int]]] = [[] for _ in range(groups)]
     for variable in survey.variables:
-        owner = placement.variable_owner(variable.name, plan.to_ps)
-        at = plan.layouts[owner].dense_at[variable.name]
+        owner, at = plan.layouts.dense_at(variable.name)
         if variable.size_bytes:
             dense[owner % groups].append((owner, at, at + variable.size_bytes))
     group = -1

@@ -6,21 +6,20 @@ target is that of the source's shards and rows, so the result depends neither on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from edl_ckpt.core.checkpoint.target import Target, TargetShard, target_shards
 from edl_ckpt.core.format import bulk
-from edl_ckpt.core.format.shard_layout import CountedTable, ShardLayout, lay_out_shards, layout_warnings
+from edl_ckpt.core.format.shard_layout import CountedTable, VersionLayout, lay_out_shards, layout_warnings
 from edl_ckpt.core.operations.reshard.survey import Survey
 from edl_ckpt.core.words import counted, describe, escaped
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Route:
-    """The offsets of the first row and the first id of one piece of ids in each target: int64 [to_ps]."""
+    """The offsets of the first row and the first id of one stretch of ids in each target: int64 [to_ps]."""
 
     values_at: bulk.I64
     ids_at: bulk.I64
@@ -28,11 +27,15 @@ class Route:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReshardPlan:
-    """All that a reshard will write, and where; `routes` are those of the survey's pieces, in the same order."""
+    """All that a reshard will write, and where; `routes` are those of the survey's stretches, in the same order.
+
+    There are as many stretches for ten thousand million rows as for a million: where each piece of a stretch goes is
+    computed when it moves. Small tables need no route, for they move as a whole.
+    """
 
     survey: Survey
     target: Target
-    layouts: tuple[ShardLayout, ...]
+    layouts: VersionLayout
     routes: tuple[Route, ...]
     shards: tuple[TargetShard, ...]
     warnings: tuple[str, ...]
@@ -103,21 +106,20 @@ def _count_tables(survey: Survey) -> dict[str, CountedTable]:
     tables = {
         table.info.name: CountedTable(table.info, table.dtype, zero.copy(), zero.copy()) for table in survey.tables
     }
-    for piece in survey.counts:
+    for piece in (*survey.counts, *survey.small):
         tables[piece.table].rows[:] += piece.rows
         tables[piece.table].id_bytes[:] += piece.id_bytes
     return tables
 
 
-def _routes(survey: Survey, layouts: Sequence[ShardLayout]) -> tuple[Route, ...]:
-    """Return the route of each piece: in each target it begins where the one before it, of the same table, ends."""
+def _routes(survey: Survey, layouts: VersionLayout) -> tuple[Route, ...]:
+    """Return the route of each stretch: in each target it begins where the one before it, of the same table, ends."""
     row_bytes = {table.info.name: table.row_bytes for table in survey.tables}
-    values_at = {name: np.array([layout.values_at[name] for layout in layouts], np.int64) for name in row_bytes}
-    ids_at = {name: np.array([layout.ids_at[name] for layout in layouts], np.int64) for name in row_bytes}
+    next_at: dict[str, tuple[bulk.I64, bulk.I64]] = {}
     routes: list[Route] = []
-    for piece in survey.counts:
-        name = piece.table
-        routes.append(Route(values_at[name], ids_at[name]))
-        values_at[name] = values_at[name] + piece.rows * row_bytes[name]
-        ids_at[name] = ids_at[name] + piece.id_bytes
+    for stretch in survey.counts:
+        name = stretch.table
+        values_at, ids_at = next_at.get(name) or (layouts.values_at(name), layouts.ids_at(name))
+        routes.append(Route(values_at, ids_at))
+        next_at[name] = values_at + stretch.rows * row_bytes[name], ids_at + stretch.id_bytes
     return tuple(routes)

@@ -15,7 +15,7 @@ from edl_ckpt.core.format.names import DESIGN, FREE_FILE, Layout, parse_version_
 from edl_ckpt.core.operations.reshard.execute import ReshardResult, execute_reshard
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan, plan_reshard
 from edl_ckpt.core.operations.reshard.settings import ReshardSettings, choose_settings, settings_for
-from edl_ckpt.core.operations.reshard.survey import survey_ids, total_id_bytes, widest_row_bytes
+from edl_ckpt.core.operations.reshard.survey import survey_ids, widest_row_bytes
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.seal import base_name
@@ -88,7 +88,6 @@ def prepare_reshard(
     check_trust(version, force=force, reporter=reporter)
     with open_checkpoint(version) as checkpoint:
         first = choose_settings(
-            total_id_bytes(checkpoint),
             widest_row_bytes(checkpoint),
             open_store(version.location).properties,
             open_store(target.location),

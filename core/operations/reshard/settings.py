@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES
+from edl_ckpt.core.checkpoint.scan import PIECE_BYTES
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.operations.reshard.order import open_part_bytes
-from edl_ckpt.core.operations.reshard.survey import usual_piece_bytes
 from edl_ckpt.core.parallel import default_workers
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES
@@ -24,6 +24,11 @@ _BYTES_PER_ID_BYTE: Final = 24
 _LEAST_PIECE_BYTES: Final = 4096
 REMOTE_BATCH_BYTES: Final = 4 << 20
 """Bytes of values of one request to remote storage, which spread the cost of a round trip."""
+_STRETCH_BYTES: Final = 32 << 10
+"""Bytes that go to each target at a time, where memory allows it: shorter writes cost more than their bytes."""
+_GATHERED_BYTES: Final = 32 << 20
+"""The most bytes of values that all workers gather, unless a batch for each is more."""
+_WIDE_BYTES: Final = 8 << 20
 _MAPPED_BATCH_BYTES: Final = 16 << 20
 """Bytes that the proof maps at a time: they are not copied, and each end of a mapping interrupts all cores."""
 
@@ -39,6 +44,8 @@ class ReshardSettings:
     """Bytes of values that are read and written at a time."""
     proof_batch_bytes: int
     """Bytes of the written version that the proof maps at a time."""
+    gather_bytes: int = 1 << 20
+    """Bytes of values that each worker gathers before it writes them to their targets."""
     part_memory_bytes: int = 0
     """Memory for the parts of uploads; 0 where files are written in place."""
     open_part_bytes: int = 0
@@ -65,10 +72,10 @@ def settings_for(
     """Return the settings for a plan; `max_memory_bytes` bounds the batches of all workers together."""
     target = open_store(plan.target.location)
     chosen = choose_settings(
-        plan.survey.id_bytes,
         plan.survey.widest_row_bytes,
         open_store(plan.survey.source.location).properties,
         target,
+        to_ps=plan.to_ps,
         workers=workers,
         max_memory_bytes=max_memory_bytes,
     )
@@ -78,15 +85,15 @@ def settings_for(
 
 
 def choose_settings(
-    id_bytes: int,
     row_bytes: int,
     source: Properties,
     target: Store,
     *,
+    to_ps: int = 1,
     workers: int | None = None,
     max_memory_bytes: int | None = None,
 ) -> ReshardSettings:
-    """Return settings from the bytes of all ids and of the widest row.
+    """Return settings from the bytes of the widest row and the number of targets.
 
     Where the target keeps open parts in memory, half of the limit is for them. Raises UsageError for bounds that
     cannot be met.
@@ -99,15 +106,19 @@ def choose_settings(
     if limit is not None and not target.properties.positional_write:
         limit //= 2
     wanted_batch = max(VALUE_BATCH_BYTES, row_bytes)
-    piece, batch = usual_piece_bytes(id_bytes), wanted_batch
+    piece, batch = PIECE_BYTES // 2, wanted_batch
+    gather = max(batch, min(to_ps * _STRETCH_BYTES, _GATHERED_BYTES // workers))
     if limit is not None:
         piece, batch, workers = _within(limit, piece, batch, workers, row_bytes)
+        gather = batch
+    elif gather > _WIDE_BYTES:
+        piece *= 4  # or the ids would be written in stretches of a few hundred bytes
     part_memory = PART_MEMORY_BYTES if max_memory_bytes is None else max_memory_bytes // 2
     proof_batch = _MAPPED_BATCH_BYTES if target.properties.rename else REMOTE_BATCH_BYTES
     if max_memory_bytes is not None:
         proof_batch = max(batch, min(proof_batch, max_memory_bytes // (2 * workers)))
     return ReshardSettings(
-        workers, piece, batch, proof_batch, part_memory_bytes=part_memory if target.properties.part_bytes else 0
+        workers, piece, batch, proof_batch, gather, part_memory_bytes=part_memory if target.properties.part_bytes else 0
     )
 
 

@@ -24,9 +24,9 @@ def test_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
     marked: list[int] = []
     real = duplicates._are_unique
 
-    def noted(checkpoint: object, pieces: object, low: int, span: int) -> bool:
+    def noted(checkpoint: object, pieces: object, rows: int, low: int, span: int) -> bool:
         marked.append(span)
-        return real(checkpoint, pieces, low, span)  # type: ignore[arg-type]
+        return real(checkpoint, pieces, rows, low, span)  # type: ignore[arg-type]
 
     monkeypatch.setattr(duplicates, "_are_unique", noted)
     ids = [int(i) * step + lowest for i in np.random.default_rng(5).permutation(100)]

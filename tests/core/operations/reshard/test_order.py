@@ -42,6 +42,7 @@ def plan(from_ps: int, to_ps: int, pieces_each: int = 12, tables: int = 1) -> Re
         tables=tuple(SurveyedTable(TableInfo(n, ROW_BYTES // 4, "zeros"), DTYPES["float32"]) for n in names),
         counts=tuple(counts),
         pieces=tuple(pieces),
+        small=(),
         bytes_read=0,
     )
     return plan_reshard(survey, Target(Location("out"), DESIGN, 7, "out/version_7"))

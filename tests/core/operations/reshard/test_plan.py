@@ -67,6 +67,7 @@ def survey_of(model: Model, from_ps: int, to_ps: int) -> Survey:
             count(name, ids, to_ps) for name, table in model.tables.items() for ids in pieces_of(table, from_ps)
         ),
         pieces=(),
+        small=(),
         bytes_read=0,
     )
 
@@ -106,7 +107,29 @@ def carried_out(plan: ReshardPlan, model: Model, from_ps: int) -> list[bytes]:
             ids_at[owner] += len(varint)
             values_at[owner] += len(table.rows[value])
     assert all(all(shard.written) for shard in shards)
+    check_layouts(plan)
     return [bytes(shard.data) for shard in shards]
+
+
+def check_layouts(plan: ReshardPlan) -> None:
+    """Check that the offsets of all shards together are those of each shard alone, and so is what stands there."""
+    layouts = plan.layouts
+    assert layouts.size_bytes.tolist() == [layout.size_bytes for layout in layouts]
+    assert layouts.variables == [len(layout.dense_at) for layout in layouts]
+    for ps_id, layout in enumerate(layouts):
+        assert all(layouts.dense_at(name) == (ps_id, at) for name, at in layout.dense_at.items())
+        data = bytearray(layout.size_bytes)
+        heads = list(layouts.front(ps_id).between)
+        for name, at in layout.values_at.items():
+            assert layouts.values_at(name)[ps_id] == at
+            assert layouts.ids_at(name)[ps_id] == layout.ids_at[name]
+            for head, end in zip(layouts.heads(name)[ps_id], (at, layout.ids_at[name]), strict=True):
+                heads.append((end - len(head), head))
+            assert layouts.tables_at[layouts.number(name), ps_id] == heads[-2][0]
+        for written in (heads, layout.between):
+            for at, head in written:
+                data[at : at + len(head)] = bytes(a ^ b for a, b in zip(data[at:], head, strict=False))
+        assert not any(data)
 
 
 def by_row(model: Model) -> tuple[object, ...]:
@@ -161,7 +184,7 @@ def test_the_same_survey_gives_the_same_plan() -> None:
     )
     turned = Model(7, dict(reversed(model.dense.items())), dict(reversed(model.tables.items())))
     plans = [plan_reshard(survey_of(each, 4, 3), TARGET) for each in (model, model, turned)]
-    assert plans[0].layouts == plans[1].layouts == plans[2].layouts
+    assert list(plans[0].layouts) == list(plans[1].layouts) == list(plans[2].layouts)
     assert plans[0].shards == plans[1].shards == plans[2].shards
 
 
@@ -182,15 +205,15 @@ def test_warnings() -> None:
     """A plan warns of large shards, servers without variables, and what ElasticDL cannot restore (issue 12.5)."""
     huge = PieceCounts("t", np.array([1, LARGE_SHARD_BYTES]), np.array([1, LARGE_SHARD_BYTES]))
     table = SurveyedTable(TableInfo("t", 1, "zeros"), DTYPES["int8"])
-    survey = Survey(source(4), 2, 7, (), (table,), (huge,), (), 0)
+    survey = Survey(source(4), 2, 7, (), (table,), (huge,), (), (), 0)
     (warning,) = plan_reshard(survey, TARGET).warnings
     assert warning.startswith("1 of 2 target shards is larger than 2 GiB (shard 1)")
     variables = tuple(PlacedVariable(name, DTYPES["uint8"], (), 1) for name in "ab")
-    crowded, odd = plan_reshard(Survey(source(4), 32, 7, variables, (), (), (), 0), TARGET).warnings
+    crowded, odd = plan_reshard(Survey(source(4), 32, 7, variables, (), (), (), (), 0), TARGET).warnings
     assert "only 16 can have dense variables" in crowded
     assert odd == "ElasticDL cannot read values of uint8: its restore fails"
     tables = tuple(SurveyedTable(TableInfo(f"t{k}", 1, "0.0" * k), DTYPES["float16"]) for k in range(4))
-    odd, unknown = plan_reshard(Survey(source(4), 2, 7, (), tables, (), (), 0), TARGET).warnings
+    odd, unknown = plan_reshard(Survey(source(4), 2, 7, (), tables, (), (), (), 0), TARGET).warnings
     assert odd == "ElasticDL cannot read values of float16: its restore fails"
     first = "'t0' (''), 't1' ('0.0'), 't2' ('0.00.0')"
     assert unknown == f"ElasticDL does not know the initializer of {first} and 1 more: its restore fails"

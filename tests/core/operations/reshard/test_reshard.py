@@ -40,7 +40,7 @@ from edl_ckpt.core.errors import (
 )
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.model import TableEntry, Version
-from edl_ckpt.core.operations.reshard import execute
+from edl_ckpt.core.operations.reshard import execute, move
 from edl_ckpt.core.operations.reshard import survey as surveying
 from edl_ckpt.core.storage import files
 from edl_ckpt.core.storage.interface import RangeReader
@@ -158,8 +158,8 @@ def test_the_lock_is_held_while_a_version_is_written(tmp_path: Path, monkeypatch
             pass
         seen.append(step)
 
-    def checked(name: str) -> Callable[..., None]:
-        real = getattr(execute, name)
+    def checked(module: Any, name: str) -> Callable[..., None]:
+        real = getattr(module, name)
 
         def function(*arguments: Any, **settings: Any) -> None:
             locked(name)
@@ -167,8 +167,8 @@ def test_the_lock_is_held_while_a_version_is_written(tmp_path: Path, monkeypatch
 
         return function
 
-    for name in ("write_groups", "copy_metadata"):
-        monkeypatch.setattr(execute, name, checked(name))
+    for module, name in ((move, "write_groups"), (execute, "copy_metadata")):
+        monkeypatch.setattr(module, name, checked(module, name))
     reshard_version(version, 4, output=str(tmp_path / "b"), workers=1)
     assert seen[0] == "write_groups"
     assert seen[-1] == "copy_metadata"

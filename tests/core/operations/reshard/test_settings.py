@@ -33,25 +33,25 @@ def store(properties: Properties) -> Any:
 
 def test_local() -> None:
     """Without limits, batches have the size of a cache, and the workers are as many as asked for."""
-    settings = choose_settings(1000, 64, LOCAL, store(LOCAL), workers=3)
+    settings = choose_settings(64, LOCAL, store(LOCAL), workers=3)
     assert (settings.workers, settings.batch_bytes, settings.spool) == (3, VALUE_BATCH_BYTES, False)
     assert settings.warnings == ()
-    assert choose_settings(1000, 9 * MIB, LOCAL, store(LOCAL)).batch_bytes == 9 * MIB
+    assert choose_settings(9 * MIB, LOCAL, store(LOCAL)).batch_bytes == 9 * MIB
     with pytest.raises(UsageError, match="workers must be at least 1, got 0"):
-        choose_settings(1000, 64, LOCAL, store(LOCAL), workers=0)
+        choose_settings(64, LOCAL, store(LOCAL), workers=0)
 
 
 def test_far_storage() -> None:
     """Far storage gets more workers."""
     for source, target in ((REMOTE, LOCAL), (LOCAL, REMOTE)):
-        assert choose_settings(0, 64, source, store(target)).workers >= REMOTE_WORKERS
+        assert choose_settings(64, source, store(target)).workers >= REMOTE_WORKERS
 
 
-@given(st.integers(1, 1 << 34), st.integers(0, 1 << 40), st.integers(0, 1 << 22), st.integers(1, 64))
-def test_a_limit_is_kept(limit: int, id_bytes: int, row_bytes: int, workers: int) -> None:
+@given(st.integers(1, 1 << 34), st.integers(0, 1 << 22), st.integers(1, 64))
+def test_a_limit_is_kept(limit: int, row_bytes: int, workers: int) -> None:
     """All workers together keep within the limit, or the error says how much is needed at least."""
     try:
-        settings = choose_settings(id_bytes, row_bytes, LOCAL, store(LOCAL), workers=workers, max_memory_bytes=limit)
+        settings = choose_settings(row_bytes, LOCAL, store(LOCAL), workers=workers, max_memory_bytes=limit)
     except UsageError as error:
         assert f"one row of {row_bytes} bytes" in error.message  # noqa: PT017 - no error is as good
         assert limit < 24 * 4096 + 2 * max(row_bytes, bulk.CHUNK_BYTES)
@@ -65,17 +65,17 @@ def test_a_limit_is_kept(limit: int, id_bytes: int, row_bytes: int, workers: int
 
 def test_workers_are_given_up_first() -> None:
     """Under a small limit there are fewer workers, not an error."""
-    many = choose_settings(0, MIB, LOCAL, store(LOCAL), workers=8, max_memory_bytes=10 * MIB)
+    many = choose_settings(MIB, LOCAL, store(LOCAL), workers=8, max_memory_bytes=10 * MIB)
     assert 1 < many.workers < 8
-    assert choose_settings(0, MIB, LOCAL, store(LOCAL), workers=8, max_memory_bytes=3 * MIB).workers == 1
+    assert choose_settings(MIB, LOCAL, store(LOCAL), workers=8, max_memory_bytes=3 * MIB).workers == 1
 
 
 def test_open_parts() -> None:
     """Parts of uploads have half of the limit, and no worker is given up for them; a warning names the rest."""
-    assert choose_settings(0, 64, LOCAL, store(LOCAL)).part_memory_bytes == 0
-    plain = choose_settings(0, 64, LOCAL, store(REMOTE), workers=8)
+    assert choose_settings(64, LOCAL, store(LOCAL)).part_memory_bytes == 0
+    plain = choose_settings(64, LOCAL, store(REMOTE), workers=8)
     assert (plain.workers, plain.part_memory_bytes, plain.warnings) == (8, PART_MEMORY_BYTES, ())
-    small = choose_settings(0, 64, LOCAL, store(REMOTE), workers=8, max_memory_bytes=64 * MIB)
+    small = choose_settings(64, LOCAL, store(REMOTE), workers=8, max_memory_bytes=64 * MIB)
     assert (small.workers, small.part_memory_bytes, small.spool) == (8, 32 * MIB, False)
     (warning,) = replace(small, open_part_bytes=20 * MIB).warnings
     assert warning.startswith("the open parts of all uploads take up to 20.0 MiB, more than 16.0 MiB of memory")

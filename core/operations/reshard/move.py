@@ -1,0 +1,329 @@
+"""The pass over the values of a reshard: each is read once, looked at once, and written at its offset.
+
+Ids move as the varint bytes they are. A task is a piece of a dense variable, a piece of a large table, or several small
+tables that follow each other: those are put together with all that stands between them, so that each target takes one
+write. Where a piece of a large table goes follows from the pieces before it in its stretch, which take their places in
+turn; so nothing is kept for each piece.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from edl_ckpt.core.checkpoint.blocks import IdBlock, raise_bad_ids, read_rows
+from edl_ckpt.core.checkpoint.fingerprint import ContentSketch, Fingerprint, fingerprint_of, value_bytes
+from edl_ckpt.core.checkpoint.reader import Checkpoint
+from edl_ckpt.core.checkpoint.scan import DensePiece, IdPiece, cut_piece, dense_pieces, read_dense, read_piece
+from edl_ckpt.core.errors import EdlCkptError, LockedError
+from edl_ckpt.core.format import bulk, routing
+from edl_ckpt.core.format.model import ShardIndex, TableEntry
+from edl_ckpt.core.format.routing import PART_NUMBERS, Part
+from edl_ckpt.core.format.shard_layout import write_groups
+from edl_ckpt.core.operations.reshard.order import moved_together, piece_order
+from edl_ckpt.core.operations.reshard.plan import ReshardPlan, Route
+from edl_ckpt.core.operations.reshard.settings import ReshardSettings
+from edl_ckpt.core.operations.reshard.survey import PieceCounts, together
+from edl_ckpt.core.parallel import run_parallel
+from edl_ckpt.core.progress import Reporter
+from edl_ckpt.core.storage.interface import Sink
+
+_LOOK_BYTES = 256 << 10
+"""Bytes of values that are read at a time, and looked at while they are in the L2 cache."""
+_NEAR_BYTES = 4 << 10
+"""The most bytes between two tables in a shard that are read along with them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Piece:
+    """One piece of a stretch, the `number`-th of it."""
+
+    piece: IdPiece
+    number: int
+    turns: _Turns
+
+
+@dataclass(frozen=True, slots=True)
+class _Small:
+    """Small tables that follow each other in the order of the targets, which is the order of their numbers."""
+
+    tables: tuple[str, ...]
+
+
+class _Turns:
+    """The places of the pieces of one stretch, which each piece takes after those before it."""
+
+    def __init__(self, stretch: IdPiece, counts: PieceCounts, route: Route) -> None:
+        self._row = stretch.first_row
+        self._end_row = stretch.first_row + stretch.rows
+        self._values_at, self._ids_at = route.values_at.copy(), route.ids_at.copy()
+        self._values_end = route.values_at + counts.rows * stretch.entry.row_bytes
+        self._ids_end = route.ids_at + counts.id_bytes
+        self._row_bytes = stretch.entry.row_bytes
+        self._next = 0
+        self._failed = False
+        self._changed = threading.Condition()
+
+    def take(self, task: _Piece, rows: bulk.I64, id_bytes: bulk.I64) -> tuple[int, bulk.I64, bulk.I64]:
+        """Return (first row, offsets of rows, offsets of ids) of a piece; LockedError when the stretch has no room.
+
+        `rows` and `id_bytes` are those of each target, int64 [to_ps]. Waits for the pieces before it.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._next == task.number or self._failed)
+            if self._failed:
+                raise EdlCkptError("a piece of the table before this one failed", path=task.piece.shard.file.path)
+            row, values_at, ids_at = self._row, self._values_at, self._ids_at
+            self._row = row + int(rows.sum())
+            self._values_at, self._ids_at = values_at + rows * self._row_bytes, ids_at + id_bytes
+            ends = (self._values_at, self._values_end), (self._ids_at, self._ids_end)
+            if self._row > self._end_row or any((at > end).any() for at, end in ends):
+                raise _changed_ids(task.piece)
+            self._next += 1
+            self._changed.notify_all()
+            return row, values_at, ids_at
+
+    def fail(self) -> None:
+        """Let the pieces behind one that failed not wait for it."""
+        with self._changed:
+            self._failed = True
+            self._changed.notify_all()
+
+
+class Move:
+    """The pass over the values: each is read once, ordered by owner, and written at its offset."""
+
+    def __init__(
+        self,
+        plan: ReshardPlan,
+        settings: ReshardSettings,
+        checkpoint: Checkpoint,
+        files: Sequence[Sink],
+        reporter: Reporter,
+    ) -> None:
+        self._plan = plan
+        self._settings = settings
+        self._checkpoint = checkpoint
+        self._files = files
+        self._reporter = reporter
+        self._sketch = ContentSketch()
+        self._small = {counts.table: counts for counts in plan.survey.small}
+
+    def run(self) -> Fingerprint:
+        """Write everything; return the fingerprint of the values that were read."""
+        self._write_between()
+        self._reporter.start("resharding", value_bytes(self._checkpoint))
+        dense = sorted(dense_pieces(self._checkpoint, self._settings.batch_bytes), key=self._place)
+        # Each target from front to back, and few targets at a time: then few parts of uploads are open.
+        groups = moved_together(self._plan)
+        tasks = (task for group in range(groups) for task in self._group(group, groups, dense))
+        for _ in run_parallel(self._do, chain(self._small_tables(), tasks), self._settings.workers):
+            pass
+        return fingerprint_of(self._checkpoint, self._sketch)
+
+    def _write_between(self) -> None:
+        """Write what stands between values, but for that among small tables."""
+        layouts = self._plan.layouts
+        large = [name for name in self._checkpoint.table_names if name not in self._small]
+        places = [zip(layouts.values_at(n).tolist(), layouts.ids_at(n).tolist(), strict=True) for n in large]
+        heads = [zip(layouts.heads(name), at, strict=True) for name, at in zip(large, places, strict=True)]
+        for ps_id, file in enumerate(self._files):
+            own = [next(each) for each in heads]
+            tables = [(at - len(head), head) for pair, ats in own for head, at in zip(pair, ats, strict=True) if head]
+            file.write_between([*layouts.front(ps_id).between, *sorted(tables)])
+
+    def _group(self, group: int, groups: int, dense: Sequence[DensePiece]) -> Iterator[DensePiece | _Piece]:
+        """Yield the variables, and the pieces of large tables, that belong to shards of one remainder."""
+        survey = self._plan.survey
+        yield from (piece for piece in dense if self._place(piece)[0] % groups == group)
+        for number in piece_order(self._plan):
+            stretch = survey.pieces[number]
+            if stretch.shard.file.ps_id % groups == group:
+                turns = _Turns(stretch, survey.counts[number], self._plan.routes[number])
+                cuts = cut_piece(self._checkpoint, stretch, self._settings.piece_bytes)
+                yield from (_Piece(piece, place, turns) for place, piece in enumerate(cuts))
+
+    def _small_tables(self) -> Iterator[_Small]:
+        """Yield the small tables, as many at a time as one worker may have in memory."""
+        layouts, last = self._plan.layouts, -1
+        some: list[tuple[str, int]] = []
+        for name in sorted(self._small, key=layouts.number):
+            if layouts.number(name) != last + 1:
+                yield from (_Small(tuple(names)) for names in together(some, self._settings.gather_bytes))
+                some = []
+            last = layouts.number(name)
+            some.append((name, sum(entry.values.size_bytes for _, entry in self._checkpoint.entries(name))))
+        yield from (_Small(tuple(names)) for names in together(some, self._settings.gather_bytes))
+
+    def _place(self, piece: DensePiece) -> tuple[int, int]:
+        """Return the target shard of a piece of a variable, and its offset there."""
+        owner, offset = self._plan.layouts.dense_at(piece.entry.name)
+        return owner, offset + piece.start
+
+    def _do(self, task: DensePiece | _Piece | _Small) -> None:
+        if isinstance(task, DensePiece):
+            self._move_dense(task)
+        elif isinstance(task, _Small):
+            self._move_small(task.tables)
+        else:
+            try:
+                self._move_rows(task)
+            except BaseException:
+                task.turns.fail()
+                raise
+
+    def _move_dense(self, piece: DensePiece) -> None:
+        data = read_dense(self._checkpoint, piece)
+        self._sketch.add_dense(piece.entry.name, piece.entry.size_bytes, piece.start, data)
+        owner, offset = self._place(piece)
+        self._files[owner].write(offset, data.data)
+        self._reporter.advance(piece.size)
+
+    def _move_rows(self, task: _Piece) -> None:
+        """Write the ids of a piece, then its rows in batches."""
+        block = read_piece(self._checkpoint, task.piece)
+        owner = bulk.owners(block.ids, self._plan.to_ps)
+        rows, id_bytes = bulk.tally(owner, block.lengths, self._plan.to_ps)
+        first_row, values_at, ids_at = task.turns.take(task, rows, id_bytes)
+        write_groups(self._files, bulk.group_varints(block.data, block.lengths, owner, id_bytes), id_bytes, ids_at)
+        row_bytes = task.piece.entry.row_bytes
+        if not row_bytes:
+            self._sketch.add_rows(task.piece.entry.name, block.ids, np.empty((len(block.ids), 0), np.uint8))
+            return
+        sketch = bulk.new_sketch(row_bytes)
+        block_bytes = self._checkpoint.reader(task.piece.shard).block_bytes
+        step = max(1, max(self._settings.gather_bytes, self._settings.batch_bytes, block_bytes) // row_bytes)
+        if block_bytes and len(block.ids):
+            step = -(-len(block.ids) // max(round(len(block.ids) / step), 1))  # requests of one size
+        gathered = np.empty(min(step, len(block.ids)) * row_bytes, np.uint8)
+        values_at = values_at.copy()
+        for start in range(0, len(block.ids), step):
+            some = slice(start, min(start + step, len(block.ids)))
+            sizes = bulk.tally(owner[some], block.lengths[some], self._plan.to_ps)[0] * row_bytes
+            self._gather(task.piece, first_row, block, owner, some, sizes, sketch, gathered)
+            write_groups(self._files, gathered, sizes, values_at)
+            values_at += sizes
+            self._reporter.advance(int(sizes.sum()))
+        self._sketch.add_sketch(task.piece.entry.name, sketch)
+
+    def _gather(
+        self,
+        piece: IdPiece,
+        first_row: int,
+        block: IdBlock,
+        owner: bulk.U16,
+        some: slice,
+        sizes: bulk.I64,
+        sketch: bulk.U32,
+        gathered: bulk.U8,
+    ) -> None:
+        """Read some rows of a piece into `gathered`, ordered by owner, and add them to a sketch."""
+        reader, row_bytes = self._checkpoint.reader(piece.shard), piece.entry.row_bytes
+        step = some.stop - some.start if reader.block_bytes else max(1, _LOOK_BYTES // row_bytes)
+        places = np.cumsum(sizes) - sizes
+        straight = int(sizes.max(initial=0)) == int(sizes.sum())  # all go to one target: merging 8 into 4, say
+        buffer = np.empty((0 if straight else min(step, some.stop - some.start), row_bytes), np.uint8)
+        for start in range(some.start, some.stop, step):
+            now = slice(start, min(start + step, some.stop))
+            if straight:
+                own = gathered[(start - some.start) * row_bytes : (now.stop - some.start) * row_bytes]
+                read = read_rows(reader, piece.entry, first_row + start, own.reshape(-1, row_bytes))
+                bulk.sketch_rows(sketch, block.ids[now], read)
+            else:
+                read = read_rows(reader, piece.entry, first_row + start, buffer[: now.stop - start])
+                routing.move_rows(sketch, block.ids[now], owner[now], read, places, gathered)
+
+    def _move_small(self, tables: Sequence[str]) -> None:
+        """Put small tables together for each target, with all that stands between them, and write them."""
+        layouts = self._plan.layouts
+        first, last = layouts.number(tables[0]), layouts.number(tables[-1])
+        starts, sizes = layouts.tables_at[first], layouts.tables_at[last + 1] - layouts.tables_at[first]
+        shift = np.cumsum(sizes) - sizes - starts  # from an offset in a target to the place in `out`
+        out = np.empty(int(sizes.sum()), np.uint8)
+        values_at = np.stack([layouts.values_at(name) + shift for name in tables])
+        ids_at = np.stack([layouts.ids_at(name) + shift for name in tables])
+        self._put_heads(tables, values_at, ids_at, out)
+        found = [(k, shard, e) for k, name in enumerate(tables) for shard, e in self._checkpoint.entries(name) if e.ids]
+        data, parts, sums = self._read_small(tables, found)
+        bad = routing.move_parts(sums, data, data, parts, values_at, ids_at, out)
+        if bad >= 0:
+            raise_bad_ids(self._checkpoint.reader(found[bad][1]), found[bad][2])
+        self._check_full(tables, found, parts, values_at - shift, ids_at - shift)
+        write_groups(self._files, out, sizes, starts)
+        own = np.unique(parts[:, Part.TABLE], return_index=True)[1]
+        self._sketch.add_parts([tables[k] for k in parts[own, Part.TABLE].tolist()], sums, parts[own])
+        self._reporter.advance(int((parts[:, Part.ROWS] * parts[:, Part.ROW_BYTES]).sum()))
+
+    def _check_full(
+        self,
+        tables: Sequence[str],
+        found: Sequence[tuple[int, ShardIndex, TableEntry]],
+        parts: bulk.I64,
+        values_at: bulk.I64,
+        ids_at: bulk.I64,
+    ) -> None:
+        """Raise LockedError unless the rows and ids of each table went as far as those that the survey counted."""
+        row_bytes = dict(parts[:, [Part.TABLE, Part.ROW_BYTES]].tolist())
+        for number, name in enumerate(tables):
+            counts, layouts = self._small[name], self._plan.layouts
+            values_end = layouts.values_at(name) + counts.rows * row_bytes.get(number, 0)
+            ids_end = layouts.ids_at(name) + counts.id_bytes
+            if not (np.array_equal(values_at[number], values_end) and np.array_equal(ids_at[number], ids_end)):
+                shard, entry = next((shard, entry) for k, shard, entry in found if k == number)
+                raise _changed_ids(IdPiece(shard, entry, entry.ids[0], entry.offset, entry.ids[0].end))
+
+    def _put_heads(self, tables: Sequence[str], values_at: bulk.I64, ids_at: bulk.I64, out: bulk.U8) -> None:
+        """Put what stands before the rows and the ids of tables into `out`."""
+        view = out.data
+        for name, *places in zip(tables, values_at.tolist(), ids_at.tolist(), strict=True):
+            for (values, ids), rows_at, varints_at in zip(self._plan.layouts.heads(name), *places, strict=True):
+                view[rows_at - len(values) : rows_at] = values
+                view[varints_at - len(ids) : varints_at] = ids
+
+    def _read_small(
+        self, tables: Sequence[str], found: Sequence[tuple[int, ShardIndex, TableEntry]]
+    ) -> tuple[bulk.U8, bulk.I64, bulk.U32]:
+        """Return (the bytes of parts, the parts in them, room for the sketches of the tables).
+
+        Parts that lie close behind each other in a shard are read together.
+        """
+        spans: list[tuple[ShardIndex, int, int]] = []
+        before = np.zeros(len(found), np.int64)  # what must be added to an offset to get the place in the bytes
+        size = 0
+        for number in sorted(range(len(found)), key=lambda n: (found[n][1].file.ps_id, found[n][2].offset)):
+            _, shard, entry = found[number]
+            if not spans or spans[-1][0] is not shard or not 0 <= entry.offset - spans[-1][2] <= _NEAR_BYTES:
+                spans.append((shard, entry.offset, entry.offset))
+            _, start, end = spans[-1]
+            spans[-1] = (shard, start, entry.ids[0].end)
+            size += entry.ids[0].end - end
+            before[number] = size - entry.ids[0].end
+        data = np.empty(size, np.uint8)
+        at = 0
+        for shard, start, end in spans:
+            self._checkpoint.reader(shard).read_into(start, data[at : at + end - start].data)
+            at += end - start
+        parts = np.zeros((len(found), PART_NUMBERS), np.int64)
+        rows = [
+            (e.ids[0].start, e.ids[0].end - e.ids[0].start, e.rows, k, max(e.values.start, e.offset), e.row_bytes)
+            for k, _, e in found
+        ]
+        parts[:, : Part.SUMS] = np.array(rows, np.int64).reshape(-1, Part.SUMS)
+        parts[:, [Part.IDS, Part.VALUES]] += before[:, None]
+        widths = {number: row_bytes for _, _, _, number, _, row_bytes in rows}
+        sums_at = np.cumsum([0] + [routing.sketch_size(widths.get(k, 0)) for k in range(len(tables))])
+        parts[:, Part.SUMS] = sums_at[parts[:, Part.TABLE]]
+        return data, parts, np.zeros(int(sums_at[-1]), np.uint32)
+
+
+def _changed_ids(piece: IdPiece) -> LockedError:
+    return LockedError(
+        f"table {piece.entry.name!r}: its ids have changed since they were counted",
+        path=piece.shard.file.path,
+        offset=piece.start,
+        hint="another process is writing the shard, or the storage returns wrong bytes; try again",
+    )
