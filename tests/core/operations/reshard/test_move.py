@@ -34,6 +34,7 @@ from edl_ckpt.core.format.names import ELASTICDL
 from edl_ckpt.core.operations.reshard import move, survey
 from edl_ckpt.core.operations.reshard.plan import plan_reshard
 from edl_ckpt.core.operations.reshard.settings import ReshardSettings
+from edl_ckpt.core.progress import SILENT
 from edl_ckpt.core.storage.files import PreallocatedFile
 from edl_ckpt.core.storage.local import LocalReader
 from oracle import Model, Table
@@ -200,7 +201,7 @@ def test_a_plan_does_not_grow_with_the_rows() -> None:
     stretches, peaks = [], []
     for rows in (10**7, 10**10):
         checkpoint: Any = wide_checkpoint(rows, 64)
-        counting = survey._Counting(checkpoint, 1000, 1, 1 << 19, survey.SILENT)
+        counting = survey._Counting(checkpoint, 1000, 1, 1 << 19, SILENT)
         found = counting.stretches()
         stretches.append(len(found))
         per_target = np.full(1000, rows // 1000 // len(found), np.int64)
