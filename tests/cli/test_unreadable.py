@@ -26,9 +26,10 @@ from edl_ckpt.core.operations.prune.guards import Guards
 from edl_ckpt.core.operations.prune.own_shard import remove_own_shard
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.storage import LocalStore, open_store
+from fork_server import server
 from oracle import Model, Table
 from places import GOLDEN
-from program import PROGRAM, inside
+from program import inside
 from reporters import Recorder
 
 VICTIM = "version-9"
@@ -309,17 +310,12 @@ def test_real_permissions(name: str, run: Path, tmp_path: Path) -> None:
     add_tag(at(run, 15), "prod")
     (run / name).chmod(0)
 
+    weak = server(drop_capabilities)
+    if weak.process.poll() == 99:
+        pytest.skip("root cannot give up its capabilities here")
+
     def edl(*words: str | Path) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [*PROGRAM, *map(str, words)],
-            preexec_fn=drop_capabilities,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        if done.returncode == 99:
-            pytest.skip("root cannot give up its capabilities here")
+        done = weak.run([*map(str, words)], cwd=None, env=os.environ, timeout=60)
         assert "Traceback" not in done.stderr
         return done
 

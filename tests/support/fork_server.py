@@ -15,7 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -68,8 +68,8 @@ def _read(fd: int) -> str:
 
 
 @functools.cache
-def server() -> Server:
-    """Return the server of this process, started at the first call."""
+def server(before: Callable[[], None] | None = None) -> Server:
+    """Return the server of this process, started at the first call; `before` is called in it before it begins."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
@@ -77,6 +77,7 @@ def server() -> Server:
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+            preexec_fn=before,  # noqa: PLW1509 - it makes two calls of the system
         )
 
     def end() -> None:
