@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.manual.codes import READS, exits
+from edl_ckpt.cli.manual.codes import WRITES, exits
 from edl_ckpt.cli.options import Csv, Jsonl, Ref, resolve_ref, warn_of_seal
 from edl_ckpt.cli.output import Output
 from edl_ckpt.core.errors import UsageError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     "get run@100 --table user_embedding --id 42",
     "get run@100 --variable dense/kernel:0 --npy kernel.npy",
 )
-@exits(READS, c3="an id is not in the table")
+@exits(WRITES, c3="an id is not in the table")
 def get_command(
     out: Output,
     ref: Ref = None,

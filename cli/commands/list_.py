@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,6 +25,7 @@ from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.templates import template_of
 from edl_ckpt.cli.text import escaped, parse_duration
 from edl_ckpt.core.errors import EdlCkptError, UsageError
+from edl_ckpt.core.words import meant
 
 if TYPE_CHECKING:
     from edl_ckpt.core.format.model import Listing
@@ -102,7 +104,7 @@ def list_command(
         lambda: render_list.records(listings),
     )
     for listing in whole:
-        _warn(out, listing)
+        _warn(out, listing, tag or ())
     if failed:
         raise max(failed, key=lambda error: error.exit_code)
     if any(listing.unread for listing in whole):
@@ -141,9 +143,14 @@ def _show_metrics(out: Output, listings: list[Listing], failed: list[EdlCkptErro
         raise SystemExit(3)
 
 
-def _warn(out: Output, listing: Listing) -> None:
+def _warn(out: Output, listing: Listing, tags: Iterable[str]) -> None:
     """Print the warnings about a listing; of one without a version, where the versions are."""
     from edl_ckpt.cli import render_list
+
+    known = {tag for version in listing.versions for tag in version.tags}
+    for tag in tags:
+        if tag not in known and (meaning := meant(tag, known, "tags")):
+            out.warn(f"{listing.location.url}: no version has the tag {tag!r}; {meaning}")
 
     hint = None if listing.versions else trials_hint(listing.location)
     if hint is not None:

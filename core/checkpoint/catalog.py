@@ -395,6 +395,9 @@ def narrowed(
     if best is not None and versions:
         chosen = replace(chosen, versions=(best_version(chosen, best, mode),))
     if sort is not None:
+        known = {name for version in listing.versions for name in version.metrics}
+        if sort not in known and (hint := meant(sort, known)):
+            raise NotFoundError(f"no version has a value of {sort!r}", path=listing.location.url, hint=hint)
         order = ranked(chosen.versions, sort, listed_mode(listing, sort, mode))
         place = {v.path: i for i, v in enumerate(order)}
         chosen = replace(chosen, versions=tuple(sorted(chosen.versions, key=lambda v: place.get(v.path, len(place)))))

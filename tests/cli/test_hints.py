@@ -51,6 +51,9 @@ SLIPS = [
     ("list rum", 10, "rum: no such file or directory", "did you mean run?"),
     ("import run/version_1000/varables-0-of-1.chkpt x@1 --ps 1", 10, "run/", "did you mean run/version_1000/variables"),
     ("list run --config nigth.toml", 2, "nigth.toml: no such configuration file", "did you mean night.toml?"),
+    ("list run --sort los", 10, "run: no version has a value of 'los'", "did you mean loss?"),
+    ("prune run --keep-best 1 --metric auk", 2, "metric 'auk': is higher or lower better?", "did you mean auc?"),
+    ("prune run --delete 1034", 10, "no version 1034 to delete", "the nearest versions there: 1030, 1040"),
     ("list runs/aa", 10, "runs/aa: no such file or directory", "did you mean runs/a?"),
     (
         "reshard run --ps 2 --layout desing",
@@ -81,6 +84,18 @@ def test_slips(line: str, code: int, message: str, hint: str, place: Path) -> No
     first, second = done.stderr.splitlines()
     assert first.startswith(f"error: {message}")
     assert second.startswith(f"  {hint}")
+
+
+def test_names_in_rules(place: Path) -> None:
+    """A prune warns of tags and metrics in its rules that no version has, and `list` of tags."""
+    rules = ["--keep-tag", "servin", "--keep-best", "1", "--metric", "auk", "--mode", "max"]
+    done = edl("prune", "run", *rules, "--dry-run", cwd=place)
+    assert done.stderr.splitlines()[:2] == [
+        "warning: no version has the tag 'servin'; did you mean serving?",
+        "warning: no version has a value of 'auk', so its rule keeps none; did you mean auc?",
+    ]
+    listed = edl("list", "run", "--tag", "serv", cwd=place)
+    assert listed.stderr == "warning: run: no version has the tag 'serv'; did you mean serving?\n"
 
 
 @pytest.mark.parametrize("word", ["1000", "latest", "serving", "best:auc"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from edl_ckpt.core.checkpoint.catalog import list_versions
@@ -24,11 +24,11 @@ from edl_ckpt.core.operations.prune.guards import (
     guard_warnings,
     prunable,
 )
-from edl_ckpt.core.operations.prune.retention import Policy, by_location, evaluate, fit
+from edl_ckpt.core.operations.prune.retention import Best, ExperimentBest, Policy, Tagged, by_location, evaluate, fit
 from edl_ckpt.core.operations.prune.stored_policy import read_policy
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.storage import Location, LocationLike
-from edl_ckpt.core.words import abridged, counted, describe, escaped, size
+from edl_ckpt.core.words import abridged, counted, describe, escaped, meant, neighbours, size
 
 
 class Action(enum.StrEnum):
@@ -135,7 +135,7 @@ def plan_prune(
     errors: list[EdlCkptError] = []
     unreadable = {} if guards.everything else find_unreadable(versions, errors)
     modes = _common_modes(listings, needed=policy.needs_modes)
-    plan = judge_versions(versions, policy.settle(modes), guards=guards, unreadable=unreadable, now=moment)
+    plan = judge_versions(versions, _settled(policy, modes, versions), guards=guards, unreadable=unreadable, now=moment)
     unread = bool(errors) or any(listing.unread for listing in listings)
     plan = replace(plan, warnings=(*plan.warnings, *map(_left_to_determined, filter(_has_uuids, listings))))
     return replace(plan, locations=places, purge_older_than_seconds=purge_older_than_seconds, unread=unread)
@@ -150,6 +150,18 @@ def _left_to_determined(listing: Listing) -> str:
     return (
         f"{listing.location}: {counted(number, 'version')} named by a UUID: left to Determined, which deletes its own"
     )
+
+
+def _settled(policy: Policy, modes: Mapping[str, str], versions: Sequence[Version]) -> Policy:
+    """Return a policy with its modes; UsageError names the metric that was perhaps meant by one of unknown mode."""
+    try:
+        return policy.settle(modes)
+    except UsageError as error:
+        known = {name for version in versions for name in version.metrics}
+        for rule in policy.rules:
+            if isinstance(rule, Best | ExperimentBest) and rule.metric not in known:
+                error.hint = meant(rule.metric, known) or error.hint
+        raise
 
 
 def _common_modes(listings: Sequence[Listing], *, needed: bool) -> dict[str, str]:
@@ -203,11 +215,13 @@ def judge_versions(
     versions = prunable(versions)
     absent = [n for n in guards.delete if all(v.version != n for v in versions)]
     if absent:
-        raise NotFoundError(f"no version {absent[0]} to delete")
+        near = ", ".join(map(str, neighbours(absent[0], {v.version for v in versions})))
+        hint = f"the nearest versions there: {near}" if near else None
+        raise NotFoundError(f"no version {absent[0]} to delete", hint=hint)
     faults = unreadable or {}
     moment = time.time() if now is None else now
     kept: dict[str, list[str]] = {}
-    warnings: list[str] = []
+    warnings = list(_unknown_names(versions, policy, guards))
     for trial in by_location(versions):
         kept |= guard_reasons(trial, guards, faults, now=moment)
         warnings += guard_warnings(trial, guards, faults)
@@ -240,6 +254,19 @@ def _add_rule_reasons(
             raise RefusedError(f"cannot be deleted: {kept[version.path][0]}", path=version.ref)
         own = [] if named else [*rules.get(version.path, ()), *_not_asked_for(version, guards, idle=idle)]
         kept.setdefault(version.path, []).extend(own)
+
+
+def _unknown_names(versions: Sequence[Version], policy: Policy, guards: Guards) -> Iterator[str]:
+    """Yield a warning for each tag and metric of the policy that no version has, though others are there."""
+    tags = {tag for version in versions for tag in version.tags}
+    named = [tag for rule in policy.rules if isinstance(rule, Tagged) for tag in rule.tags]
+    for tag in dict.fromkeys((*named, *guards.drop_tags)):
+        if tag not in tags and (hint := meant(tag, tags)):
+            yield f"no version has the tag {tag!r}; {hint}"
+    metrics = {name for version in versions for name in version.metrics}
+    for metric in dict.fromkeys(rule.metric for rule in policy.rules if isinstance(rule, Best | ExperimentBest)):
+        if metric not in metrics and (hint := meant(metric, metrics, "metrics")):
+            yield f"no version has a value of {metric!r}, so its rule keeps none; {hint}"
 
 
 def _reason_to_delete(version: Version, guards: Guards) -> str:
