@@ -69,6 +69,10 @@ _LEAST_ROWS: Final = 1024
 _ATTEMPTS: Final = 4
 
 
+Wanted = Callable[[bulk.I64], npt.NDArray[np.bool_]]
+"""Returns whether the row of each id is wanted: int64 [n] -> bool [n]."""
+
+
 Assign = Callable[[bulk.I64], bulk.U16]
 """Returns the part of each id: int64 [n] -> uint16 [n]."""
 
@@ -166,7 +170,8 @@ class PartitionedTable:
     """A table in parts; a context manager. `pieces` are the numbered pieces of the table.
 
     Rows go to `areas`, or to a temporary file in `directory`. Each batch is shown to `seen` (ids, values) as it was
-    read, and `convert` returns the rows that are kept in its place: uint8 [n, row_bytes].
+    read, and `convert` returns the rows that are kept in its place: uint8 [n, row_bytes]. With `wanted`, only those
+    rows are kept.
     """
 
     def __init__(
@@ -182,6 +187,7 @@ class PartitionedTable:
         seen: Callable[[bulk.I64, bulk.U8], None] | None = None,
         convert: Callable[[bulk.U8], bulk.U8] | None = None,
         dtype: DType | None = None,
+        wanted: Wanted | None = None,
         reporter: Reporter = SILENT,
     ) -> None:
         self.parts = parts
@@ -194,6 +200,7 @@ class PartitionedTable:
         self._scratch_file: ScratchFile | None = None
         self._seen = seen
         self._convert = convert
+        self._wanted = wanted
         self._reporter = reporter
         self.dtype = dtype or checkpoint.table_dtype(name)
         self.dim = max((e.dim for _, e in checkpoint.entries(name)), default=0)
@@ -204,8 +211,8 @@ class PartitionedTable:
 
     @property
     def rows(self) -> int:
-        """Return the number of rows."""
-        return sum(piece.rows for piece in self._pieces)
+        """Return the number of rows that are kept."""
+        return int(self._rows.sum())
 
     def __enter__(self) -> Self:
         self._count_parts()
@@ -254,10 +261,11 @@ class PartitionedTable:
 
     def _count_parts(self) -> None:
         """Count the rows of each part, and cut again those ranges that are too large."""
-        if self.parts == 1:
-            self._rows = np.array([self.rows], np.int64)
+        rows = sum(piece.rows for piece in self._pieces)
+        if self.parts == 1 and self._wanted is None:
+            self._rows = np.array([rows], np.int64)
             return
-        limit = max(_TOO_LARGE * self.rows // self.parts, _LEAST_ROWS)
+        limit = max(_TOO_LARGE * rows // self.parts, _LEAST_ROWS)
         for attempt in range(_ATTEMPTS):
             counted = run_parallel(self._count, self._pieces, self._readers)
             self._rows = sum(counted, np.zeros(self.parts, np.int64))
@@ -270,7 +278,8 @@ class PartitionedTable:
                 self._cut_again(self._assign, large, limit)
 
     def _count(self, piece: IdPiece) -> bulk.I64:
-        owner = self._assign(read_piece(self._checkpoint, piece).ids)
+        ids = read_piece(self._checkpoint, piece).ids
+        owner = self._assign(ids if self._wanted is None else ids[self._wanted(ids)])
         return np.bincount(owner, minlength=self.parts).astype(np.int64)
 
     def _cut_again(self, ranges: Ranges, large: npt.NDArray[np.bool_], limit: int) -> None:
@@ -301,23 +310,33 @@ class PartitionedTable:
 
     def _write_piece(self, piece: IdPiece) -> IdPiece:
         """Write the ids and rows of a piece; the rows of a part may lie in any order."""
-        assert self._areas is not None  # noqa: S101 - `__enter__` has set them
         ids = read_piece(self._checkpoint, piece).ids
-        owner = self._assign(ids) if self.parts > 1 else np.zeros(len(ids), np.uint16)
+        wanted = None if self._wanted is None else self._wanted(ids)
         batch_bytes = _REMOTE_FILL_BYTES if self._is_remote else _FILL_BYTES
-        for some, values in row_batches(self._checkpoint, piece, len(ids), batch_bytes):
+        for some, values in row_batches(self._checkpoint, piece, len(ids), batch_bytes, wanted=wanted):
             if self._seen is not None:
                 self._seen(ids[some], values)
             kept = values if self._convert is None else self._convert(values)
-            rows = np.bincount(owner[some], minlength=self.parts).astype(np.int64)
-            with self._lock:
-                place = self._next.copy()
-                self._next += rows
-            keys = np.ascontiguousarray(ids[some]).view(np.uint8).reshape(-1, 8)
-            self._write(self._areas.ids, keys, owner[some], rows, place)
-            if self._row_bytes:
-                self._write(self._areas.rows, kept, owner[some], rows, place)
+            if wanted is None:
+                self._write_rows(ids[some], kept)
+            else:
+                self._write_rows(ids[some][wanted[some]], kept[wanted[some]])
         return piece
+
+    def _write_rows(self, ids: bulk.I64, values: bulk.U8) -> None:
+        """Write some ids and rows, at the next places of their parts."""
+        if not len(ids):
+            return
+        assert self._areas is not None  # noqa: S101 - `__enter__` has set them
+        owner = self._assign(ids) if self.parts > 1 else np.zeros(len(ids), np.uint16)
+        rows = np.bincount(owner, minlength=self.parts).astype(np.int64)
+        with self._lock:
+            place = self._next.copy()
+            self._next += rows
+        keys = np.ascontiguousarray(ids).view(np.uint8).reshape(-1, 8)
+        self._write(self._areas.ids, keys, owner, rows, place)
+        if self._row_bytes:
+            self._write(self._areas.rows, values, owner, rows, place)
 
     def _write(self, area: Area, data: bulk.U8, owner: bulk.U16, rows: bulk.I64, place: bulk.I64) -> None:
         """Write rows ordered by part, each part's at its place: the number of a row."""

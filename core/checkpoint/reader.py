@@ -156,6 +156,10 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         inner = {k: r.inner if isinstance(r, KeptReader) else r for k, r in self._readers.items()}
         self._readers = inner
 
+    def has_table(self, name: str) -> bool:
+        """Say whether there is a table of a name, with rows or without."""
+        return name in self._entries
+
     def entries(self, table: str) -> list[tuple[ShardIndex, TableEntry]]:
         """Return the shards that have a table, with their entries of it; NameNotFoundError for an unknown name."""
         if table not in self._entries:

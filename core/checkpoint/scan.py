@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from edl_ckpt.core.checkpoint.blocks import (
     VALUE_BATCH_BYTES,
@@ -226,13 +227,20 @@ def number_rows(
 
 
 def row_batches(
-    checkpoint: Checkpoint, piece: IdPiece, rows: int, batch_bytes: int, sums: ChunkSums | None = None
+    checkpoint: Checkpoint,
+    piece: IdPiece,
+    rows: int,
+    batch_bytes: int,
+    sums: ChunkSums | None = None,
+    *,
+    wanted: npt.NDArray[np.bool_] | None = None,
 ) -> Iterator[tuple[slice, bulk.U8]]:
     """Yield (rows of the piece, their values uint8 [n, row_bytes]) in batches of about `batch_bytes`.
 
     With `sums` no batch is larger than the cache, though as much is read at a time, and the
     bytes are added to `sums`, each batch after the caller has used it. All batches share one buffer, which the next
-    one overwrites: fresh memory costs more than the read.
+    one overwrites: fresh memory costs more than the read. Batches without any row that is `wanted`, bool [rows], are
+    left out, and not read where that is possible.
     """
     reader = checkpoint.reader(piece.shard)
     # A caller with smaller batches bounds its memory.
@@ -244,6 +252,8 @@ def row_batches(
     buffer = np.empty((block, piece.entry.row_bytes), np.uint8)
     for first in range(0, rows, block or 1):
         last = min(first + block, rows)
+        if wanted is not None and not wanted[first:last].any():
+            continue
         values = read_rows(reader, piece.entry, piece.first_row + first, buffer[: last - first])
         for start in range(first, last, step):
             stop = min(start + step, last)

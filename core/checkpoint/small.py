@@ -1,0 +1,97 @@
+"""Small tables, read whole and many at a time: parts of tables that lie near each other take one read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from edl_ckpt.core.checkpoint.blocks import check_row_count, id_blocks
+from edl_ckpt.core.checkpoint.partition import TablePart
+from edl_ckpt.core.checkpoint.reader import Checkpoint
+from edl_ckpt.core.format import bulk
+from edl_ckpt.core.format.checks import duplicate_id
+from edl_ckpt.core.format.model import TableEntry
+from edl_ckpt.core.storage.interface import RangeReader
+
+_GAP_BYTES: Final = 16 << 10
+"""The most bytes between two parts that are read along with them."""
+
+
+def read_tables(checkpoint: Checkpoint, names: Collection[str]) -> dict[str, TablePart]:
+    """Return some tables, each with its rows ordered by id; CorruptError for an id that occurs twice.
+
+    All of them are in memory at a time.
+    """
+    ids: dict[str, list[bulk.I64]] = {name: [] for name in names}
+    rows: dict[str, list[bulk.U8]] = {name: [] for name in names}
+    for shard in checkpoint.shards:
+        reader = checkpoint.reader(shard)
+        wanted = [entry for entry in shard.tables if entry.name in ids and entry.rows]
+        for start, data, entries in _near(reader, wanted):
+            for entry in entries:
+                ids[entry.name].append(_ids(reader, entry, start, data))
+                at = entry.values.start - start
+                rows[entry.name].append(data[at : at + entry.rows * entry.row_bytes].reshape(entry.rows, -1))
+    return {name: _in_order(checkpoint, name, ids[name], rows[name]) for name in names}
+
+
+def _extent(entry: TableEntry) -> tuple[int, int]:
+    """Return where the values and ids of a table begin and end in a shard."""
+    starts = [entry.values.start, *(run.start for run in entry.ids)]
+    return min(starts), max([entry.values.end, *(run.end for run in entry.ids)])
+
+
+def _near(reader: RangeReader, entries: Sequence[TableEntry]) -> Iterator[tuple[int, bulk.U8, list[TableEntry]]]:
+    """Yield (offset, bytes, entries) of stretches of a shard that have all of some entries."""
+    some: list[TableEntry] = []
+    start = end = 0
+    for entry in sorted(entries, key=_extent):
+        first, last = _extent(entry)
+        if some and first - end > _GAP_BYTES:
+            yield start, _read(reader, start, end), some
+            some = []
+        if not some:
+            start = end = first
+        some.append(entry)
+        end = max(end, last)
+    if some:
+        yield start, _read(reader, start, end), some
+
+
+def _read(reader: RangeReader, start: int, end: int) -> bulk.U8:
+    data = np.empty(end - start, np.uint8)
+    reader.read_into(start, data.data)
+    return data
+
+
+def _ids(reader: RangeReader, entry: TableEntry, start: int, data: bulk.U8) -> bulk.I64:
+    """Return the ids of a table in a shard; CorruptError when they are not as many as its rows."""
+    if len(entry.ids) == 1 and not entry.ids[0].tagged:
+        try:
+            ids, _ = bulk.decode_varints(data[entry.ids[0].start - start : entry.ids[0].end - start])
+        except bulk.VarintError:
+            pass  # `id_blocks` names the fault and its place
+        else:
+            check_row_count(reader, entry, len(ids))
+            return ids
+    blocks = [block.ids for block in id_blocks(reader, entry)]
+    check_row_count(reader, entry, sum(map(len, blocks)))
+    return np.concatenate(blocks)
+
+
+def _in_order(checkpoint: Checkpoint, name: str, ids: list[bulk.I64], rows: list[bulk.U8]) -> TablePart:
+    """Return the rows of a table, which come shard by shard, ordered by id."""
+    dtype, dim = checkpoint.table_dtype(name), max((e.dim for _, e in checkpoint.entries(name)), default=0)
+    if not ids:
+        return TablePart(np.empty(0, np.int64), np.empty((0, 0), np.uint8), dtype, dim)
+    all_ids, all_rows = np.concatenate(ids), np.concatenate(rows)
+    order = bulk.order_ids(all_ids)
+    twice = np.flatnonzero(all_ids[1:] == all_ids[:-1])
+    if len(twice):
+        version = checkpoint.version
+        hint = f"try: edl-ckpt verify {version.ref}"
+        raise duplicate_id(name, int(all_ids[twice[0]]), len(twice), path=version.path, hint=hint)
+    values = bulk.take_rows(all_rows, order) if all_rows.shape[1] else all_rows
+    return TablePart(all_ids, values, dtype, dim)

@@ -1,0 +1,65 @@
+"""The differences between two versions, across shard counts, generations and locations.
+
+Fingerprints answer first: variables and tables with equal digests are equal, and only the others are compared by value.
+`tables.py` says how.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version
+from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint, value_bytes
+from edl_ckpt.core.checkpoint.reader import open_checkpoint
+from edl_ckpt.core.operations.diff.dense import diff_dense
+from edl_ckpt.core.operations.diff.results import HISTOGRAM_EDGES, DenseDiff, DiffResult, RowChange, TableDiff
+from edl_ckpt.core.operations.diff.tables import PART_BYTES, TableOptions, diff_tables
+from edl_ckpt.core.parallel import default_workers, run_parallel
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.storage import open_store
+
+_VARIABLES_AT_ONCE: Final = 64
+"""Variables of one task: most are so small that a task of its own would outweigh each."""
+__all__ = ["HISTOGRAM_EDGES", "DenseDiff", "DiffResult", "RowChange", "TableDiff", "diff_versions"]
+
+
+def diff_versions(
+    a: VersionLike,
+    b: VersionLike,
+    *,
+    tolerance: float = 0.0,
+    top: int = 0,
+    rows: bool = False,
+    workers: int | None = None,
+    part_bytes: int = PART_BYTES,
+    reporter: Reporter = SILENT,
+) -> DiffResult:
+    """Compare two versions by value: elements are equal when they differ by at most `tolerance`, or are both NaN.
+
+    For each table the result has the `top` rows that changed most; with `rows`, every row that differs. Tables that
+    differ need temporary files of their size, in the system's directory for them. Raises the errors of reading,
+    CorruptError for an id that occurs twice, NoSpaceError when there is no space for the temporary files.
+    """
+    a, b = as_version(a), as_version(b)
+    remote = any(open_store(v.location).properties.round_trips for v in (a, b))
+    count = default_workers(remote=remote) if workers is None else workers
+    with (
+        open_checkpoint(a) as one,
+        open_checkpoint(b) as two,
+    ):
+        reporter.start("fingerprints", value_bytes(one) + value_bytes(two))
+        first = fingerprint_checkpoint(one, workers=count, reporter=reporter)
+        second = fingerprint_checkpoint(two, workers=count, reporter=reporter)
+        names = sorted({*one.variable_names, *two.variable_names})
+        changed = [name for name in names if first.variables.get(name) != second.variables.get(name)]
+        found = dict(
+            zip(changed, run_parallel(lambda n: diff_dense(one, two, n, tolerance), changed, count), strict=True)
+        )
+        variables = tuple(found.get(name) or DenseDiff(name, "equal", 0.0, 0.0, 0.0) for name in names)
+        options = TableOptions(tolerance, top, rows, part_bytes, count)
+        same = {name for name, digest in first.tables.items() if second.tables.get(name) == digest}
+        tables = diff_tables(one, two, same, options, reporter)
+        one.check_unchanged()
+        two.check_unchanged()
+    equal = all(v.status == "equal" for v in variables) and all(t.status == "equal" for t in tables)
+    return DiffResult(a.ref, b.ref, equal, tolerance, variables, tables, first.text, second.text)

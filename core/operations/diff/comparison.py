@@ -1,0 +1,136 @@
+"""The rows of one table compared, part by part: what was counted, the largest changes, and the rows that differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.checkpoint.partition import TablePart
+from edl_ckpt.core.operations.diff.measures import Sums, compare
+from edl_ckpt.core.operations.diff.results import HISTOGRAM_EDGES, RowChange, TableDiff
+
+_ELEMENTS_AT_ONCE: Final = 1 << 15
+"""Elements that are compared at a time: the arrays that are made of them stay in the cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowOptions:
+    """The caller's options for the comparison of rows."""
+
+    tolerance: float
+    top: int
+    rows: bool
+
+
+@dataclass(slots=True)
+class TableComparison:
+    """The differences counted so far, over the parts of a table."""
+
+    options: RowOptions
+    added: int = 0
+    removed: int = 0
+    changed: int = 0
+    unchanged: int = 0
+    sums: Sums = field(default_factory=Sums)
+    comparable: bool = True
+    histogram: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(HISTOGRAM_EDGES) + 1, np.int64))
+    top: list[RowChange] = field(default_factory=list)
+    rows: list[tuple[int, str, float | None]] = field(default_factory=list)
+
+    def add(self, a: TablePart, b: TablePart) -> None:
+        """Compare one part of both sides."""
+        at = np.searchsorted(b.ids, a.ids)
+        both = np.zeros(len(a.ids), np.bool_)
+        inside = at < len(b.ids)
+        both[inside] = b.ids[at[inside]] == a.ids[inside]
+        places = np.flatnonzero(both)
+        self.removed += len(a.ids) - len(places)
+        self.added += len(b.ids) - len(places)
+        if self.options.rows:
+            self.rows += [(i, "removed", None) for i in a.ids[~both].tolist()]
+            self.rows += [(i, "added", None) for i in np.setdiff1d(b.ids, a.ids, assume_unique=True).tolist()]
+        if len(places) and (a.dim != b.dim or a.dtype is None or b.dtype is None):
+            self.comparable = False
+            self.changed += len(places)
+            return
+        for mine, theirs in _side_by_side(places, at[places], max(_ELEMENTS_AT_ONCE // max(a.dim, 1), 1)):
+            self._compare_rows(a.ids[mine], a.rows(mine), b.rows(theirs))
+
+    def _compare_rows(self, ids: npt.NDArray[np.int64], a: npt.NDArray[np.generic], b: npt.NDArray[np.generic]) -> None:
+        found = compare(a, b, self.options.tolerance, self.sums)
+        differing = np.flatnonzero(found.differ.any(axis=1))
+        self.changed += len(differing)
+        self.unchanged += len(ids) - len(differing)
+        if not len(differing):
+            return
+        whole = len(differing) == len(ids)
+        change, size = (x if whole else x[differing] for x in (found.change, found.size))
+        with np.errstate(all="ignore"):
+            l2 = np.sqrt(np.einsum("ij,ij->i", change, change))
+        self.histogram += np.bincount(np.searchsorted(HISTOGRAM_EDGES, l2, "right"), minlength=len(self.histogram))
+        if self.options.rows:
+            self.rows += [(i, "changed", c) for i, c in zip(ids[differing].tolist(), l2.tolist(), strict=True)]
+        if self.options.top:
+            order = np.lexsort((ids[differing], -np.where(np.isnan(l2), np.inf, l2)))[: self.options.top]
+            largest = size[order].max(axis=1)
+            named = zip(ids[differing][order].tolist(), l2[order].tolist(), largest.tolist(), strict=True)
+            self._keep([RowChange(*each) for each in named])
+
+    def _keep(self, more: list[RowChange]) -> None:
+        """Keep the largest changes, of equal ones the lowest ids."""
+        self.top += more
+        self.top.sort(key=lambda r: (-(math.inf if math.isnan(r.l2) else r.l2), r.id))
+        del self.top[self.options.top :]
+
+    def merge(self, other: TableComparison) -> None:
+        """Add what was counted over other parts."""
+        self.added += other.added
+        self.removed += other.removed
+        self.changed += other.changed
+        self.unchanged += other.unchanged
+        self.sums.add(other.sums)
+        self.comparable &= other.comparable
+        self.histogram += other.histogram
+        self._keep(other.top)
+        self.rows += other.rows
+
+    def result(self, name: str, what: str) -> TableDiff:
+        """Return the counted differences as a result; `what` changed besides the rows."""
+        same = not (self.added or self.removed or self.changed or what)
+        return TableDiff(
+            name,
+            "equal" if same else "changed",
+            self.added,
+            self.removed,
+            self.changed,
+            self.unchanged,
+            self.sums.max_abs if self.comparable else None,
+            self.sums.l2 if self.comparable else None,
+            self.sums.relative if self.comparable else None,
+            tuple(self.top),
+            tuple(self.histogram.tolist()),
+            what,
+            tuple(sorted(self.rows, key=lambda row: row[0])),
+        )
+
+
+Places = npt.NDArray[np.intp] | slice
+
+
+def _side_by_side(
+    mine: npt.NDArray[np.intp], theirs: npt.NDArray[np.intp], step: int
+) -> Iterator[tuple[Places, Places]]:
+    """Yield the places of rows of both sides, some at a time; as slices where they follow each other."""
+    for start in range(0, len(mine), step):
+        yield _as_slice(mine[start : start + step]), _as_slice(theirs[start : start + step])
+
+
+def _as_slice(places: npt.NDArray[np.intp]) -> Places:
+    """Return ascending places as a slice if none is left out: it takes no copy."""
+    first, last = int(places[0]), int(places[-1])
+    return slice(first, last + 1) if last - first == len(places) - 1 else places

@@ -1,0 +1,86 @@
+"""The results of a comparison: what changed in each variable and in each table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from edl_ckpt.core.words import counted, describe, escaped
+
+HISTOGRAM_EDGES: Final = tuple(10.0**k for k in range(-8, 5))
+"""The histogram counts row changes (L2) below the first edge, between each two edges, and from the last edge on."""
+
+
+@dataclass(frozen=True, slots=True)
+class DenseDiff:
+    """The change of a dense variable. Measures are None where values cannot be compared.
+
+    `max_abs` and `l2` are of b - a, `relative` is l2 over the L2 norm of a (None when that is 0), `cosine` is between
+    both.
+    """
+
+    name: str
+    status: str
+    """'equal', 'changed', 'added' (only in b) or 'removed' (only in a)."""
+    max_abs: float | None = None
+    l2: float | None = None
+    relative: float | None = None
+    cosine: float | None = None
+    what: str = ""
+    """The other changes: of dtype or shape, from -> to."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """A changed row: the L2 norm of its change, and the largest absolute element."""
+
+    id: int
+    l2: float
+    max_abs: float
+
+
+@dataclass(frozen=True, slots=True)
+class TableDiff:
+    """The change of a table: counts of ids, measures over the rows of both sides, the rows that changed most.
+
+    `histogram` counts changed rows by their L2 change, between HISTOGRAM_EDGES.
+    """
+
+    name: str
+    status: str
+    added: int = 0
+    removed: int = 0
+    changed: int = 0
+    unchanged: int = 0
+    max_abs: float | None = None
+    l2: float | None = None
+    relative: float | None = None
+    top: tuple[RowChange, ...] = ()
+    histogram: tuple[int, ...] = ()
+    what: str = ""
+    """The other changes: of dim, dtype or initializer, from -> to."""
+    rows: tuple[tuple[int, str, float | None], ...] = ()
+    """(id, status, L2 change) of every row that differs; empty unless `rows` is set."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiffResult:
+    """The differences between two versions; `equal` within the tolerance."""
+
+    a: str
+    b: str
+    equal: bool
+    tolerance: float
+    variables: tuple[DenseDiff, ...]
+    tables: tuple[TableDiff, ...]
+    fingerprint_a: str
+    fingerprint_b: str
+
+    def __repr__(self) -> str:
+        return describe(
+            "DiffResult",
+            f"{escaped(self.a)} and {escaped(self.b)}",
+            "equal" if self.equal else "different",
+            counted(len(self.variables), "variable"),
+            counted(len(self.tables), "table"),
+        )

@@ -1,0 +1,216 @@
+"""The changes of tables. The rows of a table have another order on each side, so equal ids are brought together.
+
+Small tables are read whole, many at a time. Each side of a large table is cut into parts by a hash of the id, in a
+temporary file, and each part is compared with its counterpart: one part of both sides is in memory for each worker,
+whatever the size of the table. Where one side has far fewer rows, those of the other side that have no counterpart are
+known from their ids, and their values are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.checkpoint.partition import PartitionedTable, by_hash, parts_needed
+from edl_ckpt.core.checkpoint.reader import Checkpoint
+from edl_ckpt.core.checkpoint.scan import IdPiece, count_rows, id_pieces, read_piece
+from edl_ckpt.core.checkpoint.small import read_tables
+from edl_ckpt.core.format import bulk
+from edl_ckpt.core.operations.diff.comparison import RowOptions, TableComparison
+from edl_ckpt.core.operations.diff.results import TableDiff
+from edl_ckpt.core.parallel import run_parallel
+from edl_ckpt.core.progress import Reporter
+
+PART_BYTES: Final = 8 << 20
+"""Values and ids of a part."""
+_SMALL_BYTES: Final = 4 << 20
+"""The size of both sides together up to which a table is small."""
+_TOGETHER: Final = 64
+"""Small tables that are read at a time, with at most about _SMALL_BYTES."""
+_AT_ONCE_BYTES: Final = 160 << 20
+"""Memory for the parts that are compared at a time, all together."""
+_MOST_SLOTS: Final = 32 << 20
+_LOOKED_UP: Final = 4 << 20
+"""Ids of the smaller side that are kept in memory: 32 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableOptions(RowOptions):
+    """The caller's options for the comparison of tables."""
+
+    part_bytes: int
+    workers: int
+
+
+def diff_tables(
+    one: Checkpoint, two: Checkpoint, same: Collection[str], options: TableOptions, reporter: Reporter
+) -> tuple[TableDiff, ...]:
+    """Return the changes of all tables, by name; those that are the `same` are not read."""
+    names = sorted({*one.table_names, *two.table_names})
+    sizes = {name: _table_bytes(one, name) + _table_bytes(two, name) for name in names if name not in same}
+    reporter.start("comparing rows", sum(sizes.values()))
+    sides = _Side(one, options.workers), _Side(two, options.workers)
+    found = {name: _equal_table(one, name) for name in same}
+
+    def compare(some: list[str]) -> list[TableDiff]:
+        parts = [read_tables(checkpoint, some) for checkpoint in (one, two)]
+        results = []
+        for name in some:
+            comparison = TableComparison(options)
+            comparison.add(*(part.pop(name) for part in parts))
+            results.append(comparison.result(name, _table_changes(one, two, name)))
+            reporter.advance(sizes[name])
+        return results
+
+    small = [name for name, size in sizes.items() if name in sides[0] and name in sides[1] and size <= _SMALL_BYTES]
+    for results in run_parallel(compare, _together(small, sizes), options.workers):
+        found |= {result.name: result for result in results}
+    for name in sizes:
+        if name not in found:
+            found[name] = _diff_large(*sides, name, options, reporter)
+    return tuple(found[name] for name in names)
+
+
+def _together(names: Iterable[str], sizes: Mapping[str, int]) -> Iterator[list[str]]:
+    """Yield the names of small tables in lists of those that are read at a time."""
+    some: list[str] = []
+    size = 0
+    for name in names:
+        if some and (len(some) >= _TOGETHER or size + sizes[name] > _SMALL_BYTES):
+            yield some
+            some, size = [], 0
+        some.append(name)
+        size += sizes[name]
+    if some:
+        yield some
+
+
+def _row_count(checkpoint: Checkpoint, name: str) -> int:
+    return sum(e.rows for _, e in checkpoint.entries(name)) if checkpoint.has_table(name) else 0
+
+
+def _table_bytes(checkpoint: Checkpoint, name: str) -> int:
+    return sum(e.size_bytes for _, e in checkpoint.entries(name)) if checkpoint.has_table(name) else 0
+
+
+def _equal_table(checkpoint: Checkpoint, name: str) -> TableDiff:
+    return TableDiff(name, "equal", unchanged=_row_count(checkpoint, name), max_abs=0.0, l2=0.0, relative=0.0)
+
+
+class _Side:
+    """One of the two checkpoints; its rows are counted when the first of its large tables needs them."""
+
+    def __init__(self, checkpoint: Checkpoint, workers: int) -> None:
+        self.checkpoint = checkpoint
+        self._workers = workers
+
+    def __contains__(self, name: str) -> bool:
+        return self.checkpoint.has_table(name)
+
+    @cached_property
+    def pieces(self) -> Mapping[str, Sequence[IdPiece]]:
+        """The pieces of each table, with their rows numbered."""
+        by_table: dict[str, list[IdPiece]] = {}
+        for piece in count_rows(self.checkpoint, id_pieces(self.checkpoint), self._workers):
+            by_table.setdefault(piece.entry.name, []).append(piece)
+        return by_table
+
+    def ids(self, name: str) -> bulk.I64:
+        """Return the ids of a table, ascending: int64 [rows]."""
+        pieces = self.pieces.get(name, ())
+        ids = np.empty(sum(piece.rows for piece in pieces), np.int64)
+        at = 0
+        for piece in pieces:
+            ids[at : at + piece.rows] = read_piece(self.checkpoint, piece).ids
+            at += piece.rows
+        bulk.sort_ids(ids)
+        return ids
+
+    def cut(self, name: str, parts: int, reporter: Reporter, wanted: _Among | None) -> PartitionedTable:
+        """Return a table in parts by a hash of the id; of the rows that are wanted, if not all are."""
+        pieces = self.pieces.get(name, ())
+        assign = by_hash(parts)
+        return PartitionedTable(
+            self.checkpoint, name, pieces, parts=parts, assign=assign, wanted=wanted, reporter=reporter
+        )
+
+
+class _Among:
+    """Says which ids are among the few of the other side: by a mark at a hash, and those that have one by a search."""
+
+    def __init__(self, ids: bulk.I64) -> None:
+        self._ids = ids
+        slots = min(1 << (64 * len(ids)).bit_length(), _MOST_SLOTS)
+        self._shift = np.uint64(64 - slots.bit_length() + 1)
+        self._marks = np.zeros(slots, np.bool_)
+        self._marks[self._slots(ids)] = True
+
+    def _slots(self, ids: bulk.I64) -> npt.NDArray[np.uint64]:
+        slots: npt.NDArray[np.uint64] = (ids.view(np.uint64) * np.uint64(bulk.CHUNK_STEP)) >> self._shift
+        return slots
+
+    def __call__(self, ids: bulk.I64) -> npt.NDArray[np.bool_]:
+        """Return a bool for each id."""
+        found: npt.NDArray[np.bool_] = self._marks[self._slots(ids)]
+        some = np.flatnonzero(found)
+        at = np.minimum(np.searchsorted(self._ids, ids[some]), len(self._ids) - 1)
+        found[some] = self._ids[at] == ids[some]
+        return found
+
+
+def _diff_large(first: _Side, second: _Side, name: str, options: TableOptions, reporter: Reporter) -> TableDiff:
+    if name not in first:
+        rows = tuple((i, "added", None) for i in second.ids(name).tolist()) if options.rows else ()
+        return TableDiff(name, "added", added=_row_count(second.checkpoint, name), rows=rows)
+    if name not in second:
+        rows = tuple((i, "removed", None) for i in first.ids(name).tolist()) if options.rows else ()
+        return TableDiff(name, "removed", removed=_row_count(first.checkpoint, name), rows=rows)
+    one, two = first.checkpoint, second.checkpoint
+    among = _counterparts(first, second, name, options), _counterparts(second, first, name, options)
+    sizes = [_table_bytes(side, name) + 8 * _row_count(side, name) for side in (one, two)]
+    parts = parts_needed(min(sizes) if any(among) else max(sizes), options.part_bytes)
+    total = TableComparison(options)
+    with (
+        first.cut(name, parts, reporter, among[0]) as left,
+        second.cut(name, parts, reporter, among[1]) as right,
+    ):
+        total.removed += _row_count(one, name) - left.rows
+        total.added += _row_count(two, name) - right.rows
+
+        def compare(number: int) -> TableComparison:
+            comparison = TableComparison(options)
+            comparison.add(left.part(number), right.part(number))
+            return comparison
+
+        # Each part of both sides as it was, and sorted.
+        at_once = _AT_ONCE_BYTES // max(5 * max(sizes) // parts, 1)
+        for some in run_parallel(compare, range(parts), max(min(options.workers, at_once), 1)):
+            total.merge(some)
+    return total.result(name, _table_changes(one, two, name))
+
+
+def _counterparts(side: _Side, other: _Side, name: str, options: TableOptions) -> _Among | None:
+    """Return which rows of a side are worth reading; None where most may have a counterpart, or each is listed."""
+    few, many = _row_count(other.checkpoint, name), _row_count(side.checkpoint, name)
+    if options.rows or not 0 < few <= min(many // 4, _LOOKED_UP):
+        return None
+    return _Among(other.ids(name))
+
+
+def _table_changes(one: Checkpoint, two: Checkpoint, name: str) -> str:
+    """Return the differences of two tables apart from their rows, in words."""
+    changes: list[str] = []
+    a, b = one.infos.get(name), two.infos.get(name)
+    if a and b and a.dim != b.dim:
+        changes.append(f"dim {a.dim} -> {b.dim}")
+    if a and b and a.initializer != b.initializer:
+        changes.append(f"initializer {a.initializer!r} -> {b.initializer!r}")
+    x, y = one.table_dtype(name), two.table_dtype(name)
+    if x and y and x != y:
+        changes.append(f"dtype {x.name} -> {y.name}")
+    return ", ".join(changes)
