@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edl_ckpt.core.errors import NotFoundError
-from edl_ckpt.core.format.model import ShardIndex, Version
+from edl_ckpt.core.format.model import ShardIndex, TableEntry, TableInfo, Version
 from edl_ckpt.core.words import abridged, counted, describe, escaped, meant, size
 
 
@@ -78,7 +78,7 @@ class CheckpointSummary:
 def summarize(version: Version, shards: Sequence[ShardIndex]) -> CheckpointSummary:
     """Return the summary of a version from its shards' indexes, in ps_id order; variables and tables by name."""
     placed = sorted(((v, s.file.ps_id) for s in shards for v in s.variables), key=lambda p: (p[0].name, p[1]))
-    tables = tuple(_table(name, shards) for name in _table_names(shards))
+    tables = _tables(shards)
     return CheckpointSummary(
         ref=version.ref,
         version=version.number,
@@ -97,22 +97,30 @@ def summarize(version: Version, shards: Sequence[ShardIndex]) -> CheckpointSumma
     )
 
 
-def _table_names(shards: Sequence[ShardIndex]) -> list[str]:
-    return sorted({t.name for s in shards for t in s.tables} | {i.name for s in shards for i in s.infos})
+def _tables(shards: Sequence[ShardIndex]) -> tuple[TableSummary, ...]:
+    """Return the summary of every table, by name."""
+    infos = {info.name: info for shard in reversed(shards) for info in reversed(shard.infos)}
+    entries: dict[str, list[tuple[int, TableEntry]]] = {name: [] for name in infos}
+    for number, shard in enumerate(shards):
+        for entry in shard.tables:
+            entries.setdefault(entry.name, []).append((number, entry))
+    return tuple(_table(name, infos.get(name), entries[name], len(shards)) for name in sorted(entries))
 
 
-def _table(name: str, shards: Sequence[ShardIndex]) -> TableSummary:
-    entries = [[t for t in s.tables if t.name == name] for s in shards]
-    infos = [i for s in shards for i in s.infos if i.name == name]
-    filled = [t for found in entries for t in found if t.dtype is not None]
+def _table(name: str, info: TableInfo | None, entries: Sequence[tuple[int, TableEntry]], shards: int) -> TableSummary:
+    """Return the summary of a table from its entries, each with the number of its shard."""
+    filled = [entry for _, entry in entries if entry.dtype is not None]
+    rows_per_shard = [0] * shards
+    for number, entry in entries:
+        rows_per_shard[number] += entry.rows
     return TableSummary(
         name=name,
-        dim=filled[0].dim if filled else infos[0].dim if infos else 0,
+        dim=filled[0].dim if filled else info.dim if info else 0,
         dtype=filled[0].dtype.name if filled and filled[0].dtype else None,
-        initializer=infos[0].initializer if infos else None,
-        rows=sum(t.rows for found in entries for t in found),
-        rows_per_shard=tuple(sum(t.rows for t in found) for found in entries),
-        size_bytes=sum(t.size_bytes for found in entries for t in found),
+        initializer=info.initializer if info else None,
+        rows=sum(rows_per_shard),
+        rows_per_shard=tuple(rows_per_shard),
+        size_bytes=sum(entry.size_bytes for _, entry in entries),
     )
 
 

@@ -67,7 +67,8 @@ def diff_tables(
             reporter.advance(sizes[name])
         return results
 
-    small = [name for name, size in sizes.items() if name in sides[0] and name in sides[1] and size <= _SMALL_BYTES]
+    most = min(_SMALL_BYTES, options.part_bytes)
+    small = [name for name, size in sizes.items() if name in sides[0] and name in sides[1] and size <= most]
     for results in run_parallel(compare, _together(small, sizes), options.workers):
         found |= {result.name: result for result in results}
     for name in sizes:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from edl_ckpt.core.errors import CorruptError, IncompleteError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES, DiffResult, diff_versions
 from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.storage.local import LocalReader
 from oracle import Model
 from places import GOLDEN
 
@@ -93,6 +95,37 @@ def test_planted_changes(tmp_path: Path, part_bytes: int) -> None:
     assert variables["wide"].max_abs == 0
     near = diff_versions(a, b, tolerance=1e-3, part_bytes=part_bytes)
     assert next(t for t in near.tables if t.name == "t").changed == 2
+
+
+@pytest.mark.parametrize("shared", [0, 40])
+def test_few_rows_against_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: int) -> None:
+    """Rows without a counterpart among few others are counted by their ids; without any, values are read once."""
+    random = np.random.default_rng(5)
+    ids = np.unique(random.integers(-(2**60), 2**60, 8000))
+    rows = random.integers(0, 100, (len(ids), 8)).astype(np.float64)
+    few = np.concatenate([ids[100 : 100 + shared], np.arange(60)])
+    many = save_checkpoint(str(tmp_path / "a"), 1, 3, variables={}, tables={"t": (ids, rows)})
+    other = save_checkpoint(str(tmp_path / "b"), 1, 2, variables={}, tables={"t": (few, np.ones((len(few), 8)))})
+    size = 0
+    read = LocalReader.read_into
+
+    def count(self: LocalReader, offset: int, buffer: memoryview) -> None:
+        nonlocal size
+        size += len(buffer)
+        read(self, offset, buffer)
+
+    monkeypatch.setattr(LocalReader, "read_into", count)
+    for a, b in ((many, other), (other, many)):
+        size = 0
+        found = diff_versions(a, b, part_bytes=5000)
+        if not shared:
+            assert size < rows.nbytes + 5 * 10 * len(ids)
+        assert found.tables == tuple(
+            replace(t, rows=()) for t in diff_versions(a, b, part_bytes=5000, rows=True).tables
+        )
+        (table,) = found.tables
+        assert (table.changed, table.unchanged) == (shared, 0)
+        assert sorted((table.added, table.removed)) == [60, len(ids) - shared]
 
 
 def list_rows(version: Version) -> int:

@@ -21,6 +21,7 @@ from edl_ckpt.core import (
     save_checkpoint,
     verify_version,
 )
+from edl_ckpt.core.operations.summary import summarize
 
 FEW, MANY = 40, 400
 
@@ -56,6 +57,36 @@ ACTIONS: dict[str, Callable[[Version, str], object]] = {
     "verify": lambda version, _: verify_version(version, level="deep"),
     "reshard": lambda version, target: reshard_version(version, 3, output=target),
 }
+
+
+def _inspect(version: Version, _: Version) -> None:
+    with open_checkpoint(version) as checkpoint:
+        assert len(summarize(version, checkpoint.shards).tables) == len(checkpoint.tables)
+
+
+TABLE_ACTIONS: dict[str, Callable[[Version, Version], object]] = {
+    "inspect": _inspect,
+    "diff": lambda version, other: diff_versions(version, other, workers=1),
+}
+
+
+@pytest.mark.parametrize("name", TABLE_ACTIONS)
+def test_linear_in_tables(name: str, tmp_path: Path) -> None:
+    """Ten times as many tables take about ten times the work (a diff of 2,000 took 15 s)."""
+    counts = []
+    for number in (1, 20, 200):
+        pair = [
+            save_checkpoint(
+                str(tmp_path / f"{number}-{add}"),
+                1,
+                2,
+                variables={},
+                tables={f"table_{i}": (np.arange(2), np.full((2, 1), i + add, np.float32)) for i in range(number)},
+            )
+            for add in (0, 1)
+        ]
+        counts.append(_steps(partial(TABLE_ACTIONS[name], *pair)))
+    assert counts[2] < 11 * counts[1]
 
 
 @pytest.mark.parametrize("name", ACTIONS)
