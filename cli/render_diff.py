@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from edl_ckpt.cli import text
 from edl_ckpt.cli.documents import as_dict
-from edl_ckpt.cli.tables import MOST_ROWS, Bar, Cell, Column, Histogram, Table, beside, first_rows
+from edl_ckpt.cli.shared_tables import MOST_ROWS, first_rows
+from edl_ckpt.cli.tables import Bar, Cell, Column, Histogram, Table, beside
 from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
 from edl_ckpt.cli.documents import as_dict
-from edl_ckpt.cli.tables import shard_table
+from edl_ckpt.cli.shared_tables import shard_table
 from edl_ckpt.core import words
 
 if TYPE_CHECKING:

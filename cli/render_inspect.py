@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from edl_ckpt.cli import text
 from edl_ckpt.cli.documents import as_dict
 from edl_ckpt.cli.render_metadata import lines
-from edl_ckpt.cli.tables import Cell, Column, Histogram, Table, beside, first_rows, shard_table
+from edl_ckpt.cli.shared_tables import first_rows, shard_table
+from edl_ckpt.cli.tables import Cell, Column, Histogram, Table, beside
 from edl_ckpt.core import words
 
 if TYPE_CHECKING:

@@ -12,22 +12,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from edl_ckpt.cli import text
 from edl_ckpt.cli.window import encodable
-from edl_ckpt.core import words
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
     from rich.text import Text
 
-    from edl_ckpt.core.checkpoint.target import TargetShard
-    from edl_ckpt.core.operations.summary import ShardSummary
 
-MOST_ROWS: Final = 2000
-"""Rows of a long table that a terminal gets, unless all are wanted."""
 _BLOCKS_BELOW: Final = 60
 _INDENT: Final = 2
 _GAP: Final = 2
@@ -43,7 +38,6 @@ _TOKEN = re.compile(
 _PIECE = re.compile(r"[^/_:.@,;=-]*[/_:.@,;=-]+|[^/_:.@,;=-]+")
 """What stays on one line of a word that is too long: up to a separator."""
 
-Item = TypeVar("Item")
 Kind = Literal["number", "word", "name", "prose", "bar"]
 
 
@@ -505,16 +499,6 @@ class Fitted:
         yield from folded(self, options.max_width)
 
 
-def first_rows(items: Sequence[Item], noun: str, *, every: bool) -> tuple[Sequence[Item], list[Text]]:
-    """Return the items that a table shows, and a line that says how many more there are: all, or the first 2,000."""
-    from rich.text import Text
-
-    if every or len(items) <= MOST_ROWS:
-        return items, []
-    more = text.count(len(items) - MOST_ROWS, f"more {noun}")
-    return items[:MOST_ROWS], [Text(f"  and {more}; --all shows them too, and --json has everything", "dim")]
-
-
 def beside(head: Text, drawn: Bar | Histogram) -> Fitted:
     """Return a text with a drawing behind it, which gets a line of its own where it does not fit."""
 
@@ -524,24 +508,3 @@ def beside(head: Text, drawn: Bar | Histogram) -> Fitted:
         return head.copy().append(" " * _GAP if fits else "\n" + " " * _INDENT).append(*cell)
 
     return Fitted(make)
-
-
-def shard_table(shards: Sequence[ShardSummary | TargetShard]) -> Table:
-    """Return a table of shards, with a bar for the size of each."""
-    table = Table(
-        Column("shard", "number"),
-        Column("size", "number", worth=9),
-        Column("bar", "bar", title=""),
-        Column("rows", "number", worth=8),
-        Column("variables", "number"),
-    )
-    largest = max((shard.size_bytes for shard in shards), default=0)
-    for shard in shards:
-        table.add(
-            str(shard.ps_id),
-            words.size(shard.size_bytes),
-            Bar(shard.size_bytes, largest, 20),
-            text.count(shard.rows),
-            text.count(shard.variables),
-        )
-    return table

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import pytest
 from rich.console import RenderableType
 
-from edl_ckpt.cli import documents, render_diff, render_inspect, tables
+from edl_ckpt.cli import documents, render_diff, render_inspect, shared_tables
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.tables import Bar, Cell, Column, Table
 from edl_ckpt.core import CheckpointSummary, DiffResult
@@ -38,7 +38,7 @@ def _printed(human: Iterable[RenderableType], capsys: pytest.CaptureFixture[str]
 
 def test_inspect(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Of a long table a terminal gets the first rows, and a line with the number of the others; --all gives all."""
-    monkeypatch.setattr(tables, "MOST_ROWS", 5)
+    monkeypatch.setattr(shared_tables, "MOST_ROWS", 5)
     part = _printed(render_inspect.human(SUMMARY, every=False), capsys)
     assert [name for name in NAMES if name in part] == NAMES[:5]
     assert "and 4 more variables; --all shows them too" in part
@@ -49,7 +49,7 @@ def test_inspect(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
 
 def test_diff(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """What differs is among the rows that are shown, however late its name comes."""
-    for module in (tables, render_diff):
+    for module in (shared_tables, render_diff):
         monkeypatch.setattr(module, "MOST_ROWS", 3)
     parts = tuple(DenseDiff(name, "changed" if name == NAMES[-1] else "equal", 0.5, 1.0) for name in NAMES)
     result = DiffResult("run@1", "run@2", False, 0.0, parts, (), "edl1:a", "edl1:b")
