@@ -13,6 +13,7 @@ from edl_ckpt.cli.help import command_of
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.words import escaped, meant
 
+_NO_COMMAND: Final = re.compile(r"No such command (['\"])(.*?)\1\.(?: .*)?", re.DOTALL)
 _EXTRA: Final = re.compile(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)\.?", re.DOTALL)
 _NO_BOOLEAN: Final = re.compile(r"(.*) is not a valid boolean\..*", re.DOTALL)
 _NO_NUMBER: Final = re.compile(r"(.*) is not a valid (int|integer|int range|integer range|float)\.?", re.DOTALL)
@@ -39,8 +40,8 @@ def explained(error: Any) -> UsageError:
     if kind == "BadParameter" and error.param is not None:
         return UsageError(f"{origin(context, error.param)}: {_fault(error)}", hint=f"try: {path} --help")
     text = str(error.format_message())
-    if text.startswith("No such command"):
-        name = text.removeprefix("No such command ").removesuffix(".")[1:-1]  # in quotes, as `repr` chooses them
+    if found := _NO_COMMAND.fullmatch(text):
+        name = found[2]
         hint = meant(name, error.ctx.command.commands) or f"{path} --help lists the commands"
         return UsageError(f"no such command: {escaped(name)}", hint=hint)
     if found := _EXTRA.fullmatch(text):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.prune.plan import PrunePlan
     from edl_ckpt.core.storage.location import Location
 
+_RESUME = "run the same prune again to delete them"
 _SAME_CODE = (AuthError, UnavailableError, UnsupportedError)
 """Errors that a script can do something about: when all failures are of one such kind, its exit code is the prune's."""
 
@@ -183,7 +184,7 @@ def _show(out: Output, done: PrunePlan | PruneResult, *, brief: bool, listed: st
         kind = kinds.pop() if len(kinds) == 1 else EdlCkptError
         message = f"{counted(len(errors), 'item')} could not be deleted"
         if kind in _SAME_CODE:
-            raise kind(message)
-        out.warn(message)
+            raise kind(message, hint=_RESUME)
+        out.warn(f"{message}; {_RESUME}")
     if errors or plan.unread:
         raise SystemExit(3)
