@@ -78,7 +78,9 @@ class Parquet(ContentFormat):
                 schema = arrow.schema(columns, metadata={"edl-ckpt": notes, "table": table.name})
                 target = os.path.join(path, f"{files[table.name]}.parquet")
                 with ExitStack() as file, storage_errors(target):
-                    writer = file.enter_context(parquet.ParquetWriter(target, schema, use_dictionary=False))
+                    writer = file.enter_context(
+                        parquet.ParquetWriter(target, schema, use_dictionary=False, write_statistics=["id"])
+                    )
                     for ids, vectors in table.batches():
                         flat = arrow.array(np.ascontiguousarray(vectors).reshape(-1), values)
                         column = arrow.FixedSizeListArray.from_arrays(flat, table.dim)
