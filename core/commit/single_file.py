@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
-from edl_ckpt.core.commit.remote import send_files
+from edl_ckpt.core.commit.remote import UPLOAD_BYTES, send_files
 from edl_ckpt.core.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.ids import new_id
+from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.state.owner import is_presumed_dead, owner_in
 from edl_ckpt.core.storage.access import Access
 from edl_ckpt.core.storage.faults import storage_errors
@@ -22,6 +23,9 @@ from edl_ckpt.core.storage.regular import check_target
 from edl_ckpt.core.storage.trees import remove_tree
 
 _OLD: Final = ".old"
+_UPLOADS: Final = 16
+"""Small files that are uploaded, and objects that are completed, at a time."""
+Item = TypeVar("Item")
 _NAME_PART: Final = 100
 """The characters of a target's name that its hidden name repeats: a name has 255 bytes at most."""
 
@@ -121,22 +125,34 @@ def _sweep_outputs(folder: str) -> None:
 
 
 def put_files(store: ObjectStore, files: Mapping[str, str], *, replace: bool) -> None:
-    """Upload local files, given by their paths below the location, and make them visible one right after another.
+    """Upload local files, given by their paths below the location, and make them visible right after all of them.
 
     Names must be free unless `replace` is True. A failure before the first file is visible changes nothing; a later one
-    leaves the files that are complete.
+    leaves the files that are complete. Large files go part by part, small ones several at a time.
     """
     objects: list[ObjectWriter] = []
-    try:
-        for relative, path in files.items():
-            with LocalReader(path) as reader:
-                item = store.new_object(relative, reader.size_bytes)
-                objects.append(item)
-                item.begin()
+
+    def send(relative: str) -> None:
+        with LocalReader(files[relative]) as reader:
+            item = store.new_object(relative, reader.size_bytes)
+            objects.append(item)
+            item.begin()
+            if reader.size_bytes > UPLOAD_BYTES:
                 send_files([(reader, item)])
-                item.finish()
-        for item in objects:
-            item.complete(replace=replace)
+            else:
+                item.write(0, reader.read(0, reader.size_bytes))
+            item.finish()
+
+    def each(function: Callable[[Item], None], items: Iterable[Item]) -> None:
+        for _ in run_parallel(function, items, _UPLOADS):
+            pass
+
+    large = [relative for relative, path in files.items() if os.path.getsize(path) > UPLOAD_BYTES]
+    try:
+        for relative in large:
+            send(relative)
+        each(send, sorted(files.keys() - set(large)))
+        each(lambda item: item.complete(replace=replace), objects)
     except BaseException:
         for item in objects:
             with suppress(EdlCkptError):

@@ -14,6 +14,7 @@ from checkpoints import at
 from edl_ckpt.core import (
     Table,
     execute_reshard,
+    export_version,
     fingerprint_checkpoint,
     list_versions,
     open_checkpoint,
@@ -109,6 +110,21 @@ def test_each_value_is_read_once(s3: Bucket, large: Path, tmp_path: Path, to_s3:
     reshard_version(version, 3, output=output)
     got = s3.proxy.response_bytes("get", key=r"run/version_7/")
     assert values + ids <= got < values + ids + (1 << 20)
+
+
+def test_an_export_reads_once_and_uploads_together(s3: Bucket, tmp_path: Path) -> None:
+    """Issue 15: an export from S3 gets each value once, with many parts of a table; to S3, its files go together."""
+    variables = {f"dense_{v}": np.full(100_000, v, np.float32) for v in range(8)}
+    users = Table(np.random.default_rng(1).permutation(40_000), np.ones((40_000, 16), np.float32))
+    save_checkpoint(tmp_path, 7, 2, variables=variables, tables={"users": users})
+    s3.upload(tmp_path)
+    version = at(s3.url)
+    s3.proxy.reset()
+    together = threading.Barrier(8)
+    s3.proxy.fail(Fault(hook(lambda _request: together.wait(20)), operation="complete", times=8))
+    result = export_version(version, f"s3://{s3.name}/out", format_name="npy", part_bytes=300_000)
+    assert (len(result.files), result.proved) == (11, True)
+    assert version.size_bytes <= s3.proxy.response_bytes("get", key=r"run/version_7/") < version.size_bytes + 1_500_000
 
 
 def test_checksums_and_values_are_read_in_one_pass(s3: Bucket, large: Path) -> None:
