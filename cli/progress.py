@@ -28,8 +28,8 @@ _GONE_SECONDS: Final = 1.0
 _BAR: Final = 30
 _LEAST_BAR: Final = 8
 _NAME: Final = 12
-_ERASE: Final = "\r\x1b[J"
-"""The cursor always stands at the begin of the bar, so this erases it even after the terminal was made narrower."""
+_ERASE, _DOWN = "\r\x1b[K", "\x1b[B"
+_SAVE, _RESTORE = "\x1b7", "\x1b8"
 _CLIP, _WRAP = "\x1b[?7l", "\x1b[?7h"
 """A bar that is drawn while the window becomes narrower must not go on in the next line."""
 
@@ -51,8 +51,8 @@ class Tracker:
         self._begin = time.monotonic()
         self._counting, self._drawing = threading.Lock(), threading.Lock()
         self._end = threading.Event()
-        self.is_drawn = False
-        """Whether the bar is on the terminal now."""
+        self._drawn_width = 0
+        """The width of the window when the bar was drawn; 0 when there is none."""
         self._thread: threading.Thread | None = None
         self._what, self._done, self._total = "", 0, 0
         self._samples: deque[tuple[float, int]] = deque()
@@ -101,16 +101,28 @@ class Tracker:
         if self._kind == "lines":
             print(self.line(), file=self._stream, flush=True)
             return
-        bar = shown_on(self._stream, self.line(real_width(self._stream) - 1))
-        self._stream.write(f"{_ERASE}{_CLIP}{bar}{_WRAP}\r")
+        width = real_width(self._stream)
+        bar = shown_on(self._stream, self.line(width - 1))
+        self._stream.write(f"{self.erasing()}{_CLIP}{bar}{_WRAP}\r")
         self._stream.flush()
-        self.is_drawn = True
+        self._drawn_width = width
+
+    def erasing(self) -> str:
+        """Return what erases the bar, '' when there is none.
+
+        The cursor always stands at its begin. A narrower window may have folded it. Its lines are erased one by one:
+        at the top of a window, tmux keeps in its history what `ED` erases.
+        """
+        if not self._drawn_width:
+            return ""
+        folds = (self._drawn_width - 1) // real_width(self._stream)
+        return _ERASE + (_SAVE + (_DOWN + _ERASE) * folds + _RESTORE if folds else "")
 
     def _erase(self) -> None:
-        if self.is_drawn:
-            self.is_drawn = False
+        if erasing := self.erasing():
+            self._drawn_width = 0
             with suppress(OSError, ValueError):
-                self._stream.write(_ERASE)
+                self._stream.write(erasing)
                 self._stream.flush()
 
     def line(self, width: int | None = None) -> str:
@@ -159,7 +171,7 @@ def where() -> str:
     if not _at_work:
         return f"edl-ckpt: at work for {seconds}\n"
     tracker = _at_work[-1]
-    return f"{_ERASE if tracker.is_drawn else ''}edl-ckpt: {tracker.line()} (at work for {seconds})\n"
+    return f"{tracker.erasing()}edl-ckpt: {tracker.line()} (at work for {seconds})\n"
 
 
 def kind_of(asked: str, stream: TextIO, *, quiet: bool) -> Kind:

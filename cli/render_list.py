@@ -129,6 +129,9 @@ def human(listings: Sequence[Listing], now: float, whole: Sequence[Listing] | No
         summary = f"  {text.count(len(listing.versions), 'version')}, {words.size(total)}, {listing.layout} layout"
         yield head.append(summary, "dim")
         yield _table(listing, complete, now)
+        if more := names_of(listing.versions)[_METRICS:]:
+            others = words.abridged(map(text.escaped, more), _SOME)
+            yield Text(f"other metrics, in `edl-ckpt metrics show`: {others}", "dim")
 
 
 def _table(listing: Listing, complete: Listing, now: float) -> RenderableType:

@@ -65,7 +65,8 @@ def _detail(event: WatchEvent) -> str:
         return text.escaped(event.why)
     if shard is not None:
         return f"shard {shard.ps_id} of {shard.ps_num}, {words.size(shard.size_bytes)}{again}"
-    return f"{_shards(len(version.shards), version.ps_num)} shards, {words.size(version.size_bytes)}{again}"
+    arrived = f"{_shards(len(version.shards), version.ps_num)} {words.plural(version.ps_num or 0, 'shard')}"
+    return f"{arrived}, {words.size(version.size_bytes)}{again}"
 
 
 def _shards(arrived: int, ps_num: int | None) -> str:

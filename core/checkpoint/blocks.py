@@ -13,6 +13,7 @@ from edl_ckpt.core.errors import CorruptError, LockedError, UnsupportedError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.model import DType, IdRun, TableEntry
 from edl_ckpt.core.storage.interface import RangeReader
+from edl_ckpt.core.words import counted
 
 ID_BLOCK_BYTES: Final = 512 << 10
 """Id bytes read at a time: with what they decode to, about the L2 cache of a core."""
@@ -113,7 +114,7 @@ def check_row_count(reader: RangeReader, entry: TableEntry, ids: int, *, at_leas
     if ids != entry.rows:
         more = "or more " if at_least else ""
         raise CorruptError(
-            f"table {entry.name!r} has {ids} {more}ids for {entry.rows} rows",
+            f"table {entry.name!r} has {ids} {more}ids for {counted(entry.rows, 'row')}",
             code="id-row-mismatch",
             path=reader.path,
             offset=entry.offset,

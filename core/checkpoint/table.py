@@ -242,7 +242,9 @@ def find_rows(
     # Only the info of a table without rows claims a dim: no array gets that size.
     dim = max((entry.dim for _, entry in entries), default=0)
     row_bytes = max((entry.row_bytes for _, entry in entries), default=0)
-    check_memory(2 * len(wanted) * row_bytes, f"{len(wanted)} rows of table {table!r}", checkpoint.version.ref)
+    check_memory(
+        2 * len(wanted) * row_bytes, f"{counted(len(wanted), 'row')} of table {table!r}", checkpoint.version.ref
+    )
     kind = as_dtype(np.empty(0, np.uint8), checkpoint.table_dtype(table), bits=bits).dtype
     found = FoundRows(np.zeros((len(wanted), dim), kind), np.zeros(len(wanted), np.int64))
     for shard, entry in entries:

@@ -27,7 +27,7 @@ from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import LocationLike, open_store
 from edl_ckpt.core.storage.interface import PlainReader
 from edl_ckpt.core.storage.location import Location
-from edl_ckpt.core.words import describe, escaped
+from edl_ckpt.core.words import counted, describe, escaped
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -109,7 +109,7 @@ def _table(name: str, table: Table | tuple[Array, Array]) -> ImportedTable:
         raise UsageError(f"table {name!r}: expected a Table or (ids, vectors), got a {type(table).__qualname__}")
     ids, vectors = as_ids(table.ids, f"table {name!r}: ids"), as_array(table.vectors, f"table {name!r}")
     if vectors.ndim != 2 or len(vectors) != len(ids):
-        expected = f"expected ids int64 [n] and vectors [n, dim], got {len(ids)} ids"
+        expected = f"expected ids int64 [n] and vectors [n, dim], got {counted(len(ids), 'id')}"
         raise UsageError(f"table {name!r}: {expected} and vectors {list(vectors.shape)}")
     return ImportedTable(name, _array(name, ids), _array(name, vectors), table.initializer)
 

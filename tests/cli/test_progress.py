@@ -67,7 +67,7 @@ class Window:
         def fulfilled() -> object:
             with suppress(BlockingIOError):
                 self.got += os.read(self.reader, 1 << 16).decode()
-            return condition(self.got.split("\r\x1b[J")[-1])
+            return condition(re.split("\r\x1b\\[K(?:\x1b7.*\x1b8)?", self.got)[-1])
 
         wait_until(fulfilled)
 
@@ -88,15 +88,16 @@ def test_a_bar_follows_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
     window.resize(40)
     window.wait(lambda last: "50%" in last and "█" not in last and last.endswith("\r"))
     assert "\n" not in window.got
+    assert window.got.count("\x1b7\x1b[B\r\x1b[K\x1b[B\r\x1b[K\x1b8") == 1
     tracker.print("warning: x")
     window.wait(lambda last: "50%" in last)
-    assert "\r\x1b[Jwarning: x\r\n" in window.got
+    assert "\r\x1b[Kwarning: x\r\n" in window.got
     tracker.stop()
     window.wait(lambda last: last == "")
     tracker.start("more", 100)
     assert tracker._thread is not None
     tracker._thread.join(10)
-    assert not tracker.is_drawn
+    assert not tracker.erasing()
     window.close()
 
 

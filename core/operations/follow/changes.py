@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from edl_ckpt.core.format.model import Listing, ShardFile, State, Version
+from edl_ckpt.core.words import counted
 
 
 class EventKind(enum.StrEnum):
@@ -239,7 +240,7 @@ def why_unfinished(seen: Seen) -> str:
         return "its headers were not read"
     if version.ps_num is None:
         return "it has shards of several jobs" if version.shards else "it has no shard"
-    return f"it has {len(version.shards)} of {version.ps_num} shards" + _beside(version.extra)
+    return f"it has {len(version.shards)} of {counted(version.ps_num, 'shard')}" + _beside(version.extra)
 
 
 def _beside(extra: Iterable[str]) -> str:

@@ -15,6 +15,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from edl_ckpt.core.arrays import as_array
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.words import counted
 
 _SHOWN: Final = 10
 
@@ -140,4 +141,6 @@ class EmbeddingTable:
         return len(self.ids)
 
     def __repr__(self) -> str:
-        return f"EmbeddingTable({len(self.ids)} rows, dim {self.vectors.shape[-1]}, {self.vectors.dtype.name})"
+        return (
+            f"EmbeddingTable({counted(len(self.ids), 'row')}, dim {self.vectors.shape[-1]}, {self.vectors.dtype.name})"
+        )

@@ -212,7 +212,7 @@ def test_more_ids_than_rows_cost_nothing(tmp_path: Path) -> None:
     ids = message(2, bytes(60_000))
     with open_checkpoint(place(tmp_path, table_shard(ids, 1, dim=50_000))) as checkpoint:
         tracemalloc.start()
-        with pytest.raises(CorruptError, match="60000 or more ids for 1 rows"):
+        with pytest.raises(CorruptError, match="60000 or more ids for 1 row"):
             next(iter(checkpoint.table("t")))
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
