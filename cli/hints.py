@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,17 +60,17 @@ def _place_hint(path: str, out: Output, *, takes_ref: bool) -> str | None:
         from edl_ckpt.core.storage.location import Location
 
         return trials_hint(Location(path))
-    return neighbour_hint(path)
+    return neighbour_hint(path, () if out.storages is None else out.storages.named)
 
 
-def neighbour_hint(path: str) -> str | None:
-    """Return the names beside a path that is not there, if one is like it."""
+def neighbour_hint(path: str, others: Iterable[str] = ()) -> str | None:
+    """Return the names beside a path that is not there, and the others, if one is like it."""
     folder, name = os.path.split(path)
     try:
         names = [entry.name for entry in os.scandir(folder or ".") if not entry.name.startswith(".")]
     except OSError:
         return None
-    close = [escaped(os.path.join(folder, each)) for each in closest(name, names)]
+    close = [escaped(os.path.join(folder, each)) for each in closest(name, [*names, *(others if not folder else ())])]
     return f"did you mean {' or '.join(close)}?" if close else None
 
 

@@ -87,10 +87,12 @@ def _shown(parameter: Any, context: Any) -> str:
 
 
 def _option_hint(error: Any, context: Any, path: str) -> str:
-    """Return the options that were perhaps meant; those of the commands below, for one that stands too early."""
+    """Return the options that were perhaps meant; of a group, that options stand behind the command."""
     flags = [flag for option in _options(context) for flag in option.opts if flag.startswith("--")]
     if close := meant(error.option_name.lstrip("-"), [flag.lstrip("-") for flag in flags]):
         return close.replace("did you mean ", "did you mean --").replace(" or ", " or --")
+    if hasattr(context.command, "commands"):
+        return f"an option stands behind its command: {path} COMMAND {escaped(error.option_name)}"
     return f"{path} --help lists the options"
 
 

@@ -140,7 +140,7 @@ def _exit_rows(found: Mapping[int, str]) -> Iterator[Row]:
     own = {0: found.get(0) or "done", **{code: text for code, text in found.items() if code and text}}
     yield from (Row(str(code), text) for code, text in own.items())
     others = ", ".join(str(code) for code in found if code not in own)
-    yield Row("others", f"{others}: as in every command; `edl-ckpt help exit-codes` explains them")
+    yield Row("others", f"{others}: see `edl-ckpt help exit-codes`")
 
 
 def _filled(blocks: Iterable[Block]) -> tuple[Block, ...]:

@@ -71,9 +71,11 @@ class CheckpointStorage:
         kind = config.get("type", "")
         if kind not in _KEYS:
             types = f"{', '.join(list(_KEYS)[:-1])} or {list(_KEYS)[-1]}"
-            raise _fault(
+            fault = _fault(
                 what, f"must be {types}, got {kind!r}" if "type" in config else f"is missing ({types})", "type"
             )
+            fault.hint = meant(str(kind), _KEYS)
+            raise fault
         _check(config, ("type", *_SAVES, *_KEYS[kind]), what)
         location = _PLACES[kind](config, container_path, what)
         return CheckpointStorage(location, **{key: config[key] for key in _SAVES if key in config})

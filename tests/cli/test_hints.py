@@ -169,6 +169,7 @@ def test_values_of_the_environment(variable: str, value: str, line: str, message
         ("kep = 1", "line 1: no command has an option 'kep'\n  did you mean keep?"),
         ("\n[prune]\nkeep-tag = [\n'a',\n1]", "line 3: keep-tag must be a list of strings"),
         ("[checkpoint_storage]\ntype = 's3'\nbuckt = 'x'", "line 3: checkpoint_storage: no key 'buckt'"),
+        ("[checkpoint_storage]\ntype = 's4'", "line 2: checkpoint_storage: type must be shared_fs, "),
         ("\n[checkpoint_storage]\ntype = 's3'", "line 2: checkpoint_storage: bucket is missing"),
         ("[checkpoint_storage.x]\ntype = 'directory'\ncontainer_path = 3", 'line 3: checkpoint_storage."x": '),
     ],

@@ -135,7 +135,7 @@ def assign_names(source: ArraySource, names: NameMap) -> Assignment:
     named = [*names.rename, *(table[key] for table in sections.values() for key in ("ids", "vectors"))]
     for name in named:
         if name not in source.arrays:
-            raise NotFoundError(f"no array {name!r}", path=source.path)
+            raise NotFoundError(f"no array {name!r}", path=source.path, hint=meant(name, source.arrays, "arrays"))
     tables = [
         ImportedTable(
             names.rename.get(name, name),
