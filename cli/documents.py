@@ -31,7 +31,7 @@ def _field_names(kind: Any) -> tuple[str, ...] | None:
     return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else None
 
 
-def to_json(document: dict[str, Any], *, indent: int | None = None) -> str:
+def to_json(document: Any, *, indent: int | None = None) -> str:
     """Return a document as JSON in ASCII, safe on any terminal; NaN and infinities are texts, as JSON lacks them."""
     try:
         return json.dumps(document, allow_nan=False, indent=indent)

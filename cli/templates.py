@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from string import Formatter
 from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli import text
+from edl_ckpt.cli.documents import to_json
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.words import meant, size
 
@@ -62,7 +62,7 @@ def _formatted(value: Any, field: str, form: str) -> str:
     if value is None:
         value, form = "", form.rstrip("bcdeEfFgGnoxX%").partition(".")[0].replace(",", "")
     elif isinstance(value, bool | dict):
-        value = json.dumps(value)
+        value = to_json(value)
     elif isinstance(value, list | tuple):
         value = " ".join(map(str, value))
     try:
