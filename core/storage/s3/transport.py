@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import closing
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue  # SimpleQueue may wait beyond its timeout when another thread was faster
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -63,7 +63,7 @@ class Transport:
     def renew(self) -> None:
         """Begin with neither a client nor threads, as a forked process must: those of its parent are not its own."""
         self._client: tuple[Any, Direct] | None = None
-        self._errands: SimpleQueue[Errand] = SimpleQueue()
+        self._errands: Queue[Errand] = Queue()
         self._lock = threading.Lock()
         self._idle = 0
 
@@ -127,7 +127,7 @@ class Transport:
                 threading.Thread(target=self._work, args=(self._errands,), name="edl-ckpt-s3", daemon=True).start()
             self._errands.put(errand)
 
-    def _work(self, errands: SimpleQueue[Errand]) -> None:
+    def _work(self, errands: Queue[Errand]) -> None:
         while True:
             try:
                 errand = errands.get(timeout=IDLE_SECONDS)
