@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES
 from edl_ckpt.core.checkpoint.fingerprint import (
@@ -14,15 +15,18 @@ from edl_ckpt.core.checkpoint.fingerprint import (
     value_bytes,
 )
 from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint, openings
-from edl_ckpt.core.checkpoint.scan import PIECE_BYTES, Bundle, bundles
+from edl_ckpt.core.checkpoint.scan import PIECE_BYTES, bundles
 from edl_ckpt.core.checkpoint.sealing import cut, seal_of_chunks
 from edl_ckpt.core.checkpoint.summing import ChunkSums
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
-from edl_ckpt.core.state.seal import Seal
+from edl_ckpt.core.state.seal import Chunk, Seal
 from edl_ckpt.core.storage import open_store
+
+MAPPED_BATCH_BYTES: Final = 16 << 20
+"""Bytes that the proof maps at a time: they are not copied, and each end of a mapping interrupts all cores."""
 
 
 def prove_version(
@@ -40,10 +44,10 @@ def prove_version(
     `source` is the fingerprint of the source, or the sketch of its values when the source is not a checkpoint.
     """
     with open_checkpoint(written, staged=staged) as checkpoint:
-        reporter.start("proving", value_bytes(checkpoint))
-        sums = _sums_to_make(checkpoint, bundles(checkpoint, min(PIECE_BYTES, batch_bytes)))
-        proof = fingerprint_checkpoint(
-            checkpoint, workers=workers, batch_bytes=batch_bytes, piece_bytes=piece_bytes, reporter=reporter, sums=sums
+        openers = openings(open_store(checkpoint.version.location))
+        chunks = run_parallel(lambda shard: cut(shard, checkpoint.reader(shard)), checkpoint.shards, openers)
+        proof, done = read_back(
+            checkpoint, chunks, workers=workers, batch_bytes=batch_bytes, piece_bytes=piece_bytes, reporter=reporter
         )
         expected = fingerprint_of(checkpoint, source) if isinstance(source, ContentSketch) else source
         if proof.text != expected.text:
@@ -53,20 +57,31 @@ def prove_version(
                 path=written.path,
                 hint="check the memory and the disk of this machine",
             )
-        done = [sums.finish(checkpoint.reader(shard).path, workers=workers) for shard in checkpoint.shards]
         return seal_of_chunks(checkpoint, proof.text, done)
 
 
-def _sums_to_make(checkpoint: Checkpoint, small: Iterable[Bundle]) -> ChunkSums:
-    """Cut the shards into chunks, whose bytes are summed as they are read for the proof."""
-    workers = openings(open_store(checkpoint.version.location))
-    readers = [checkpoint.reader(shard) for shard in checkpoint.shards]
-    pairs = list(zip(checkpoint.shards, readers, strict=True))
-    chunks = run_parallel(lambda pair: cut(*pair), pairs, workers)
-    sums = ChunkSums(zip(readers, chunks, strict=True))
+def read_back(
+    checkpoint: Checkpoint,
+    chunks: Iterable[Sequence[Chunk]],
+    *,
+    workers: int,
+    batch_bytes: int = VALUE_BATCH_BYTES,
+    piece_bytes: int = PIECE_BYTES,
+    reporter: Reporter = SILENT,
+) -> tuple[Fingerprint, list[list[Chunk]]]:
+    """Read every byte of an opened version once; return its fingerprint, and the chunks of its shards with their sums.
+
+    Raises what `fingerprint_checkpoint` raises.
+    """
+    reporter.start("proving", value_bytes(checkpoint))
+    readers = {shard.file.ps_id: checkpoint.reader(shard) for shard in checkpoint.shards}
+    sums = ChunkSums(zip(readers.values(), chunks, strict=True))
     others: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-    for bundle in small:
+    for bundle in bundles(checkpoint, min(PIECE_BYTES, batch_bytes)):
         others[bundle.shard.file.ps_id].append((bundle.start, bundle.end))
-    readers_of = {shard.file.ps_id: reader for shard, reader in pairs}
-    sums.add_rest(checkpoint.shards, readers_of, workers=workers, others=others)
-    return sums
+    openers = openings(open_store(checkpoint.version.location))
+    sums.add_rest(checkpoint.shards, readers, workers=openers, others=others)
+    found = fingerprint_checkpoint(
+        checkpoint, workers=workers, batch_bytes=batch_bytes, piece_bytes=piece_bytes, reporter=reporter, sums=sums
+    )
+    return found, [sums.finish(reader.path, workers=workers) for reader in readers.values()]

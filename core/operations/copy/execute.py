@@ -16,16 +16,19 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES
 from edl_ckpt.core.checkpoint.duplicates import check_unique_ids
 from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint, value_bytes
+from edl_ckpt.core.checkpoint.proof import MAPPED_BATCH_BYTES, read_back
 from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
-from edl_ckpt.core.checkpoint.sealing import batches, checksum, cut, make_seal, rereads_correctly, sums_of
+from edl_ckpt.core.checkpoint.sealing import CHUNK_BYTES, batches, checksum, cut, make_seal, rereads_correctly
 from edl_ckpt.core.checkpoint.target import check_beside
 from edl_ckpt.core.checkpoint.trust import check_trust, hint
 from edl_ckpt.core.commit import open_output
 from edl_ckpt.core.commit.interface import LockedLocation, Resume, VersionOutput, Written
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError, RefusedError
+from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.checks import check_texts, check_version, restore_warnings
 from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.format.names import copied_layouts
@@ -234,6 +237,7 @@ class _Copy:
             self.workers = workers
         self.trust = check_trust(version, force=force, reporter=reporter)
         self.seal = self.trust.seal
+        self._spare = threading.local()
 
     def run(self, to: str) -> CopiedVersion:
         """Read, write, prove, publish."""
@@ -245,7 +249,8 @@ class _Copy:
                 for index, sums in output.resumed.items():
                     shards[index].sums = list(sums)
                 self._move_all([shard for shard in shards if shard.index not in output.resumed], output, sinks)
-                source.check_unchanged()
+                if self.seal is None or self.trust.why:  # else the sums show that the shards are of one moment
+                    source.check_unchanged()
                 made: list[Seal] = []
 
                 def prove(written: Written) -> Seal:
@@ -300,7 +305,7 @@ class _Copy:
     def _move(self, shard: _Shard, first: int, group: list[Chunk], sink: Sink) -> None:
         """Copy chunks that follow each other: read them once, sum them, compare them with the seal, write them."""
         start, end = group[0].start, group[-1].end
-        data = np.empty(end - start, np.uint8)
+        data = self._buffer(end - start)
         shard.reader.read_into(start, data.data)
         for number, chunk in enumerate(group):
             inside = data[chunk.start - start : chunk.end - start]
@@ -323,24 +328,35 @@ class _Copy:
         sink.write(start, data.data)
         self.reporter.advance(end - start)
 
+    def _buffer(self, size: int) -> bulk.U8:
+        """Return memory that this thread uses again for its next chunks: fresh memory costs more than the read."""
+        if getattr(self._spare, "data", None) is None or len(self._spare.data) < size:
+            self._spare.data = np.empty(max(size, CHUNK_BYTES), np.uint8)
+        data: bulk.U8 = self._spare.data[:size]
+        return data
+
     def _prove(self, shards: Sequence[_Shard], source: Checkpoint, written: Written) -> Seal:
         """Return the seal of the copy, after comparing what was written with what was read.
 
         Where the storage has reported matching checksums of every byte, nothing is read back for that.
         """
         sealed = tuple(shard.sealed() for shard in shards)
-        with self._open_written(written) as target:
-            if not written.verified:
-                self._compare(sealed, target)
-            text = self.seal.fingerprint if self.seal is not None and written.verified and not self.trust.why else ""
-            if not text:  # of the nearer one: they are equal by now
-                both_far = _is_far(target.version.location) and _is_far(source.version.location)
-                nearer = source if _is_far(target.version.location) and not both_far else target
-                self.reporter.start("proving", value_bytes(nearer))
-                text = fingerprint_checkpoint(nearer, workers=self.workers, reporter=self.reporter).text
+        if not written.verified:
+            text = self._read_back(sealed, written)
+        elif self.seal is not None and not self.trust.why:
+            text = self.seal.fingerprint
+        elif _is_far(source.version.location):
+            with self._open_written(written) as target:
+                text = self._fingerprint(target)
+        else:
+            text = self._fingerprint(source)  # they are equal, and this one is nearer
         self.trust.confirm(text)
         seal = Seal(self.version.version, text, sealed, now_text(), self.version.files_digest)
         return self.trust.sign(seal, "copy")
+
+    def _fingerprint(self, checkpoint: Checkpoint) -> str:
+        self.reporter.start("proving", value_bytes(checkpoint))
+        return fingerprint_checkpoint(checkpoint, workers=self.workers, reporter=self.reporter).text
 
     @staticmethod
     def _open_written(written: Written) -> Checkpoint:
@@ -349,15 +365,25 @@ class _Copy:
         except CorruptError as error:
             raise _differs(error.path, error.offset, f" ({error.message})") from error
 
-    def _compare(self, sealed: Sequence[SealedShard], written: Checkpoint) -> None:
-        """Read back what was written; EdlCkptError unless it is what was read."""
-        readers = {base_name(shard.file.path): written.reader(shard) for shard in written.shards}
-        self.reporter.start("reading back", self.version.size_bytes)
-        for shard in sealed:
-            (now,) = sums_of([(readers[shard.name], shard.chunks)], workers=self.workers, reporter=self.reporter)
-            wrong = next((chunk for chunk, found in zip(shard.chunks, now, strict=True) if chunk != found), None)
-            if wrong is not None:
-                raise _differs(readers[shard.name].path, wrong.start)
+    def _read_back(self, sealed: Sequence[SealedShard], written: Written) -> str:
+        """Read what was written, each byte once; return its fingerprint. EdlCkptError unless it is what was read."""
+        is_near = not _is_far(written.version.location)
+        with self._open_written(written) as target:
+            try:
+                found, sums = read_back(
+                    target,
+                    [shard.chunks for shard in sealed],
+                    workers=min(self.workers, default_workers()) if is_near else self.workers,
+                    batch_bytes=MAPPED_BATCH_BYTES if is_near else VALUE_BATCH_BYTES,
+                    reporter=self.reporter,
+                )
+            except CorruptError as error:
+                raise _differs(error.path, error.offset, f" ({error.message})") from error
+            for shard, index, now in zip(sealed, target.shards, sums, strict=True):
+                wrong = next((chunk for chunk, one in zip(shard.chunks, now, strict=True) if chunk != one), None)
+                if wrong is not None:
+                    raise _differs(target.reader(index).path, wrong.start)
+        return found.text
 
 
 def _tasks(shards: Iterable[_Shard]) -> Iterator[tuple[_Shard, int, list[Chunk]]]:

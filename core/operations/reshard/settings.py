@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES
+from edl_ckpt.core.checkpoint.proof import MAPPED_BATCH_BYTES
 from edl_ckpt.core.checkpoint.scan import PIECE_BYTES
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.format import bulk
@@ -29,8 +30,6 @@ _STRETCH_BYTES: Final = 32 << 10
 _GATHERED_BYTES: Final = 32 << 20
 """The most bytes of values that all workers gather, unless a batch for each is more."""
 _WIDE_BYTES: Final = 8 << 20
-_MAPPED_BATCH_BYTES: Final = 16 << 20
-"""Bytes that the proof maps at a time: they are not copied, and each end of a mapping interrupts all cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +113,7 @@ def choose_settings(
     elif gather > _WIDE_BYTES:
         piece *= 4  # or the ids would be written in stretches of a few hundred bytes
     part_memory = PART_MEMORY_BYTES if max_memory_bytes is None else max_memory_bytes // 2
-    proof_batch = _MAPPED_BATCH_BYTES if target.properties.rename else REMOTE_BATCH_BYTES
+    proof_batch = MAPPED_BATCH_BYTES if target.properties.rename else REMOTE_BATCH_BYTES
     if max_memory_bytes is not None:
         proof_batch = max(batch, min(proof_batch, max_memory_bytes // (2 * workers)))
     return ReshardSettings(

@@ -181,7 +181,7 @@ def test_one_lock_for_all_versions(run: Path, tmp_path: Path) -> None:
             taken.append(f"{owner['since']} {owner['purpose']}")
 
     execute_copy(plan_copy(list_versions(str(run)).versions[:2], str(tmp_path / "out")), reporter=Watching())
-    assert len(taken) > 4
+    assert len(taken) >= 4
     assert len(set(taken)) == 1
     with (
         location_lock(str(tmp_path / "out"), "holder"),
