@@ -247,9 +247,11 @@ def row_batches(
     block_bytes = max(batch_bytes, reader.block_bytes) if batch_bytes >= VALUE_BATCH_BYTES else batch_bytes
     step_bytes = batch_bytes if sums is None else min(batch_bytes, _LOOK_BYTES)
     step, block = (min(max(1, n // max(piece.entry.row_bytes, 1)), rows) for n in (step_bytes, block_bytes))
+    most = block
     if reader.block_bytes and block:
         block = -(-rows // max(round(rows / block), 1))  # requests of one size, and no small one at the end
-    buffer = np.empty((block, piece.entry.row_bytes), np.uint8)
+        most += most // 2  # of one size for all pieces, so that the memory of one is used again for the next
+    buffer = np.empty((max(block, most), piece.entry.row_bytes), np.uint8)
     for first in range(0, rows, block or 1):
         last = min(first + block, rows)
         if wanted is not None and not wanted[first:last].any():

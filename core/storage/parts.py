@@ -48,7 +48,7 @@ class PartMemory:
         with self._changed:
             self._largest = max(self._largest, size)
             while self.used_bytes + size + self._largest > self.limit_bytes:  # room for one to be read back stays free
-                if not self._sending_bytes or self._sending_bytes < self.limit_bytes // 2:
+                if not self._sending_bytes or self._sending_bytes < self.limit_bytes // 4:
                     return Part(self, size, None, self._slot(size))
                 self._changed.wait()
             return Part(self, size, self._take(size))

@@ -15,7 +15,7 @@ from itertools import chain
 
 import numpy as np
 
-from edl_ckpt.core.checkpoint.blocks import IdBlock, raise_bad_ids, read_rows
+from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES, IdBlock, raise_bad_ids, read_rows
 from edl_ckpt.core.checkpoint.fingerprint import ContentSketch, Fingerprint, fingerprint_of, value_bytes
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import DensePiece, IdPiece, cut_piece, dense_pieces, read_dense, read_piece
@@ -195,20 +195,44 @@ class Move:
             self._sketch.add_rows(task.piece.entry.name, block.ids, np.empty((len(block.ids), 0), np.uint8))
             return
         sketch = bulk.new_sketch(row_bytes)
-        block_bytes = self._checkpoint.reader(task.piece.shard).block_bytes
-        step = max(1, max(self._settings.gather_bytes, self._settings.batch_bytes, block_bytes) // row_bytes)
-        if block_bytes and len(block.ids):
-            step = -(-len(block.ids) // max(round(len(block.ids) / step), 1))  # requests of one size
-        gathered = np.empty(min(step, len(block.ids)) * row_bytes, np.uint8)
+        gathered = np.empty(min(self._step(row_bytes), len(block.ids)) * row_bytes, np.uint8)
         values_at = values_at.copy()
-        for start in range(0, len(block.ids), step):
-            some = slice(start, min(start + step, len(block.ids)))
+        for some, values in self._steps(task.piece, first_row, len(block.ids)):
             sizes = bulk.tally(owner[some], block.lengths[some], self._plan.to_ps)[0] * row_bytes
-            self._gather(task.piece, first_row, block, owner, some, sizes, sketch, gathered)
+            if values is None:
+                self._gather(task.piece, first_row, block, owner, some, sizes, sketch, gathered)
+            else:
+                routing.move_rows(sketch, block.ids[some], owner[some], values, np.cumsum(sizes) - sizes, gathered)
             write_groups(self._files, gathered, sizes, values_at)
             values_at += sizes
             self._reporter.advance(int(sizes.sum()))
         self._sketch.add_sketch(task.piece.entry.name, sketch)
+
+    def _step(self, row_bytes: int) -> int:
+        """Return how many rows are gathered at a time."""
+        return max(1, max(self._settings.gather_bytes, self._settings.batch_bytes) // row_bytes)
+
+    def _steps(self, piece: IdPiece, first_row: int, rows: int) -> Iterator[tuple[slice, bulk.U8 | None]]:
+        """Yield the rows of a piece, as many at a time as are gathered; from far storage with their values.
+
+        One request brings the values of several steps, and all requests of a piece are of about one size.
+        """
+        reader, row_bytes = self._checkpoint.reader(piece.shard), piece.entry.row_bytes
+        step = self._step(row_bytes)
+        if not reader.block_bytes:
+            yield from ((slice(start, min(start + step, rows)), None) for start in range(0, rows, step))
+            return
+        is_bounded = self._settings.batch_bytes < VALUE_BATCH_BYTES  # then a request takes no more memory than a step
+        most = step if is_bounded else max(step, reader.block_bytes // row_bytes)
+        block = -(-rows // max(round(rows / most), 1))
+        # Always of one size, so that the memory of one piece is used again for the next.
+        buffer = np.empty((max(most + most // 2, block), row_bytes), np.uint8)
+        for first in range(0, rows, block or 1):
+            last = min(first + block, rows)
+            values = read_rows(reader, piece.entry, first_row + first, buffer[: last - first])
+            for start in range(first, last, step):
+                stop = min(start + step, last)
+                yield slice(start, stop), values[start - first : stop - first]
 
     def _gather(
         self,
@@ -221,9 +245,9 @@ class Move:
         sketch: bulk.U32,
         gathered: bulk.U8,
     ) -> None:
-        """Read some rows of a piece into `gathered`, ordered by owner, and add them to a sketch."""
+        """Read some rows of a near piece into `gathered`, ordered by owner, and add them to a sketch."""
         reader, row_bytes = self._checkpoint.reader(piece.shard), piece.entry.row_bytes
-        step = some.stop - some.start if reader.block_bytes else max(1, _LOOK_BYTES // row_bytes)
+        step = max(1, _LOOK_BYTES // row_bytes)
         places = np.cumsum(sizes) - sizes
         straight = int(sizes.max(initial=0)) == int(sizes.sum())  # all go to one target: merging 8 into 4, say
         buffer = np.empty((0 if straight else min(step, some.stop - some.start), row_bytes), np.uint8)
