@@ -58,10 +58,12 @@ def test_readme_is_short() -> None:
     assert len((TOP / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
-@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(TOP)))
-def test_nothing_is_installed_by_name_from_an_index(page: Path) -> None:
-    """No page tells people to install edl-ckpt from a package index: the project is on none."""
-    assert not re.search(r"pip install (-\S+ )*['\"]?edl-ckpt", page.read_text(encoding="utf-8"))
+def test_nothing_is_installed_by_name_from_an_index() -> None:
+    """No page and no message tells people to install edl-ckpt from a package index: the project is on none."""
+    sources = [path for folder in ("cli", "core") for path in (TOP / folder).rglob("*.py")]
+    generated = [path for folder in ("man", "reference") for path in (MANUAL / folder).glob("*")]
+    for path in (*WRITTEN, *sources, *generated):
+        assert not re.search(r"pip install (-\S+ )*['\"]?edl-ckpt", path.read_text(encoding="utf-8")), path
 
 
 @pytest.mark.parametrize("name", picture.PICTURES)
