@@ -11,21 +11,22 @@ from edl_ckpt.cli.templates import Template
 from program import document, edl
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a location with two versions, one of which has a metric and a tag."""
-    save_small(tmp_path / "run", 10, 20)
-    edl("metrics", "set", f"{tmp_path}/run@20", "auc=nan")
-    edl("tag", "add", f"{tmp_path}/run@20", "serving")
-    return tmp_path / "run"
+    run = tmp_path_factory.mktemp("runs") / "run"
+    save_small(run, 10, 20)
+    edl("metrics", "set", f"{run}@20", "auc=nan")
+    edl("tag", "add", f"{run}@20", "serving")
+    return run
 
 
-def test_references(run: Path, tmp_path: Path) -> None:
+def test_references(run: Path) -> None:
     """`-q` prints references only, with `-0` each ends with NUL; every command takes them; filters still hold."""
     assert edl("list", run, "-q").stdout == f"{run}@10\n{run}@20\n"
     assert edl("list", run, "-0").stdout == f"{run}@10\0{run}@20\0"
     assert edl("list", run, "-q", "--tag", "serving").stdout == f"{run}@20\n"
-    assert edl("list", "--experiment", tmp_path, "-q").stdout == f"{run}@20\n"
+    assert edl("list", "--experiment", run.parent, "-q").stdout == f"{run}@20\n"
     assert edl("inspect", edl("list", run, "-q").stdout.split()[0]).returncode == 0
 
 
@@ -33,6 +34,7 @@ def test_quiet_for_good(run: Path) -> None:
     """Quiet in the environment is about warnings: it does not change what `list` prints, nor does it with --json."""
     assert edl("list", run, EDL_CKPT_QUIET="1").stdout.startswith(f"{run}  2 versions")
     assert len(document("list", run, "-q")["locations"][0]["versions"]) == 2
+    assert edl("list", run, "--format", "{ref}", "--json").returncode == 2
 
 
 def test_lines(run: Path) -> None:
@@ -62,7 +64,6 @@ def test_wrong_templates(template: str, word: str, run: Path) -> None:
     done = edl("list", run, "--format", template)
     assert (done.returncode, done.stdout) == (2, "")
     assert word in done.stderr
-    assert edl("list", run, "--format", "{ref}", "--json").returncode == 2
 
 
 def test_a_terminal_is_safe() -> None:
