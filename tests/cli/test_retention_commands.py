@@ -172,13 +172,21 @@ def answer_prompt(run: Path, answer: str) -> int:
     """Prune on a terminal, answer the question, and return the exit code."""
     pid, fd = pty.fork()
     if pid == 0:
-        os.execvp(PROGRAM[0], [*PROGRAM, "prune", str(run), "--keep", "1"])
+        if answer == "n":
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the plan must come with the question
+        os.execvp(PROGRAM[0], [*PROGRAM, "prune", str(run), "--keep", "1", "--no-color"])
     seen = b""
     deadline = time.monotonic() + 30
     while b"[y/N]" not in seen and time.monotonic() < deadline:
         seen += os.read(fd, 4096)
     assert b"Delete 2 versions (616 B)? [y/N]" in seen
     assert b"Nothing was deleted" not in seen
+    words = seen.decode().partition("? [y/N]")[0].split()
+    assert [word for word in words if word in {"delete", "keep", "Delete"}][-5:] == [
+        *["delete"] * 2,
+        *["keep"] * 2,
+        "Delete",
+    ]
     os.write(fd, answer.encode() + b"\n")
     try:
         while os.read(fd, 4096):
@@ -191,7 +199,7 @@ def answer_prompt(run: Path, answer: str) -> int:
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_question(run: Path) -> None:
-    """On a terminal it asks first; no is 16 and deletes nothing, yes deletes."""
+    """On a terminal it asks after the plan, which begins with what goes; no is 16 and deletes nothing, yes deletes."""
     assert answer_prompt(run, "n") == 16
     assert numbers(run) == [9, 15, 20, 100]
     assert answer_prompt(run, "y") == 0
@@ -322,3 +330,16 @@ def test_wrong_places(run: Path, command: list[str]) -> None:
         assert edl(*verb, run / "version-20", *flags).returncode == 2
     (run / ".edl-ckpt-0").write_text("in the way")
     assert edl("tag", "add", f"{run}@20", "x").returncode == 16
+
+
+def test_what_a_plan_shows(run: Path) -> None:
+    """`--list` chooses which versions a plan shows as text; the counts and the JSON document stay."""
+    for listed, shown in (("all", [9, 15, 20, 100]), ("deleted", [9, 15]), ("kept", [20, 100])):
+        done = edl("prune", run, "--keep", "1", "--dry-run", "--list", listed).stdout
+        assert [int(line.split()[0]) for line in done.splitlines()[2:-1]] == shown
+        assert "2 kept" in done
+        assert "2 to delete" in done
+        assert done.endswith("\nNothing was deleted.\n")
+    assert len(document("prune", run, "--keep", "1", "--dry-run", "--list", "kept")["plan"]) == 4
+    assert edl("prune", run, "--keep", "1", "--list", "both").returncode == 2
+    assert numbers(run) == [9, 15, 20, 100]
