@@ -28,7 +28,7 @@ from edl_ckpt.core.errors import (
     UsageError,
 )
 from edl_ckpt.core.parallel import pause
-from edl_ckpt.core.storage.s3.direct import DamagedError
+from edl_ckpt.core.storage.s3.direct import DamagedError, moment
 from edl_ckpt.core.storage.s3.transport import CONNECTIONS, Transport
 from edl_ckpt.core.words import extra_hint, meant
 
@@ -188,7 +188,10 @@ def _make_client(profile: str | None, arguments: Mapping[str, Any], config: Mapp
     from botocore.config import Config
     from botocore.session import Session
 
-    return Session(profile=profile).create_client("s3", **arguments, config=Config(**config))
+    session = Session(profile=profile)
+    # dateutil, which botocore uses otherwise, takes four fifths of the time of a listing.
+    session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=moment)
+    return session.create_client("s3", **arguments, config=Config(**config))
 
 
 @functools.lru_cache(maxsize=8)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from email.utils import parsedate_to_datetime
 from typing import Any, Final
 from urllib.parse import quote, unquote_plus, urlencode, urlsplit, urlunsplit
 from xml.etree import ElementTree as ET
@@ -196,7 +195,7 @@ def _facts(headers: Mapping[str, str]) -> dict[str, Any]:
     if "content-length" in headers:
         facts["ContentLength"] = int(headers["content-length"])
     if "last-modified" in headers:
-        facts["LastModified"] = parsedate_to_datetime(headers["last-modified"])
+        facts["LastModified"] = moment(headers["last-modified"])
     return facts
 
 
@@ -229,7 +228,7 @@ def _parsed(data: bytes) -> dict[str, Any]:
             {
                 "Key": unquote_plus(row["Key"]) if is_quoted else row["Key"],
                 "Size": int(row["Size"]),
-                "LastModified": _moment(row["LastModified"]),
+                "LastModified": moment(row["LastModified"]),
                 "ETag": row.get("ETag", ""),
             }
             for row in rows
@@ -240,14 +239,15 @@ def _parsed(data: bytes) -> dict[str, Any]:
     return page if token is None else page | {"NextContinuationToken": token}
 
 
-def _moment(text: str) -> datetime:
+def moment(value: Any) -> datetime:
+    """Return a time as S3 writes it: ISO 8601, in headers that of e-mail, in seconds since the epoch elsewhere."""
     try:
-        moment = datetime.fromisoformat(text)
-        if moment.tzinfo is not None:
-            return moment
-    except ValueError:
+        found = datetime.fromisoformat(value)
+        if found.tzinfo is not None:
+            return found
+    except (TypeError, ValueError):
         pass
     from botocore.utils import parse_timestamp
 
-    found: datetime = parse_timestamp(text)
-    return found
+    parsed: datetime = parse_timestamp(value)
+    return parsed
