@@ -21,6 +21,8 @@ from edl_ckpt.core.storage.interface import ObjectStore, lists_marks
 
 _TOGETHER: Final = 1000
 """Versions that are deleted together; if the process is stopped, the next one finishes the deletion of all of them."""
+_SETTLED_TOGETHER: Final = 128
+"""Versions that are looked at together before their deletion is finished: a look is older the more there are."""
 Before: TypeAlias = Callable[[Version], None]
 """Called right before a version is deleted; an error that it raises ends the deletion."""
 
@@ -155,22 +157,42 @@ def settle_deletions(store: ObjectStore, stage: str, journals: Sequence[Journal]
     It is not finished for a version whose metadata changed since, or to which files were written: that stays as it is.
     """
     begun = store.ages(stage).get(JOURNAL, 0.0)
-    done = [_settle_deletion(store, journal, begun) for journal in journals]
+    done: list[str] = []
+    for start in range(0, len(journals), _SETTLED_TOGETHER):
+        done += _settle_some(store, journals[start : start + _SETTLED_TOGETHER], begun)
     prove_lock(store.location)
     store.remove(f"{stage}/{JOURNAL}")
     return done
 
 
-def _settle_deletion(store: ObjectStore, journal: Journal, begun: float) -> str:
-    """Finish the deletion of one version; `begun` is the age of the journal in seconds."""
+def _settle_some(store: ObjectStore, journals: Sequence[Journal], begun: float) -> list[str]:
+    """Finish the deletion of versions that are as they were when it began; `begun` is the age of the journal."""
+    workers = REMOTE_WORKERS if store.properties.round_trips else 1
+    present = list(run_parallel(lambda journal: _doomed_files(store, journal, begun), journals, workers))
+    going = [(each, names) for each, names in zip(journals, present, strict=True) if names is not None]
+    files = [[f"{each.directory}/{name}" for name in each.deletes if name in names] for each, names in going]
+    for paths in (
+        [path for own in files for path in own[:1]],
+        [path for own in files for path in own[1:]],
+        [file(each.version) for each, _ in going for file in (version_file, seal_file)],
+    ):
+        prove_lock(store.location)
+        store.remove_many(paths)
+    for each, _ in going:
+        store.remove_directory(each.directory)
+    return [
+        f"version {each.version} stays as it is: it changed after a prune began to delete it"
+        if names is None
+        else f"finished the deletion of version {each.version}"
+        for each, names in zip(journals, present, strict=True)
+    ]
+
+
+def _doomed_files(store: ObjectStore, journal: Journal, begun: float) -> set[str] | None:
+    """Return the files that are left of a version; None when it changed since its deletion began."""
     ages = store.ages(journal.directory)
     is_same = set(ages) <= set(journal.deletes) and all(age >= begun for age in ages.values())
     # Its metadata goes last, so it may be gone already.
-    is_same = is_same and _metadata_digest(store, journal.version) in {journal.metadata, content_digest(b"")}
-    if not is_same:
-        return f"version {journal.version} stays as it is: it changed after a prune began to delete it"
-    prove_lock(store.location)
-    store.remove_many([f"{journal.directory}/{name}" for name in journal.deletes if name in ages])
-    store.remove_many([version_file(journal.version), seal_file(journal.version)])
-    store.remove_directory(journal.directory)
-    return f"finished the deletion of version {journal.version}"
+    if is_same and _metadata_digest(store, journal.version) in {journal.metadata, content_digest(b"")}:
+        return set(ages)
+    return None
