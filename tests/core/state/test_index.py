@@ -9,12 +9,13 @@ import pytest
 
 from edl_ckpt.core import Listing, list_versions, recover
 from edl_ckpt.core.checkpoint.catalog import resolve
+from edl_ckpt.core.commit.journal import Journal, deletions_bytes
 from edl_ckpt.core.errors import EdlCkptError, UsageError
 from edl_ckpt.core.operations.annotate import set_metrics
 from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.state import index
-from edl_ckpt.core.state.index import Known, index_bytes, parse_index
+from edl_ckpt.core.state.index import Known, content_digest, index_bytes, parse_index
 from edl_ckpt.core.state.seal import Chunk, Seal, SealedShard, seal_bytes
 from edl_ckpt.core.storage.s3.store import S3Store
 from s3_fixtures import Bucket
@@ -206,3 +207,27 @@ def _resolved(ref: str) -> object:
         return resolve(ref)
     except EdlCkptError as error:
         return type(error), error.message, error.hint
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_deletion_that_was_begun_is_finished(indexed: Bucket, together: bool) -> None:
+    """One journal of many versions, or one for each as older programs wrote them: only what is as it was goes."""
+    begun = [
+        Journal(number, f"version-{number}", deletes=("variables-0-of-1.ckpt",), metadata=content_digest(data))
+        for number, data in ((n, indexed.get(f"{_META}/{n}.json")) for n in (1, 2, 3))
+    ]
+    stage = "run/.edl-ckpt-0/stage-0"
+    if together:
+        indexed.put(f"{stage}/a/journal.json", deletions_bytes({}, begun))
+    else:
+        for journal in begun:
+            indexed.put(f"{stage}/{journal.version}/journal.json", journal.to_bytes())
+    _describe(indexed, 2, {"tags": ["keep"]})
+    indexed.delete(f"{_META}/3.json", "run/version-3/variables-0-of-1.ckpt")  # that far the deletion came
+    assert set(recover(indexed.url).done) == {
+        "finished the deletion of version 1",
+        "version 2 stays as it is: it changed after a prune began to delete it",
+        "finished the deletion of version 3",
+    }
+    assert [v.version for v in list_versions(indexed.url).versions] == [2, *range(4, _COUNT + 1)]
+    assert not any("journal" in key or "/3." in key or "/1.json" in key for key in indexed.objects())
