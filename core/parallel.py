@@ -68,6 +68,17 @@ def keep_freed_memory() -> None:
     mallopt(_M_ARENA_MAX, max(len(os.sched_getaffinity(0)), 2))
 
 
+def collect_rarely() -> None:
+    """Let Python look for cycles of objects only after many new ones, in the whole process.
+
+    The index of many tables is many objects without a cycle, and each look goes over all of them: it is a fifth of the
+    time of a reshard of thousands of tables. As `keep_freed_memory`, it is for the command line.
+    """
+    import gc
+
+    gc.set_threshold(100_000, 50, 50)
+
+
 def run_parallel(function: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Iterator[Result]:
     """Yield `function(task)` for each task, in order, with at most three tasks per worker under way.
 

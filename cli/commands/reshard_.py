@@ -49,9 +49,10 @@ def reshard_command(
     from edl_ckpt.cli import render_reshard
     from edl_ckpt.core.operations.reshard.execute import execute_reshard
     from edl_ckpt.core.operations.reshard.prepare import prepare_reshard
-    from edl_ckpt.core.parallel import keep_freed_memory
+    from edl_ckpt.core.parallel import collect_rarely, keep_freed_memory
 
     keep_freed_memory()
+    collect_rarely()
     where = out.location(output) if output else None
     plan, settings = prepare_reshard(
         resolve_ref(ref, out, to_change=output is None),

@@ -204,11 +204,13 @@ def fingerprint_checkpoint(
     piece_bytes: int = PIECE_BYTES,
     reporter: Reporter = SILENT,
     sums: ChunkSums | None = None,
+    small: Iterable[Bundle] | None = None,
 ) -> Fingerprint:
     """Read every value of a checkpoint once and return its fingerprint.
 
-    All bytes that are read for it are added to `sums`. Each worker needs memory for a few batches of `batch_bytes` of
-    values and for the ids in `piece_bytes`. Raises CorruptError where a table has more or fewer ids than rows.
+    All bytes that are read for it are added to `sums`. `small` are the bundles of the checkpoint, where the caller has
+    made them. Each worker needs memory for a few batches of `batch_bytes` of values and for the ids in `piece_bytes`.
+    Raises CorruptError where a table has more or fewer ids than rows.
     """
     sketch = ContentSketch()
     checkpoint.keep_ids(workers)
@@ -228,7 +230,7 @@ def fingerprint_checkpoint(
             reporter.advance(rows.nbytes)
 
     pieces: list[IdPiece | DensePiece | Bundle] = list(dense_pieces(checkpoint, min(piece_bytes, batch_bytes)))
-    pieces += bundles(checkpoint, min(PIECE_BYTES, batch_bytes))
+    pieces += bundles(checkpoint, min(PIECE_BYTES, batch_bytes)) if small is None else small
     pieces += count_rows(checkpoint, id_pieces(checkpoint, piece_bytes, small=False), workers, small=False)
     for _ in run_parallel(add, pieces, workers):
         pass

@@ -77,11 +77,18 @@ def read_back(
     readers = {shard.file.ps_id: checkpoint.reader(shard) for shard in checkpoint.shards}
     sums = ChunkSums(zip(readers.values(), chunks, strict=True))
     others: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-    for bundle in bundles(checkpoint, min(PIECE_BYTES, batch_bytes)):
+    small = list(bundles(checkpoint, min(PIECE_BYTES, batch_bytes)))
+    for bundle in small:
         others[bundle.shard.file.ps_id].append((bundle.start, bundle.end))
     openers = openings(open_store(checkpoint.version.location))
     sums.add_rest(checkpoint.shards, readers, workers=openers, others=others)
     found = fingerprint_checkpoint(
-        checkpoint, workers=workers, batch_bytes=batch_bytes, piece_bytes=piece_bytes, reporter=reporter, sums=sums
+        checkpoint,
+        workers=workers,
+        batch_bytes=batch_bytes,
+        piece_bytes=piece_bytes,
+        reporter=reporter,
+        sums=sums,
+        small=small,
     )
     return found, [sums.finish(reader.path, workers=workers) for reader in readers.values()]

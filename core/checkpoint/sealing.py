@@ -50,16 +50,16 @@ def seal_of_chunks(checkpoint: Checkpoint, fingerprint: str, chunks: Iterable[It
 def cut(shard: ShardIndex, reader: RangeReader) -> list[Chunk]:
     """Return the chunks of a shard, without checksums: each field of the Model message begins one."""
     of: dict[int, tuple[str, str]] = {}
+    starts = set(shard.edges)
     for kind, entries in (("info", shard.infos), ("variable", shard.variables), ("table", shard.tables)):
         for entry in entries:
-            of[shard.edges[bisect_right(shard.edges, entry.offset) - 1]] = (kind, entry.name)
+            at = entry.offset
+            of[at if at in starts else shard.edges[bisect_right(shard.edges, at) - 1]] = (kind, entry.name)
     chunks: list[Chunk] = []
     for start, end in pairwise([*shard.edges, reader.size_bytes]):
         kind, name = of.get(start, ("", ""))
-        chunks += [
-            Chunk(kind, name, number, at, min(at + CHUNK_BYTES, end))
-            for number, at in enumerate(range(start, end, CHUNK_BYTES))
-        ]
+        for number, at in enumerate(range(start, end, CHUNK_BYTES)):
+            chunks.append(Chunk(kind, name, number, at, min(at + CHUNK_BYTES, end)))
     return chunks
 
 

@@ -151,7 +151,7 @@ class ChunkSums:
         for number, state in self._arriving[path].items():
             if state.at == chunks[number].end:
                 found[number] = found[number] or state.sum.hexdigest()
-        done = [chunk._replace(sum=text) for chunk, text in zip(chunks, found, strict=True)]
+        done = [Chunk(*chunk[:-1], text) for chunk, text in zip(chunks, found, strict=True)]
         missing = [number for number, chunk in enumerate(done) if not chunk.sum]
         if missing:
             (again,) = sums_of([(reader, [chunks[n] for n in missing])], workers=workers, reporter=reporter)

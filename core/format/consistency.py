@@ -44,18 +44,20 @@ BLOCKING: Final = frozenset(
 
 def blocking_problems(version: Version, shards: Sequence[ShardIndex]) -> list[tuple[ShardIndex, Problem]]:
     """Return the problems that make the content of a version uncertain, each with the shard that shows it."""
-    found = [(shard, problem) for shard in shards for problem in shard.problems] + cross_check(version, shards)
+    found = [(shard, problem) for shard in shards for problem in shard.problems] + _contradictions(version, shards)
     return [(shard, problem) for shard, problem in found if problem.code in BLOCKING]
 
 
 def cross_check(version: Version, shards: Sequence[ShardIndex]) -> list[tuple[ShardIndex, Problem]]:
     """Return the contradictions between the shards of one version, each with the shard that shows it."""
-    found = _versions(version, shards)
-    found += _duplicate_names(shards)
-    found += _infos(shards)
-    found += _vectors(shards)
+    found = _contradictions(version, shards)
     current = [shard for shard in shards if shard.generation == "v4"]
     return found + _initializers(current) + _info_dtypes(current) + _empty_tensors(current)
+
+
+def _contradictions(version: Version, shards: Sequence[ShardIndex]) -> list[tuple[ShardIndex, Problem]]:
+    """Return those that make the content uncertain, with a few others."""
+    return _versions(version, shards) + _duplicate_names(shards) + _infos(shards) + _vectors(shards)
 
 
 def _versions(version: Version, shards: Sequence[ShardIndex]) -> list[tuple[ShardIndex, Problem]]:

@@ -30,6 +30,8 @@ _SYNC_FILE_RANGE_WRITE: Final = 2
 _SPARE_BYTES: Final = 1 << 20
 _FLUSHERS: Final = 4
 _FLUSH_BYTES: Final = 64 << 20
+_FILE_FLUSH_BYTES: Final = 1 << 20
+"""Bytes of a file that are worth a call to begin its flush: a thousand files would take it a thousand times."""
 
 
 class PreallocatedFile:
@@ -291,15 +293,17 @@ class Flusher:
             self._error = error
 
     def _run(self) -> None:
-        seen = 0
+        seen, begun = 0, [0] * len(self._files)
         while not self._written.wait(0.01):
             written = sum(file.bytes_written for file in self._files)
             if written - seen >= _FLUSH_BYTES:
                 seen = written
-                for file in self._files:
+                for number, file in enumerate(self._files):
                     if self._written.is_set():
                         break
-                    file.flush()
+                    if file.bytes_written - begun[number] >= _FILE_FLUSH_BYTES:
+                        begun[number] = file.bytes_written
+                        file.start_flush(0, 0)  # all of it; a flush each time would also wait for the disk's own cache
         if not self._stop.is_set():
             flush_all(self._files)
 

@@ -33,6 +33,7 @@ from edl_ckpt.core.words import counted, describe, escaped
 
 _MAX_STRETCHES: Final = 256
 """About how many stretches all ids are counted in, however many they are: a plan does not grow with the rows."""
+_LEAST_STRETCH_BYTES: Final = 8 << 20
 _SMALL_TABLE_BYTES: Final = 1 << 20
 """The most bytes of a table whose parts move together with those of others."""
 
@@ -221,7 +222,7 @@ class _Counting:
 
     def stretches(self) -> list[IdPiece]:
         """Cut the ids of large tables into stretches, whose number does not grow with that of the rows."""
-        stretch_bytes = max(self._piece_bytes, total_id_bytes(self._checkpoint) // _MAX_STRETCHES)
+        stretch_bytes = max(_LEAST_STRETCH_BYTES, total_id_bytes(self._checkpoint) // _MAX_STRETCHES)
         stretch_bytes += -stretch_bytes % self._piece_bytes
         pieces = id_pieces(self._checkpoint, stretch_bytes)
         return [piece for piece in pieces if piece.entry.name not in self._small]

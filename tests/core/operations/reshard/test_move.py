@@ -74,6 +74,7 @@ def test_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, either_
         (900, 7, 50, 3),
     ):
         monkeypatch.setattr(survey, "_SMALL_TABLE_BYTES", small)
+        monkeypatch.setattr(survey, "_LEAST_STRETCH_BYTES", 50)
         monkeypatch.setattr(survey, "_MAX_STRETCHES", 11)
         plan, _ = prepare_reshard(source, to_ps, output=str(tmp_path / "c"))
         assert (len(plan.survey.small) > 3) is (small > 0)
