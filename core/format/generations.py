@@ -88,6 +88,10 @@ class Draft:
     tables: list[RawTensor] = field(default_factory=list)
     unknown: list[tuple[int, int]] = field(default_factory=list)
 
+    def clear(self) -> None:
+        """Drop what the index of the shard has taken over: of many tables it is as much as the index."""
+        self.fields, self.dense, self.tables, self.edges = [], [], [], []
+
     def note_unknown(self, found: Field) -> None:
         """Remember a field that no reader knows; CorruptError when there are too many."""
         if len(self.unknown) >= _MAX_UNKNOWN:

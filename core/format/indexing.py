@@ -35,7 +35,11 @@ def index_shards(drafts: Sequence[Draft], number: int, *, workers: int = 1) -> l
         if draft.cursor.size_bytes == 0 and not may_be_empty(drafts, number):
             raise draft.cursor.corrupt("the file is empty (0 bytes)", 0, "empty-file")
     dtypes, generation, ambiguous = _dtype_numbers(drafts, family)
-    return [_finish(draft, dtypes, generation, ambiguous=ambiguous) for draft in drafts]
+    shards = []
+    for draft in drafts:
+        shards.append(_finish(draft, dtypes, generation, ambiguous=ambiguous))
+        draft.clear()
+    return shards
 
 
 def may_be_empty(drafts: Sequence[Draft], number: int) -> bool:
