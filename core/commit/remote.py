@@ -49,7 +49,7 @@ UPLOAD_BYTES: Final = 5 << 20
 """How many bytes of a local file are read and uploaded at a time: the smallest part, so that none stays open."""
 NOTED_BYTES: Final = 5 << 20
 """A shard of a copy that has so many bytes is noted in the journal as soon as it is uploaded."""
-_COMPLETIONS: Final = 16
+_COMPLETIONS: Final = 32
 """How many objects are begun, completed or dropped at a time."""
 
 

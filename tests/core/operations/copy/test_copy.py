@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import elasticdl_rules
-from checkpoints import at, shards_of
+from checkpoints import at, save_small, shards_of
 from edl_ckpt.core import list_versions, save_checkpoint, verify_version
 from edl_ckpt.core.commit.local import LocalOutput, forget_seal
 from edl_ckpt.core.commit.recovery import location_lock, recover
@@ -30,7 +31,7 @@ from edl_ckpt.core.storage.files import PreallocatedFile
 from edl_ckpt.core.storage.s3.upload import Upload
 from places import GOLDEN
 from s3_fixtures import Bucket
-from s3_proxy import Fault, status
+from s3_proxy import Fault, Operation, hook, status
 
 
 def copy(version: Version, target: str | Path) -> CopyResult:
@@ -229,6 +230,26 @@ def test_there_and_back(s3: Bucket, large: Path, tmp_path: Path) -> None:
         assert (check.sealed, check.findings) == (True, ())
     assert s3.open_uploads() == []
     assert not any("stage-0" in key for key in s3.objects())
+
+
+def test_small_shards_take_few_requests(s3: Bucket, tmp_path: Path) -> None:
+    """A sealed shard of less than 256 KiB takes three requests up and one down, many shards at a time."""
+    save_small(tmp_path / "run", 7, ps_num=24)
+    together = threading.Barrier(16)
+    steps: tuple[Operation, ...] = ("create_upload", "upload_part", "complete")
+    for operation in steps:
+        s3.proxy.fail(Fault(hook(lambda _request: together.wait(20)), operation=operation, times=16))
+    copy(at(tmp_path / "run"), s3.url)
+    assert [s3.proxy.count(operation, key="variables-") for operation in steps] == [24, 24, 24]
+    assert s3.proxy.count("get", key="variables-") == s3.proxy.count("head", key="variables-") == 0
+    s3.proxy.heal()
+    version = at(s3.url)
+    s3.proxy.reset()
+    s3.proxy.fail(Fault(hook(lambda _request: together.wait(20)), operation="get", key="variables-", times=16))
+    copy(version, tmp_path / "back")
+    assert s3.proxy.count("get", key="variables-") == s3.proxy.count(key="variables-") == 24
+    assert verify_version(at(tmp_path / "back"), level="deep").findings == ()
+    assert shards_of(tmp_path / "back") == shards_of(tmp_path / "run")
 
 
 def test_goes_on_in_s3(s3: Bucket, large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
