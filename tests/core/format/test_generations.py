@@ -14,7 +14,7 @@ from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.generations import draft_shard
 from edl_ckpt.core.format.indexing import index_shards
 from edl_ckpt.core.format.model import DTYPES, ShardFile, ShardIndex, TableInfo
-from edl_ckpt.core.format.shard_layout import PlacedTable, PlacedVariable, lay_out_shard
+from edl_ckpt.core.format.shard_layout import CountedTable, PlacedTable, PlacedVariable, lay_out_shard, lay_out_shards
 from edl_ckpt.core.format.wire import SMALL_BYTES, Cursor, varint
 
 
@@ -295,3 +295,31 @@ def test_kernel_reads_as_python_does(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(v.shape for v in index(shards[0])[0].variables) == sorted(shapes)
     monkeypatch.setattr(bulk, "kernel", None)
     assert by_kernel == [_outcome(shard) for shard in shards]
+
+
+def test_the_kernel_reads_what_python_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte of a shard, each in turn and in several ways, is another one: with and without the kernel alike."""
+    if bulk.kernel is None:
+        pytest.skip("the compiled kernel was not built here: no C compiler at installation")
+    tables = [CountedTable(TableInfo(f"t{k}", 2, "uniform"), DTYPES["float32"], *np.full((2, 1), k)) for k in range(2)]
+    variables = [PlacedVariable("w", DTYPES["float64"], (1, 2), 16), PlacedVariable("", DTYPES["int8"], (), 1)]
+    (layout,) = lay_out_shards(7, variables, tables, 1)
+    whole = bytearray(layout.size_bytes)
+    for at, data in layout.between:
+        whole[at : at + len(data)] = data
+    found = {"index": 0, "error": 0}
+    for at in range(len(whole)):
+        for value in {0, 1, 0x7F, 0x80, 0xFF, whole[at] ^ 1, whole[at] + 1 & 0xFF, whole[at] ^ 8}:
+            changed = bytes([*whole[:at], value, *whole[at + 1 :]])
+            results = []
+            for kernel in (bulk.kernel, None):
+                with monkeypatch.context() as patch:
+                    patch.setattr(bulk, "kernel", kernel)
+                    try:
+                        (shard,) = index(changed)
+                        results.append(("index", shard, shard.edges, shard.infos and shard.infos[0].offset))
+                    except CorruptError as error:
+                        results.append(("error", error.code, error.message, error.offset))
+            assert results[0] == results[1], (at, value)
+            found[results[0][0]] += 1
+    assert min(found.values()) > 100
