@@ -311,7 +311,7 @@ def test_the_kernel_reads_what_python_reads(monkeypatch: pytest.MonkeyPatch) -> 
     for at in range(len(whole)):
         for value in {0, 1, 0x7F, 0x80, 0xFF, whole[at] ^ 1, whole[at] + 1 & 0xFF, whole[at] ^ 8}:
             changed = bytes([*whole[:at], value, *whole[at + 1 :]])
-            results = []
+            results: list[tuple[Any, ...]] = []
             for kernel in (bulk.kernel, None):
                 with monkeypatch.context() as patch:
                     patch.setattr(bulk, "kernel", kernel)
