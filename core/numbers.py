@@ -8,7 +8,9 @@ from edl_ckpt.core.errors import UsageError
 
 
 def whole_number(what: str, number: object, *, least: int | None = None) -> int:
-    """Return a number of any integer type, numpy's too, as an int; UsageError for anything else, or below `least`.
+    """Return a number of any integer type, or an array or variable of one, as an int; UsageError below `least`.
+
+    Raises UsageError for anything else. Arrays are those of any library.
 
     >>> whole_number("ps_num", 4)
     4
@@ -16,9 +18,19 @@ def whole_number(what: str, number: object, *, least: int | None = None) -> int:
     try:
         value = operator.index(number)  # type: ignore[arg-type]
     except TypeError:
-        raise UsageError(f"{what} must be a whole number, got {number!r}") from None
+        value = _of_array(what, number)
     if isinstance(number, bool):
         raise UsageError(f"{what} must be a whole number, got {number!r}")
     if least is not None and value < least:
         raise UsageError(f"{what} must be at least {least}, got {value}")
     return value
+
+
+def _of_array(what: str, number: object) -> int:
+    """Return the number in an array without dimensions, as a variable of TensorFlow is one."""
+    from edl_ckpt.core.arrays import as_array, is_array  # imports numpy, which most callers do without
+
+    array = as_array(number, what) if is_array(number) else None
+    if array is None or array.shape or array.dtype.kind not in "iu":
+        raise UsageError(f"{what} must be a whole number, got {number!r}")
+    return int(array)

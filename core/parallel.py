@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
-from itertools import islice
+from itertools import chain, islice
 from threading import Event
 from typing import Final, TypeVar
 
@@ -82,12 +82,15 @@ def collect_rarely() -> None:
 def run_parallel(function: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Iterator[Result]:
     """Yield `function(task)` for each task, in order, with at most three tasks per worker under way.
 
-    The first error stops everything: no further task begins, and the call waits for those under way.
+    The first error stops everything: no further task begins, and the call waits for those under way. A single task is
+    done in this thread: many tables have one each, and a thread costs more than most of them.
     """
-    if workers <= 1:
-        yield from map(function, tasks)
-        return
     waiting = iter(tasks)
+    first = [] if workers <= 1 else list(islice(waiting, 2))
+    waiting = chain(first, waiting)
+    if len(first) < 2:
+        yield from map(function, waiting)
+        return
     stop = Event()
     pool = ThreadPoolExecutor(workers, thread_name_prefix="edl-ckpt", initializer=_stop.set, initargs=(stop,))
     try:

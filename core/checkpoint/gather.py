@@ -8,7 +8,6 @@ the result, and what a few threads have under way.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,6 +31,7 @@ from edl_ckpt.core.format.model import (
     Version,
 )
 from edl_ckpt.core.memory import check_memory
+from edl_ckpt.core.numbers import whole_number
 from edl_ckpt.core.parallel import REMOTE_WORKERS, default_workers, run_parallel
 from edl_ckpt.core.progress import Reporter
 from edl_ckpt.core.storage import open_store
@@ -66,11 +66,8 @@ class Server:
     ps_num: int
 
     def __post_init__(self) -> None:
-        try:
-            object.__setattr__(self, "ps_id", operator.index(self.ps_id))
-            object.__setattr__(self, "ps_num", operator.index(self.ps_num))
-        except TypeError:
-            raise UsageError(f"ps_id {self.ps_id!r} of {self.ps_num!r}: expected whole numbers") from None
+        object.__setattr__(self, "ps_id", whole_number("ps_id", self.ps_id))
+        object.__setattr__(self, "ps_num", whole_number("ps_num", self.ps_num))
         if not 0 <= self.ps_id < self.ps_num <= placement.MAX_PS_NUM:
             raise UsageError(f"ps_id {self.ps_id} of {self.ps_num}: expected 0 <= ps_id < ps_num")
 

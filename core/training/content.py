@@ -17,7 +17,7 @@ from typing import Any, Final, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.arrays import Array, as_array, dtype_name
+from edl_ckpt.core.arrays import Array, as_array, as_ids, dtype_name
 from edl_ckpt.core.checkpoint.duplicates import repeated_among
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.format import bulk, placement
@@ -133,7 +133,7 @@ class MemoryTable(TableContent):
     """Rows of a table in memory: `values` is uint8 [n, row_bytes]."""
 
     def __init__(self, name: str, table: Table) -> None:
-        ids = check_ids(name, table.ids)
+        ids = as_ids(table.ids, f"ids of table {name!r}")
         vectors = _vectors(name, table.vectors, len(ids), None)
         dtype = dtype_named(name, dtype_name(vectors))
         super().__init__(TableInfo(name, vectors.shape[1], table.initializer), dtype)
@@ -194,7 +194,7 @@ class StreamedTable(TableContent):
                 some_ids, some_vectors = batch
             except (TypeError, ValueError):
                 raise UsageError(f"table {name!r}: a batch must be (ids, vectors)") from None
-            ids = np.ascontiguousarray(check_ids(name, some_ids))
+            ids = np.ascontiguousarray(as_ids(some_ids, f"ids of table {name!r}"))
             vectors = _vectors(name, some_vectors, len(ids), self.info.dim)
             if dtype_name(vectors) != self.dtype.name:
                 raise UsageError(f"table {name!r}: a batch of {dtype_name(vectors)}, expected {self.dtype.name}")
@@ -295,14 +295,6 @@ def check_names(dense: object, tables: object) -> None:
     for what, given in (("dense", dense), ("tables", tables)):
         if not isinstance(given, Mapping):
             raise UsageError(f"{what} must be a mapping of names, got {type(given).__name__}")
-
-
-def check_ids(name: str, value: Array) -> bulk.I64:
-    """Return the ids of a table as int64 [n]; UsageError for anything else."""
-    ids = as_array(value, what=f"ids of table {name!r}")
-    if ids.ndim != 1 or ids.dtype != np.int64:
-        raise UsageError(f"table {name!r}: expected ids int64 [n], got {ids.dtype} {list(ids.shape)}")
-    return ids
 
 
 def _vectors(name: str, value: Array, rows: int, dim: int | None) -> npt.NDArray[Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.arrays import Array, as_array
+from edl_ckpt.core.arrays import Array, as_array, as_ids
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.format import bulk, placement
 from edl_ckpt.core.format.checks import check_ps_num, check_texts
@@ -19,7 +19,6 @@ from edl_ckpt.core.training.content import (
     AnyTable,
     Batch,
     TableBatches,
-    check_ids,
     check_names,
     known_table,
 )
@@ -70,7 +69,7 @@ def _partitioned(name: str, given: AnyTable, ps_num: int) -> Iterator[Table | Ta
             yield TableBatches(own, table.dim, table.dtype, table.initializer)
         return
     ids, vectors, initializer = (
-        check_ids(name, table.ids),
+        as_ids(table.ids, f"ids of table {name!r}"),
         as_array(table.vectors, what=f"vectors of table {name!r}"),
         table.initializer,
     )
@@ -103,7 +102,7 @@ def _filtered(
 ) -> Callable[[], Iterable[Batch]]:
     def own() -> Iterator[Batch]:
         for some_ids, some_vectors in batches():
-            ids = check_ids(name, some_ids)
+            ids = as_ids(some_ids, f"ids of table {name!r}")
             mine = placement.row_owners(ids, ps_num) == ps_id
             yield ids[mine], as_array(some_vectors, what=f"vectors of table {name!r}")[mine]
 

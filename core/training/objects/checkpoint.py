@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.arrays import as_array
 from edl_ckpt.core.checkpoint.catalog import VersionLike
 from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.errors import NotFoundError, UsageError
 from edl_ckpt.core.format.model import CheckpointRef
+from edl_ckpt.core.numbers import whole_number
 from edl_ckpt.core.operations.save import Table, save_checkpoint
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
@@ -138,7 +138,7 @@ class ObjectCheckpoint(Trackable):
             self._own.restoration.warn_of_missed(self)
         self.save_counter.assign_add(1)
         try:
-            number = int(self.save_counter) if version is None else whole_number(version)
+            number = int(self.save_counter) if version is None else whole_number("the number", version)
             graph = walk(self)
             variables, tables = _sorted_out(graph.leaves)
             aliases = graph.alias_variable
@@ -203,14 +203,6 @@ def _sorted_out(leaves: Any) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Tab
         else:
             variables[name] = array_of(value, name)
     return variables, tables
-
-
-def whole_number(value: object, what: str = "the number") -> int:
-    """Return an integer of any library, a variable's too; UsageError for anything else."""
-    array = as_array(value, what)
-    if array.shape or array.dtype.kind not in "iu":
-        raise UsageError(f"{what}: expected a whole number, got {value!r}")
-    return int(array)
 
 
 def open_ref(ref: VersionLike) -> Checkpoint:

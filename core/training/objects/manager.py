@@ -29,6 +29,7 @@ from edl_ckpt.core.errors import (
 )
 from edl_ckpt.core.format.checks import check_version
 from edl_ckpt.core.format.model import State, Version
+from edl_ckpt.core.numbers import whole_number
 from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.guards import NO_EXCEPTIONS, Guards, find_unreadable, guard_reasons
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
@@ -36,7 +37,7 @@ from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.managed import Managed, read_managed, write_managed
 from edl_ckpt.core.storage import Location, LocationLike, open_store
-from edl_ckpt.core.training.objects.checkpoint import ObjectCheckpoint, VersionRef, whole_number
+from edl_ckpt.core.training.objects.checkpoint import ObjectCheckpoint, VersionRef
 from edl_ckpt.core.training.objects.restoration import LOG
 from edl_ckpt.core.words import abridged
 
@@ -104,7 +105,7 @@ class CheckpointManager:
         wait_seconds: float = LOCK_WAIT_SECONDS,
         reporter: Reporter | None = None,
     ) -> None:
-        if max_to_keep is not None and whole_number(max_to_keep, "max_to_keep") <= 0:
+        if max_to_keep is not None and whole_number("max_to_keep", max_to_keep) <= 0:
             raise UsageError(f"max_to_keep must be a positive number or None, got {max_to_keep}")
         if checkpoint_interval is not None and step_counter is None:
             raise UsageError("checkpoint_interval needs a step_counter")
@@ -162,11 +163,11 @@ class CheckpointManager:
         manager saved is replaced. With `check_interval` False, only a second save of the same step is left out. Raises
         RefusedError for the number of a version of others, or of the newest complete one.
         """
-        step = None if self._interval is None else whole_number(self._step_counter)
+        step = None if self._interval is None else whole_number("the step counter", self._step_counter)
         if step is not None and self._is_too_early(step, check_interval=check_interval):
             return None
         counter = self._checkpoint.save_counter
-        number = int(counter) + 1 if checkpoint_number is None else whole_number(checkpoint_number)
+        number = int(counter) + 1 if checkpoint_number is None else whole_number("checkpoint_number", checkpoint_number)
         check_version(number)  # before it is noted
         self._make_room(number)
         self._note(lambda managed: _with(managed, number))  # first, or a job that dies now would never delete it
@@ -214,7 +215,7 @@ class CheckpointManager:
             for ref, fault in faults.items():
                 self._warn(f"{ref} is passed over for version {version.version}: {fault}")
             if self._interval is not None:
-                self._last_step = whole_number(self._step_counter)
+                self._last_step = whole_number("the step counter", self._step_counter)
             return VersionRef.of(self._location, version.version)
         if faults:
             reasons = abridged((f"{ref}: {fault}" for ref, fault in faults.items()), _REASONS)

@@ -471,7 +471,7 @@ def test_numbers_that_no_server_has(tmp_path: Path, ps_id: int, ps_num: int) -> 
         restore(f"{tmp_path}@7", 0, 1, workers=0)
     assert restore(f"{tmp_path}@7", np.int64(1), np.int32(2)).variables  # type: ignore[arg-type]
     for wrong in ("1", 1.0, None):
-        with pytest.raises(UsageError, match="expected whole numbers"):
+        with pytest.raises(UsageError, match="ps_id must be a whole number"):
             restore(f"{tmp_path}@7", wrong, 2)  # type: ignore[arg-type]
 
 

@@ -154,7 +154,12 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = {
         UsageError,
         r"a batch must be \(ids, vectors\)",
     ),
-    "ids of another kind": ({}, {"t": Table(np.ones(2), np.ones((2, 1)))}, UsageError, r"expected ids int64 \[n\]"),
+    "ids of another kind": (
+        {},
+        {"t": Table(np.ones(2), np.ones((2, 1)))},
+        UsageError,
+        "ids of table 't' must be whole",
+    ),
     "more ids than rows": ({}, {"t": (np.array([2, 4]), np.ones((1, 1)))}, UsageError, r"expected vectors \[2, dim\]"),
     "no table": ({}, {"t": np.ones(3)}, UsageError, "expected Table"),
     "a dtype": ({}, {"t": Table(np.array([2]), np.ones((1, 1), "c8"))}, UnsupportedError, "cannot contain complex64"),

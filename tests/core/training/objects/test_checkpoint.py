@@ -308,7 +308,7 @@ def test_a_save_that_fails_changes_nothing(tmp_path: Path) -> None:
     mine.c = np.zeros(2, np.complex64)
     with pytest.raises(UnsupportedError):
         mine.save(tmp_path / "run")
-    with pytest.raises(UsageError, match="expected a whole number"):
+    with pytest.raises(UsageError, match="must be a whole number"):
         mine.save(tmp_path / "run", 1.5)
     assert (int(mine.save_counter), numbers(tmp_path / "run")) == (1, [1])
 
