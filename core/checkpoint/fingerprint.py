@@ -60,6 +60,7 @@ from edl_ckpt.core.checkpoint.scan import (
     read_dense,
     read_piece,
     row_batches,
+    together,
 )
 from edl_ckpt.core.checkpoint.summing import ChunkSums
 from edl_ckpt.core.format import bulk, routing
@@ -215,21 +216,24 @@ def fingerprint_checkpoint(
     sketch = ContentSketch()
     checkpoint.keep_ids(workers)
 
-    def add(piece: IdPiece | DensePiece | Bundle) -> None:
+    def add(piece: IdPiece | list[DensePiece] | Bundle) -> None:
         if isinstance(piece, Bundle):
             _add_bundle(sketch, checkpoint, piece, sums)
             reporter.advance(piece.value_bytes)
             return
-        if isinstance(piece, DensePiece):
-            sketch.add_dense(piece.entry.name, piece.entry.size_bytes, piece.start, read_dense(checkpoint, piece, sums))
-            reporter.advance(piece.size)
+        if isinstance(piece, list):
+            for part in piece:
+                data = read_dense(checkpoint, part, sums)
+                sketch.add_dense(part.entry.name, part.entry.size_bytes, part.start, data)
+                reporter.advance(part.size)
             return
         block = read_piece(checkpoint, piece, sums)
         for some, rows in row_batches(checkpoint, piece, len(block.ids), batch_bytes, sums):
             sketch.add_rows(piece.entry.name, block.ids[some], rows)
             reporter.advance(rows.nbytes)
 
-    pieces: list[IdPiece | DensePiece | Bundle] = list(dense_pieces(checkpoint, min(piece_bytes, batch_bytes)))
+    dense = dense_pieces(checkpoint, min(piece_bytes, batch_bytes))
+    pieces: list[IdPiece | list[DensePiece] | Bundle] = list(together(dense))
     pieces += bundles(checkpoint, min(PIECE_BYTES, batch_bytes)) if small is None else small
     pieces += count_rows(checkpoint, id_pieces(checkpoint, piece_bytes, small=False), workers, small=False)
     for _ in run_parallel(add, pieces, workers):

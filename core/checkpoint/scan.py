@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ _SMALL_BYTES: Final = 256 << 10
 """The size up to which the part of a table in a shard is small: then a few calls for each would cost more than it."""
 _LOOK_BYTES: Final = 512 << 10
 """Bytes of values that are looked at twice, for their sketch and their checksum, while they are in the L2 cache."""
+_PIECES_AT_ONCE: Final = 256
 _GAP_BYTES: Final = 4 << 10
 """The most bytes between two small parts that are read along with them."""
 
@@ -266,6 +267,9 @@ def row_batches(
                 sums.add(reader, at, some.reshape(-1).data)
 
 
+Piece = TypeVar("Piece", bound="IdPiece | DensePiece")
+
+
 @dataclass(frozen=True, slots=True)
 class DensePiece:
     """Bytes [start, start + size) of the values of a dense variable."""
@@ -284,6 +288,20 @@ def dense_pieces(checkpoint: Checkpoint, piece_bytes: int = PIECE_BYTES) -> Iter
         for entry in shard.variables:
             for start in range(0, max(entry.size_bytes, 1), step):
                 yield DensePiece(shard, entry, start, min(step, entry.size_bytes - start))
+
+
+def together(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    """Yield pieces in lists of those that one task reads: for a small one, a task of its own would take too long."""
+    some: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        some.append(piece)
+        size += piece.size if isinstance(piece, DensePiece) else piece.rows * piece.entry.row_bytes
+        if size >= _SMALL_BYTES or len(some) >= _PIECES_AT_ONCE:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
 
 
 def read_dense(checkpoint: Checkpoint, piece: DensePiece, sums: ChunkSums | None = None) -> bulk.U8:
