@@ -79,6 +79,11 @@ class Figure:
         """Return the ratio of each pair."""
         return [a.wall / b.wall for a, b in zip(self.ours, self.reference, strict=True)]
 
+    @property
+    def median_ratio(self) -> float:
+        """Return the median of the ratios."""
+        return statistics.median(self.ratios)
+
     def median(self, what: str, *, reference: bool = False) -> float:
         """Return the median of one measure of our runs, or of the reference's."""
         return float(statistics.median(getattr(run, what) for run in (self.reference if reference else self.ours)))
@@ -92,7 +97,7 @@ class Figure:
         """Return which part of the target was missed, and by how much; '' when none was."""
         wall, reference = self.median("wall"), self.median("wall", reference=True)
         found = [
-            (statistics.median(self.ratios), self.target.ratio, " x"),
+            (self.median_ratio, self.target.ratio, " x"),
             (wall, self.target.seconds, " s"),
             (self.median("cpu"), self.target.cpu, " s CPU"),
             (wall - reference, self.target.more_seconds, " s more"),
@@ -102,7 +107,7 @@ class Figure:
 
     def cells(self) -> tuple[str, ...]:
         """Return the row of a table: work, target, ratio, ours, the reference, memory; what is missed is bold."""
-        ratios = (statistics.median(self.ratios), min(self.ratios), max(self.ratios))
+        ratios = (self.median_ratio, min(self.ratios), max(self.ratios))
         middle, least, most = (f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.3f}" for ratio in ratios)
         mark = "**" if self.missed() else ""
         return (

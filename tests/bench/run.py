@@ -22,7 +22,7 @@ import peer_figures
 import s3_figures
 from disk_figures import Bench
 from machine import machine
-from measure import Figure, elsewhere
+from measure import Figure, elsewhere, seconds
 
 HEAD = ("work", "at most", "ratio (spread)", "ours", "reference", "peak memory")
 TRAFFIC = ("requests and bytes", "in flight")
@@ -44,6 +44,15 @@ SECTIONS: Mapping[str, Mapping[str, Callable[[Bench], Iterator[Figure]]]] = {
         "check": peer_figures.check_figures,
     },
 }
+SHORT = (
+    ("reshard", "reshard 4 -> 8, dim 16"),
+    ("copy", "verify --deep"),
+    ("export", "export to safetensors,"),
+    ("save", "save_checkpoint"),
+    ("transfer", "copy of 8 shards"),
+    ("transfer", "inspect of 200 shards"),
+)
+"""The figures of README's table: a group, and how the name of its figure begins."""
 OPTIONAL = {"peers"}
 """Sections that are measured only by name."""
 
@@ -61,7 +70,23 @@ def with_tables(page: str, found: Mapping[str, Any]) -> str:
         machines = dict.fromkeys(group["machine"] for group in measured)
         told = "\n".join(f"Measured on {name}." for name in machines)
         page = f"{before}{begin}{table(figures)}\n\n{told}\n{end}{after}"
-    return page
+    before, begin, rest = page.partition("<!-- figures: short -->\n")
+    _, end, after = rest.partition("<!-- end of figures: short -->")
+    return f"{before}{begin}{short_table(found)}\n{end}{after}" if begin else page
+
+
+def short_table(found: Mapping[str, Any]) -> str:
+    """Return README's table: some of the figures, each as time, ratio to its reference, and memory."""
+    lines = ["| work | time | against | memory |", "|---|---|---|---|"]
+    for group, begin in SHORT:
+        for figure in [Figure.from_json(raw) for raw in found.get(group, {"figures": ()})["figures"]]:
+            if figure.name.startswith(begin):
+                against = f"{figure.median_ratio:.2f} x {figure.against}"
+                lines.append(
+                    f"| {figure.name} | {seconds(figure.median('wall'))} | {against} | {figure.peak_mib:.0f} MiB |"
+                )
+                break
+    return "\n".join(lines)
 
 
 def table(figures: list[Figure]) -> str:
@@ -90,13 +115,20 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5, help="pairs that count; 2 where one takes long")
     parser.add_argument("--scale", type=float, default=1.0, help="of the sizes; 1 is that of docs/benchmarks.md")
     parser.add_argument("--large", action="store_true", help="reshard 4.5 and 10 GB too (35 GB of disk)")
-    parser.add_argument("--page", type=Path, help="a page to write the tables into, such as docs/benchmarks.md")
+    parser.add_argument(
+        "--page",
+        type=Path,
+        action="append",
+        default=[],
+        help="a page to write tables into: docs/benchmarks.md, README.md",
+    )
     parser.add_argument("--only", action="append", choices=names, default=[], help="a section or a group; repeatable")
+    parser.add_argument("--no-run", action="store_true", help="measure nothing: write pages from the results")
     parser.add_argument("--json", type=Path, default=Path("bench.json"), help="where raw results go, and stay")
     chosen = parser.parse_args()
     memory = chosen.memory if chosen.memory.parent.is_dir() else None
     found: dict[str, Any] = json.loads(chosen.json.read_text(encoding="utf-8")) if chosen.json.exists() else {}
-    for name, measure in chosen_groups(chosen.only).items():
+    for name, measure in ({} if chosen.no_run else chosen_groups(chosen.only)).items():
         for place in filter(None, (chosen.work, memory)):
             shutil.rmtree(place, ignore_errors=True)
             place.mkdir(parents=True)
@@ -109,9 +141,8 @@ def main() -> None:
         if figures:
             found[name] = {"machine": told, "figures": [figure.to_json() for figure in figures]}
             chosen.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
-    if chosen.page:
-        text = chosen.page.read_text(encoding="utf-8")
-        chosen.page.write_text(with_tables(text, found), encoding="utf-8")
+    for page in chosen.page:
+        page.write_text(with_tables(page.read_text(encoding="utf-8"), found), encoding="utf-8")
     for place in filter(None, (chosen.work, memory)):
         shutil.rmtree(place, ignore_errors=True)
 

@@ -25,9 +25,10 @@ def measure(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.bench
 def test_bench_runs(tmp_path: Path) -> None:
     """Every figure is measured against its reference, kept as JSON with the machine, and written into its table."""
-    page = tmp_path / "page.md"
+    page, short = tmp_path / "page.md", tmp_path / "short.md"
     page.write_text(PAGE)
-    measure(tmp_path, "--large", "--page", str(page))
+    short.write_text("<!-- figures: short -->\n<!-- end of figures: short -->\n")
+    measure(tmp_path, "--large", "--page", str(page), "--page", str(short))
     found = json.loads((tmp_path / "out.json").read_text())
     assert set(found) >= {"reshard", "verify", "copy", "export", "many", "inspect", "start", "restore", "save"}
     figures = {name: group["figures"] for name, group in found.items()}
@@ -44,6 +45,7 @@ def test_bench_runs(tmp_path: Path) -> None:
     assert "\n\nMeasured on " in written
     assert written.endswith(".\n<!-- end of figures: disk -->\n\nBehind\n")
     assert "an old row" not in written
+    assert short.read_text().count("\n| ") == len({"header", "reshard", "copy", "export", "save"})
     rows = [line for line in written.splitlines() if line.startswith("| ")]
     assert len(rows) == 1 + sum(
         len(figures[n]) for n in figures if n not in {"restore", "save", "transfer", "versions"}
