@@ -158,8 +158,10 @@ class Table:
         if any(cells[0].text for cells in titles):
             height = max(map(len, titles))
             yield from _side_by_side([[Cell("")] * (height - len(t)) + t for t in titles], shown, margin)
-            ruled = [cell_width(column.heading) if column.kind == "prose" else width for column, width, _ in shown]
-            yield [Cell(margin + "─" * (sum(ruled) + _GAP * (sum(map(bool, ruled)) - 1)), "dim")]
+            *inner, (last, width, _) = shown
+            width = min(width, cell_width(last.heading)) if last.kind == "prose" else width
+            ruled = [width for _, width, _ in inner] + [width] * (width > 0)
+            yield [Cell(margin + "─" * (sum(ruled) + _GAP * (len(ruled) - 1)), "dim")]
         fits = all(layout.is_plain[c] and (width >= layout.wants[c] or col.kind == "bar") for col, width, c in shown)
         for row in self.rows:
             if fits:
