@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Final
 
 import numpy as np
 
+from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES
 from edl_ckpt.core.checkpoint.partition import (
     Areas,
     PartitionedTable,
@@ -97,15 +99,18 @@ class TableSource:
             first[shard.file.ps_id] = rows
             rows += entry.rows
 
+        writing = Lock()
+
         def copy(piece: IdPiece) -> None:
             start = first[piece.shard.file.ps_id] + piece.first_row
             ids = read_piece(self.checkpoint, piece).ids
             areas.ids.write(8 * start, ids.view(np.uint8))
-            for some, values in row_batches(self.checkpoint, piece, len(ids), _COPY_BYTES):
+            for some, values in row_batches(self.checkpoint, piece, len(ids), VALUE_BATCH_BYTES):
                 kept = self._kept(ids[some], values, seen)
-                areas.rows.write((start + some.start) * kept.shape[1], kept.reshape(-1))
+                with writing:  # or two threads would spin for the kernel's lock of the file
+                    areas.rows.write((start + some.start) * kept.shape[1], kept.reshape(-1))
                 self.reporter.advance(len(kept) * (8 + kept.shape[1]))
-                done(start + some.start, len(kept))
+            done(start, len(ids))
 
         for _ in run_parallel(copy, self.pieces, self._workers):
             pass
