@@ -48,7 +48,6 @@ class Tracker:
         self._kind = kind
         self._colour = colour
         self._every = _DRAW_SECONDS if kind == "bar" else every_seconds
-        self._begin = time.monotonic()
         self._counting, self._drawing = threading.Lock(), threading.Lock()
         self._end = threading.Event()
         self._drawn_width = 0
