@@ -10,11 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import gcd
+from typing import Final
 
 import numpy as np
 
 from edl_ckpt.core.format import bulk
-from edl_ckpt.core.operations.reshard.plan import ReshardPlan
+from edl_ckpt.core.operations.reshard.plan import ReshardPlan, Route
+from edl_ckpt.core.operations.reshard.survey import PieceCounts
+
+_STEP_BYTES: Final = 512 << 10
+"""Bytes of ids that are a step in the arithmetic on open parts: about those of a piece."""
+_MAX_STEPS: Final = 16
 
 
 def moved_together(plan: ReshardPlan) -> int:
@@ -81,17 +87,29 @@ def _writes(plan: ReshardPlan) -> Iterator[tuple[bulk.I64, bulk.I64, bulk.I64]]:
             group += 1
             yield _columns(dense[group])
         counts, route = survey.counts[number], plan.routes[number]
-        used = np.flatnonzero(counts.rows)
-        values_at, ids_at = route.values_at[used], route.ids_at[used]
-        values_end = values_at + counts.rows[used] * row_bytes[counts.table]
-        some = values_end > values_at
-        yield (
-            np.concatenate((used[some], used)),
-            np.concatenate((values_at[some], ids_at)),
-            np.concatenate((values_end[some], ids_at + counts.id_bytes[used])),
-        )
+        yield from _steps_of(counts, route, row_bytes[counts.table])
     for rest in dense[group + 1 :]:
         yield _columns(rest)
+
+
+def _steps_of(counts: PieceCounts, route: Route, row_bytes: int) -> Iterator[tuple[bulk.I64, bulk.I64, bulk.I64]]:
+    """Yield the same of a stretch, about as its pieces write: rows of all targets are mixed in it."""
+    used = np.flatnonzero(counts.rows)
+    steps = min(-(-int(counts.id_bytes.sum()) // _STEP_BYTES), _MAX_STEPS)
+    for step in range(steps):
+        for_rows, for_ids = (
+            [at + size * part // steps for part in (step, step + 1)]
+            for at, size in (
+                (route.values_at[used], counts.rows[used] * row_bytes),
+                (route.ids_at[used], counts.id_bytes[used]),
+            )
+        )
+        some = for_rows[1] > for_rows[0]
+        yield (
+            np.concatenate((used[some], used)),
+            np.concatenate((for_rows[0][some], for_ids[0])),
+            np.concatenate((for_rows[1][some], for_ids[1])),
+        )
 
 
 def _columns(writes: Sequence[tuple[int, int, int]]) -> tuple[bulk.I64, bulk.I64, bulk.I64]:
