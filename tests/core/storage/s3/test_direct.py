@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import botocore.session
 import pytest
+from botocore.awsrequest import AWSResponse
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
@@ -227,3 +228,38 @@ def test_a_listing_that_is_damaged_is_asked_for_again(pair: _Pair) -> None:
 
 def _reply(text: bytes, _call: Call, _forward: Forward) -> Reply:
     return Reply(200, (("Content-Length", str(len(text))),), text)
+
+
+@pytest.mark.parametrize(
+    ("bucket", "config"),
+    [
+        ("bucket", {}),
+        ("dotted.bucket", {"use_dualstack_endpoint": True}),
+        ("arn:aws:s3:eu-west-1:123456789012:accesspoint/ap", {}),
+    ],
+)
+def test_addresses_are_those_of_botocore(bucket: str, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """On AWS too, with the bucket in the name of the host, in the path, or behind an access point; nothing is sent."""
+    for name, value in {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_CONFIG_FILE": "/dev/null"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    client = botocore.session.Session().create_client("s3", "eu-west-1", config=Config(**config))
+    sent: list[str] = []
+
+    def answer(request: Any, **_: Any) -> AWSResponse:
+        sent.append(request.url)
+        raw = SimpleNamespace(headers={}, stream=lambda: iter([b"<a/>"]), read=lambda: b"<a/>", close=lambda: None)
+        return AWSResponse(request.url, 200, {"ETag": '"x"'}, raw)
+
+    client.meta.events.register("before-send.s3", answer)
+    direct = Direct(client)
+    direct._send = answer
+    cases = {"head_object": {"Key": "a b/ü+1"}, "list_objects_v2": {"Prefix": "a b/", "Delimiter": "/"}}
+    for method, parameters in cases.items():
+        with direct.learning(method, {"Bucket": bucket, **parameters}):
+            getattr(client, method)(Bucket=bucket, **parameters)
+        assert direct.answer(method, {"Bucket": bucket, **parameters}) is not None
+        reference, ours = (urlsplit(url) for url in sent[-2:])
+        assert ours[:3] == reference[:3]
+        assert sorted(parse_qsl(ours.query)) == sorted(parse_qsl(reference.query))
