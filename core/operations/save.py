@@ -64,14 +64,14 @@ def save_checkpoint(
 ) -> Version:
     """Write a new version from arrays, placed for `ps_num` servers, under the lock of the location, and return it.
 
-    A table is a `Table`, or (ids, vectors), as `to_numpy` returns them, with the initializer 'uniform'.
-    The version is written, read back, proved, published and sealed as `commit` says: a crash leaves nothing or the
-    whole version. It follows the layout at the location unless `layout` names one ('design' or 'elasticdl'). Memory is
-    a few batches beside the arrays, and at most about 80 MiB where ids that do not ascend are looked through for
-    repeated ones; arrays that are not contiguous are copied. Raises RefusedError when the version exists or the location has several layouts, UsageError
-    for arrays that are no table and for numbers and names that cannot be, CorruptError for an id that a table has
-    twice, UnsupportedError for a dtype that no checkpoint can contain, LockedError when another command holds the lock
-    for `wait_seconds`.
+    A table is a `Table`, or (ids, vectors), as `to_numpy` returns them, with the initializer 'uniform'. The version is
+    written, read back, proved, published and sealed as `commit` says: a crash leaves nothing or the whole version. It
+    follows the layout at the location unless `layout` names one ('design' or 'elasticdl'). Memory is a few batches
+    beside the arrays, and at most about 80 MiB where ids that do not ascend are looked through for repeated ones;
+    arrays that are not contiguous are copied. Raises RefusedError when the version exists or the location has several
+    layouts, UsageError for arrays that are no table and for numbers and names that cannot be, CorruptError for an id
+    that a table has twice, UnsupportedError for a dtype that no checkpoint can contain, LockedError when another
+    command holds the lock for `wait_seconds`.
     """
     number, count = whole_number("version", version), whole_number("ps_num", ps_num)
     check_ps_num(count)

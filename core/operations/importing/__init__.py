@@ -36,10 +36,10 @@ def import_arrays(
     """Write a new version of a location from a safetensors file, an .npz, a directory of .npy, or a framework's files.
 
     Without a map, the notes in the source name its tables; without notes, each pair X.ids and X.vectors is the table X.
-    All other arrays are dense variables. Memory is a few batches, and at most about 80 MiB where ids that do not
-    ascend are looked through for repeated ones. The location is locked while the version is written. Raises RefusedError for a version that exists,
-    CorruptError for damaged files, UsageError for arrays that cannot be a table, UnsupportedError for a dtype that a
-    checkpoint cannot contain, LockedError when another command holds the lock.
+    All other arrays are dense variables. Memory is a few batches, and at most about 80 MiB where ids that do not ascend
+    are looked through for repeated ones. The location is locked while the version is written. Raises RefusedError for a
+    version that exists, CorruptError for damaged files, UsageError for arrays that cannot be a table, UnsupportedError
+    for a dtype that a checkpoint cannot contain, LockedError when another command holds the lock.
     """
     check_ps_num(ps_num)
     target = free_target(Location.of(location), version, layout=layout)
