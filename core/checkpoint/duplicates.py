@@ -84,7 +84,7 @@ def check_unique(
     Pieces may be large, for they are cut again. Ids that do not ascend are read again, and marked or sorted.
     `max_memory_bytes` bounds what that takes in all workers together.
     """
-    at_once = SORTED_AT_ONCE
+    at_once = max(min(SORTED_AT_ONCE, 2 * SORTED_AT_ONCE // workers), 1)  # 128 MiB in all, however many workers
     if max_memory_bytes is not None:
         at_once = min(at_once, max(max_memory_bytes // (_BYTES_PER_ID * workers), _LEAST_AT_ONCE))
 
