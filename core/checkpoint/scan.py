@@ -85,8 +85,8 @@ class Bundle:
 
 
 def is_small(entry: TableEntry) -> bool:
-    """Say whether the part of a table in a shard is small: rows, and behind them their ids."""
-    if len(entry.ids) != 1 or not entry.rows:
+    """Say whether the part of a table in a shard is small: rows, and behind them their ids, a byte or more for each."""
+    if len(entry.ids) != 1 or not 0 < entry.rows <= entry.ids[0].end - entry.ids[0].start:
         return False
     run = entry.ids[0]
     return not run.tagged and entry.values.end <= run.start and run.end - entry.offset <= _SMALL_BYTES

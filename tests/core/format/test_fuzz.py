@@ -37,6 +37,7 @@ from mutants import (
     traced,
     try_mutants,
     try_shards,
+    use,
 )
 from oracle import Model, Table
 from places import DATA
@@ -217,6 +218,17 @@ def test_more_ids_than_rows_cost_nothing(tmp_path: Path) -> None:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert peak < 4 << 20
+
+
+@pytest.mark.parametrize(("rows", "dim"), [(9, 1), (2**31 - 1, 0)])
+def test_more_rows_than_bytes_of_ids(tmp_path: Path, rows: int, dim: int) -> None:
+    """A small table whose rows are more than the bytes of its ids is a mismatch for all readers."""
+    version = place(tmp_path, table_shard(message(2, b"\x01\x02"), rows, dim=dim))
+    for read in (lambda: prepare_reshard(version, 2), lambda: diff_versions(version, version), lambda: use(version)):
+        with pytest.raises(CorruptError, match=f"'t' has 2 ids for {rows} rows") as caught:
+            read()
+        assert caught.value.offset is not None
+    assert "id-row-mismatch" in {f.code for f in verify_version(version, level="deep").findings}
 
 
 def test_empty_table_without_info(tmp_path: Path) -> None:
