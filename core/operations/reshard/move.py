@@ -150,13 +150,14 @@ class Move:
     def _small_tables(self) -> Iterator[_Small]:
         """Yield the small tables, as many at a time as one worker may have in memory."""
         layouts, last = self._plan.layouts, -1
+        sizes = np.diff(layouts.tables_at, axis=0).sum(axis=1)  # ids and heads may be far more than the values
         some: list[tuple[str, int]] = []
         for name in sorted(self._small, key=layouts.number):
             if layouts.number(name) != last + 1:
                 yield from (_Small(tuple(names)) for names in together(some, self._settings.gather_bytes))
                 some = []
             last = layouts.number(name)
-            some.append((name, sum(entry.values.size_bytes for _, entry in self._checkpoint.entries(name))))
+            some.append((name, int(sizes[last])))
         yield from (_Small(tuple(names)) for names in together(some, self._settings.gather_bytes))
 
     def _place(self, piece: DensePiece) -> tuple[int, int]:

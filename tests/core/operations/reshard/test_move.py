@@ -19,6 +19,7 @@ from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import read_piece
 from edl_ckpt.core.checkpoint.target import Target
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError
+from edl_ckpt.core.format import shard_layout
 from edl_ckpt.core.format.model import (
     DTYPES,
     Extent,
@@ -124,6 +125,29 @@ def test_few_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.bytes_read - before - opening <= source.size_bytes
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+def test_tables_of_ids_are_put_together_in_bounded_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dim: int
+) -> None:
+    """What is put together is as large as a worker gathers, ids and heads counted, or one table."""
+    rows = {2**40 + i: bytes(dim) for i in range(200)}
+    model = Model(7, {}, {f"t{k:02}": Table(dim, "zeros", "int8", rows if k % 2 else {}) for k in range(40)})
+    write_checkpoint(tmp_path / "a", model, 2)
+    gathered: list[int] = []
+    real = shard_layout.write_groups
+
+    def write_groups(files: Any, data: Any, sizes: Any, at: Any) -> None:
+        gathered.append(len(data))
+        real(files, data, sizes, at)
+
+    monkeypatch.setattr(move, "write_groups", write_groups)
+    plan, _ = prepare_reshard(only(tmp_path / "a"), 3, output=str(tmp_path / "b"))
+    execute_reshard(plan, ReshardSettings(2, 1 << 12, 1 << 12, 1 << 20, 4 << 10))
+    assert len(gathered) > 4
+    assert max(gathered) <= 4 << 10
+    assert verify_version(only(tmp_path / "b"), level="deep").ok
+
+
 def test_large_tables_are_written_in_stretches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large table takes a write of ids and one of values for each target and piece, and a value is read once."""
     monkeypatch.setattr(survey, "_SMALL_TABLE_BYTES", -1)
@@ -192,7 +216,7 @@ def test_one_failure_stops_the_others(tmp_path: Path, monkeypatch: pytest.Monkey
         return read_piece(checkpoint, piece, sums)
 
     monkeypatch.setattr(move, "read_piece", fail)
-    with pytest.raises(EdlCkptError, match=r"the third one|before this one failed"):
+    with pytest.raises(EdlCkptError, match="the third one"):
         execute_reshard(plan, ReshardSettings(8, 64, 1 << 12, 1 << 20, 1 << 12))
     assert not (tmp_path / "b").exists()
 
