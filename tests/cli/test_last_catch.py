@@ -179,4 +179,4 @@ def test_more_than_the_machine_has(
     error = inside(capsys, "get", f"{tmp_path / 'run'}@20", "--variable", name, code=1)
     assert "of memory; this machine has 1 B" in error["message"]
     error = inside(capsys, "get", f"{tmp_path / 'run'}@20", "--table", "e", "--id", "3", code=1)
-    assert "1 rows of table 'e' needs" in error["message"]
+    assert "1 row of table 'e' needs" in error["message"]

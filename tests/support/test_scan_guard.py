@@ -52,12 +52,14 @@ def test_no_command_escapes() -> None:
     starts = re.compile(r"\bPROGRAM\b|\bapp\.run\(|cli\.app import (main|run)")
     found = {str(p.relative_to(TESTS)) for p in TESTS.rglob("*.py") if starts.search(p.read_text(encoding="utf-8"))}
     assert found == {
-        "bench/run.py",  # measures
+        "bench/measure.py",  # measures
         "cli/test_commands.py",  # lists what a start imports
         "cli/test_completions.py",  # a shell runs it
         "cli/test_copy_command.py",  # under strace, which kills it
         "cli/test_edges.py",  # a shell runs it, or a terminal
         "cli/test_follow.py",  # runs until it is stopped; on a terminal, or with a command for each event
+        "cli/test_help.py",  # reads the help on a terminal
+        "cli/test_hints.py",  # looks for what is meant, on a terminal too
         "cli/test_hostile_state.py",  # with state that no scan meets, and a check of everything beside it
         "cli/test_last_catch.py",  # commands that fail before they have a location, or are killed
         "cli/test_numbers_in_names.py",  # with little memory, where the scan itself would fail

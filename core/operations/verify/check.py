@@ -151,6 +151,7 @@ def _check_all(
         with report.checking("seal"):
             sound = compare_with_seal(seal, content.version, readers, report, sums, workers=content.workers)
         if not sound:
+            content.checkpoint.forget_ids()
             with report.checking("values"):
                 fingerprint = content.check_values(certain=certain)
     with report.checking("values"):

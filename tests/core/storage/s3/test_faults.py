@@ -9,10 +9,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from checkpoints import at
-from edl_ckpt.core import execute_reshard, list_versions, prepare_reshard, reshard_version, verify_version
+from edl_ckpt.core import (
+    Table,
+    execute_reshard,
+    list_versions,
+    open_checkpoint,
+    prepare_reshard,
+    reshard_version,
+    save_checkpoint,
+    verify_version,
+)
+from edl_ckpt.core.checkpoint.kept import KeptReader
 from edl_ckpt.core.errors import EdlCkptError, UnavailableError
 from edl_ckpt.core.operations.copy.execute import execute_copy
 from edl_ckpt.core.operations.copy.plan import plan_copy
@@ -135,6 +146,29 @@ def test_a_flipped_bit_on_the_way_down(s3: Bucket, large: Path, tmp_path: Path) 
             assert not (tmp_path / f"out{nth}").exists()
         s3.proxy.heal()
     assert refused >= 1
+
+
+def test_a_flipped_bit_among_kept_ids(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An id that was damaged on its way, and looks right where it is kept, is read again before it is called damage."""
+    ids = np.arange(3000) * 1000
+    made = save_checkpoint(s3.url, 1, 2, variables={}, tables={"t": Table(ids, np.ones((3000, 8), np.float32))})
+    with open_checkpoint(made) as checkpoint:
+        target = checkpoint.entries("t")[0][1].ids[0].start + 500
+    read_into = KeptReader.read_into
+    struck: list[int] = []
+
+    def damaged(reader: KeptReader, offset: int, buffer: memoryview) -> None:
+        read_into(reader, offset, buffer)
+        if "0-of-2" in reader.path and offset <= target < offset + buffer.nbytes:
+            struck.append(offset)
+            buffer.cast("B")[target - offset] ^= 2
+
+    monkeypatch.setattr(KeptReader, "read_into", damaged)
+    found = verify_version(made, level="deep")
+    assert struck
+    assert found.findings == ()
+    monkeypatch.setattr(KeptReader, "read_into", read_into)
+    assert verify_version(made, level="deep").fingerprint == found.fingerprint
 
 
 @pytest.mark.parametrize("operation", ["upload_part", "complete", "create_upload", "put"])
