@@ -14,6 +14,7 @@ always more, so it never takes the mixture for a complete version.
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 import threading
 from collections.abc import Mapping, Sequence
@@ -44,7 +45,9 @@ from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, resumable_stage, seal_
 from edl_ckpt.core.state.seal import base_name, seal_bytes
 from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, Sink
 from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES, PartMemory
+from edl_ckpt.core.words import size
 
+LOG: Final = logging.getLogger("edl_ckpt")
 UPLOAD_BYTES: Final = 5 << 20
 """How many bytes of a local file are read and uploaded at a time: the smallest part, so that none stays open."""
 NOTED_BYTES: Final = 5 << 20
@@ -211,6 +214,13 @@ class RemoteOutput:
         for _ in run_parallel(lambda item: item.finish(), list(self._objects.values()), _COMPLETIONS):
             pass
         self._memory.close()
+        if self._memory.spooled_bytes:
+            LOG.info(
+                "%s: %s went by the local disk, because open parts took all of their %s of memory",
+                self._directory,
+                size(self._memory.spooled_bytes),
+                size(self._memory.limit_bytes),
+            )
         if self._resumes and any(item.size_bytes < NOTED_BYTES for item in self._objects.values()):
             self._write_journal()  # so that a later run knows the small shards when they are visible
         self._place.check()  # who has the lock now would have aborted our uploads: then nothing below takes effect
@@ -390,9 +400,9 @@ def _own_objects(store: ObjectStore, journal: Journal) -> list[str]:
 
 def _check_complete(store: ObjectStore, journal: Journal, shards: Mapping[str, int | None]) -> None:
     """Raise RefusedError unless all of these shards are visible, with their sizes where they are known."""
-    for name, size in shards.items():
+    for name, size_bytes in shards.items():
         found = store.stat(f"{journal.directory}/{name}")
-        if found is None or size not in {None, found.size_bytes}:
+        if found is None or size_bytes not in {None, found.size_bytes}:
             raise RefusedError(
                 f"{name} is missing or has changed; nothing was changed",
                 path=store.path(journal.directory),
@@ -402,9 +412,9 @@ def _check_complete(store: ObjectStore, journal: Journal, shards: Mapping[str, i
 
 def _all_visible(store: ObjectStore, journal: Journal) -> bool:
     """Say whether all shards that a journal names are visible, each the one that was uploaded."""
-    for name, size in journal.sizes.items():
+    for name, size_bytes in journal.sizes.items():
         found = store.stat(f"{journal.directory}/{name}")
-        if found is None or found.size_bytes != size or found.write_id not in {None, journal.write_ids.get(name)}:
+        if found is None or found.size_bytes != size_bytes or found.write_id not in {None, journal.write_ids.get(name)}:
             return False
     return bool(journal.sizes)
 

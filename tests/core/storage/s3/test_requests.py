@@ -157,11 +157,12 @@ def test_versions_are_deleted_together(s3: Bucket) -> None:
     assert {key.replace("0-of", "1-of") for key in firsts} <= order[1]
 
 
-def test_open_parts_have_a_bound(s3: Bucket, large: Path) -> None:
+def test_open_parts_have_a_bound(s3: Bucket, large: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Parts are uploaded as they fill; those without memory wait on the disk, and a warning says so.
 
     Each part goes up once, however little memory there is, and the parts never take more than their memory.
     """
+    caplog.set_level("INFO", logger="edl_ckpt")
     seen: list[PartMemory] = []
     real = PartMemory.close
 
@@ -183,6 +184,7 @@ def test_open_parts_have_a_bound(s3: Bucket, large: Path) -> None:
         assert execute_reshard(small, spooling).fingerprint == result.fingerprint
         assert seen[-1].peak_bytes <= spooling.part_memory_bytes == 11 << 20
         assert seen[-1].spooled_bytes > 0
+        assert "went by the local disk" in caplog.text
         assert s3.proxy.count("upload_part") == sum(-(-s.size_bytes // MIN_PART_BYTES) for s in small.shards)
     assert verify_version(at(s3.url), level="deep").findings == ()
     assert verify_version(at(f"s3://{s3.name}/b"), level="deep").fingerprint == result.fingerprint
