@@ -943,7 +943,8 @@ static int is_possible(const int64_t *part, const Py_buffer *ids, const Py_buffe
         !inside(values, part[PART_VALUES], rows * width))
         return 0;
     columns = ((width < CHUNK_BYTES ? width : CHUNK_BYTES) + 1) / 2 + 1;
-    return part[PART_SUMS] <= sums->len / 4 && inside(sums, part[PART_SUMS] * 4, columns * LIMBS * 4);
+    return part[PART_SUMS] >= 0 && part[PART_SUMS] <= sums->len / 4 &&
+           inside(sums, part[PART_SUMS] * 4, columns * LIMBS * 4);
 }
 
 /* Return the most rows of all parts, or -1 with the number of an impossible part in `bad`. */

@@ -107,6 +107,7 @@ def test_misfits(either_kernel: str) -> None:
         (Part.VALUES, 1 << 62),
         (Part.ROW_BYTES, 1 << 62),
         (Part.SUMS, 1 << 62),
+        (Part.SUMS, -(1 << 62)),
     ):
         wrong = bundle.parts.copy()
         wrong[2, column] = value
