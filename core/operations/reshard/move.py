@@ -8,6 +8,7 @@ turn; so nothing is kept for each piece.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -65,7 +66,7 @@ class _Turns:
         self._ids_end = route.ids_at + counts.id_bytes
         self._row_bytes = stretch.entry.row_bytes
         self._next = 0
-        self._failed = False
+        self._failed = sys.maxsize
         self._changed = threading.Condition()
 
     def take(self, task: _Piece, rows: bulk.I64, id_bytes: bulk.I64) -> tuple[int, bulk.I64, bulk.I64]:
@@ -74,8 +75,8 @@ class _Turns:
         `rows` and `id_bytes` are those of each target, int64 [to_ps]. Waits for the pieces before it.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._next == task.number or self._failed)
-            if self._failed:
+            self._changed.wait_for(lambda: self._next == task.number or self._failed < task.number)
+            if self._failed < task.number:
                 raise EdlCkptError("a piece of the table before this one failed", path=task.piece.shard.file.path)
             row, values_at, ids_at = self._row, self._values_at, self._ids_at
             self._row = row + int(rows.sum())
@@ -87,10 +88,10 @@ class _Turns:
             self._changed.notify_all()
             return row, values_at, ids_at
 
-    def fail(self) -> None:
-        """Let the pieces behind one that failed not wait for it."""
+    def fail(self, number: int) -> None:
+        """Let the pieces behind one that failed not wait for it; those before it go on, so its error is the first."""
         with self._changed:
-            self._failed = True
+            self._failed = min(self._failed, number)
             self._changed.notify_all()
 
 
@@ -174,7 +175,7 @@ class Move:
             try:
                 self._move_rows(task)
             except BaseException:
-                task.turns.fail()
+                task.turns.fail(task.number)
                 raise
 
     def _move_dense(self, piece: DensePiece) -> None:

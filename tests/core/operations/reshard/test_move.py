@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import threading
 import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from edl_ckpt.core import Location, execute_reshard, open_checkpoint, prepare_re
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import read_piece
 from edl_ckpt.core.checkpoint.target import Target
-from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError
+from edl_ckpt.core.errors import CorruptError, LockedError
 from edl_ckpt.core.format import shard_layout
 from edl_ckpt.core.format.model import (
     DTYPES,
@@ -205,19 +206,28 @@ def test_ids_that_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large:
 def test_one_failure_stops_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece that cannot be read lets no piece behind it wait, and its own error is the one that is raised."""
     monkeypatch.setattr(survey, "_SMALL_TABLE_BYTES", -1)
-    version = save_mixed(tmp_path / "a")
-    plan, _ = prepare_reshard(version, 4, output=str(tmp_path / "b"))
-    count: list[int] = []
+    plan, _ = prepare_reshard(save_mixed(tmp_path / "a"), 4, output=str(tmp_path / "b"))
+    first: list[Any] = []
+    has_failed = threading.Event()
+    real = move._Turns.fail
 
-    def fail(checkpoint: Checkpoint, piece: Any, sums: Any = None) -> Any:
-        count.append(1)
-        if len(count) == 3:
-            raise CorruptError("the third one", path="x")
+    def read(checkpoint: Checkpoint, piece: Any, sums: Any = None) -> Any:
+        first.append(piece)
+        if piece is first[0]:  # those before the one that fails take their turns after it failed
+            has_failed.wait(10)
+        elif piece.entry is first[0].entry:
+            raise CorruptError("the later one", path="x")
         return read_piece(checkpoint, piece, sums)
 
-    monkeypatch.setattr(move, "read_piece", fail)
-    with pytest.raises(EdlCkptError, match="the third one"):
+    def fail(turns: Any, number: int) -> None:
+        real(turns, number)
+        has_failed.set()
+
+    monkeypatch.setattr(move, "read_piece", read)
+    monkeypatch.setattr(move._Turns, "fail", fail)
+    with pytest.raises(CorruptError, match="the later one"):
         execute_reshard(plan, ReshardSettings(8, 64, 1 << 12, 1 << 20, 1 << 12))
+    assert has_failed.is_set()
     assert not (tmp_path / "b").exists()
 
 
