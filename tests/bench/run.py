@@ -112,7 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path("bench-work"), help="a directory on the disk to measure")
     parser.add_argument("--memory", type=Path, default=Path("/dev/shm/edl-ckpt-bench"), help="one on tmpfs")
-    parser.add_argument("--runs", type=int, default=5, help="pairs that count; 2 where one takes long")
+    parser.add_argument("--runs", type=int, default=3, help="pairs that count; 2 where one takes long")
     parser.add_argument("--scale", type=float, default=1.0, help="of the sizes; 1 is that of docs/benchmarks.md")
     parser.add_argument("--large", action="store_true", help="reshard 4.5 and 10 GB too (35 GB of disk)")
     parser.add_argument(
@@ -134,13 +134,13 @@ def main() -> None:
             place.mkdir(parents=True)
         told = elsewhere(machine)
         print(f"\n{name}: {told}\n| {' | '.join((*HEAD, *TRAFFIC))} |", flush=True)
-        figures = list(measure(Bench(chosen.runs, chosen.scale, chosen.work, memory, chosen.large)))
-        for figure in figures:
+        figures: list[Figure] = []
+        for figure in measure(Bench(chosen.runs, chosen.scale, chosen.work, memory, chosen.large)):
+            figures.append(figure)  # kept at once: a run may take an hour, and end early
+            found[name] = {"machine": told, "figures": [each.to_json() for each in figures]}
+            chosen.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
             if figure.missed():
                 print(f"missed: {figure.name}: {figure.missed()}, at most {figure.target}")
-        if figures:
-            found[name] = {"machine": told, "figures": [figure.to_json() for figure in figures]}
-            chosen.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
     for page in chosen.page:
         page.write_text(with_tables(page.read_text(encoding="utf-8"), found), encoding="utf-8")
     for place in filter(None, (chosen.work, memory)):

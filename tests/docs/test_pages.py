@@ -54,8 +54,8 @@ def test_every_page_can_be_found() -> None:
 
 
 def test_readme_is_short() -> None:
-    """A stranger reads README to its end: at most 150 lines."""
-    assert len((TOP / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+    """A stranger reads README to its end: at most 165 lines."""
+    assert len((TOP / "README.md").read_text(encoding="utf-8").splitlines()) <= 165
 
 
 def test_nothing_is_installed_by_name_from_an_index() -> None:
