@@ -61,14 +61,13 @@ def with_tables(page: str, found: Mapping[str, Any]) -> str:
     """Return a page with the figures of each section between its markers; a section without figures stays."""
     for section, groups in SECTIONS.items():
         begin, end = f"<!-- figures: {section} -->\n", f"<!-- end of figures: {section} -->"
-        measured = [found[group] for group in groups if group in found]
+        measured = {group: found[group] for group in groups if group in found}
         if not measured or begin not in page:
             continue
         before, _, rest = page.partition(begin)
         _, _, after = rest.partition(end)
-        figures = [Figure.from_json(raw) for group in measured for raw in group["figures"]]
-        machines = dict.fromkeys(group["machine"] for group in measured)
-        told = "\n".join(f"Measured on {name}." for name in machines)
+        figures = [Figure.from_json(raw) for group in measured.values() for raw in group["figures"]]
+        told = "\n".join(f"* `{name}`: measured on {group['machine']}." for name, group in measured.items())
         page = f"{before}{begin}{table(figures)}\n\n{told}\n{end}{after}"
     before, begin, rest = page.partition("<!-- figures: short -->\n")
     _, end, after = rest.partition("<!-- end of figures: short -->")

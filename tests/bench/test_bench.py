@@ -42,7 +42,7 @@ def test_bench_runs(tmp_path: Path) -> None:
     assert not (tmp_path / "work").exists()
     written = page.read_text()
     assert written.startswith("Before\n\n<!-- figures: disk -->\n| work |")
-    assert "\n\nMeasured on " in written
+    assert "\n\n* `reshard`: measured on " in written
     assert written.endswith(".\n<!-- end of figures: disk -->\n\nBehind\n")
     assert "an old row" not in written
     assert short.read_text().count("\n| ") == len({"header", "reshard", "copy", "export", "save"})
