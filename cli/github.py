@@ -34,10 +34,8 @@ def finding_lines(results: Sequence[VerifyResult]) -> Iterator[str]:
     for severity in ("error", "warning"):
         found = [(result.ref, f) for result in results for f in result.findings if f.severity == severity]
         for ref, finding in found[:_SHOWN]:
-            where = "" if finding.shard is None else f" shard {finding.shard}"
-            where += "" if finding.offset is None else f" byte {finding.offset}"
-            subject = f"{finding.subject}: " if finding.subject else ""
-            yield annotation(severity, f"{ref}{where}: {subject}{finding.message}", finding.code)
+            place = f" [{finding.place}]" if finding.place else ""
+            yield annotation(severity, f"{ref}{place}: {finding.message}", finding.code)
 
 
 def _data(text: str) -> str:

@@ -117,8 +117,5 @@ def _line(finding: Finding) -> RenderableType:
 
     line = Text("  ").append(finding.severity, "red" if finding.severity == "error" else "yellow")
     line.append(f" {finding.code}", "bold")
-    where = [] if finding.shard is None else [f"shard {finding.shard}"]
-    where += [text.escaped(finding.subject)] if finding.subject else []
-    where += [] if finding.offset is None else [f"byte {finding.offset}"]
-    line.append(f" [{', '.join(where)}]" if where else "")
+    line.append(f" [{text.escaped(finding.place)}]" if finding.place else "")
     return line.append(f" {text.escaped(finding.message)}")

@@ -86,10 +86,7 @@ def _why_skipped(check: str, result: VerifyResult) -> str:
 
 
 def _line(finding: Finding) -> str:
-    where = [] if finding.shard is None else [f"shard {finding.shard}"]
-    where += [finding.subject] if finding.subject else []
-    where += [] if finding.offset is None else [f"byte {finding.offset}"]
-    return text.escaped(f"{finding.severity} {finding.code} [{', '.join(where)}] {finding.message} ({finding.path})")
+    return text.escaped(f"{finding.severity} {finding.code} [{finding.place}] {finding.message} ({finding.path})")
 
 
 def summary(results: Sequence[VerifyResult], failed: Failed = ()) -> str:

@@ -34,6 +34,13 @@ class Finding:
     check: str = ""
     """The one of CHECKS that found it."""
 
+    @property
+    def place(self) -> str:
+        """Return the shard, the subject and the byte, as far as they are known: 'shard 3, user, byte 12'."""
+        shard = "" if self.shard is None else f"shard {self.shard}"
+        offset = "" if self.offset is None else f"byte {self.offset}"
+        return ", ".join(filter(None, (shard, self.subject, offset)))
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
