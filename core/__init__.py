@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.copy.execute import CopyResult, execute_copy
     from edl_ckpt.core.operations.copy.plan import CopyPlan, plan_copy
     from edl_ckpt.core.operations.diff import DiffResult, diff_versions
+    from edl_ckpt.core.operations.examine import StorageReport, examine_storage
     from edl_ckpt.core.operations.export import ExportResult, Selection, export_version
     from edl_ckpt.core.operations.follow.changes import EventKind, WatchEvent
     from edl_ckpt.core.operations.follow.iterate import checkpoints_iterator
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.follow.wait import WaitResult, wait_for_version
     from edl_ckpt.core.operations.follow.watch import watch_location
     from edl_ckpt.core.operations.importing import ImportResult, NameMap, import_arrays, import_checkpoint, read_map
-    from edl_ckpt.core.operations.lookup import Lookup, first_rows, look_up, sample_rows
+    from edl_ckpt.core.operations.lookup import Lookup, first_rows, look_up, sample_rows, slice_table, slice_variable
     from edl_ckpt.core.operations.metric_sources import import_metrics, read_series
     from edl_ckpt.core.operations.prune.execute import PruneResult, execute_prune, prune
     from edl_ckpt.core.operations.prune.guards import Guards
@@ -84,7 +85,10 @@ if TYPE_CHECKING:
         determined,
     )
     from edl_ckpt.core.operations.prune.stored_policy import read_policy, store_policy
+    from edl_ckpt.core.operations.report.results import LocationReport, ReportLimits
+    from edl_ckpt.core.operations.report.survey import report_location
     from edl_ckpt.core.operations.reshard.execute import ReshardResult, execute_reshard
+    from edl_ckpt.core.operations.reshard.needed import find_resharded
     from edl_ckpt.core.operations.reshard.plan import ReshardPlan, plan_reshard
     from edl_ckpt.core.operations.reshard.prepare import prepare_reshard, reshard_version
     from edl_ckpt.core.operations.reshard.settings import ReshardSettings, settings_for
@@ -154,6 +158,7 @@ _HOMES: Final = {
     "operations.copy.execute": ("CopyResult", "execute_copy"),
     "operations.copy.plan": ("CopyPlan", "plan_copy"),
     "operations.diff": ("DiffResult", "diff_versions"),
+    "operations.examine": ("StorageReport", "examine_storage"),
     "operations.export": ("ExportResult", "Selection", "export_version"),
     "operations.follow.changes": ("EventKind", "WatchEvent"),
     "operations.follow.iterate": ("checkpoints_iterator",),
@@ -161,7 +166,7 @@ _HOMES: Final = {
     "operations.follow.wait": ("WaitResult", "wait_for_version"),
     "operations.follow.watch": ("watch_location",),
     "operations.importing": ("ImportResult", "NameMap", "import_arrays", "import_checkpoint", "read_map"),
-    "operations.lookup": ("Lookup", "first_rows", "look_up", "sample_rows"),
+    "operations.lookup": ("Lookup", "first_rows", "look_up", "sample_rows", "slice_table", "slice_variable"),
     "operations.metric_sources": ("import_metrics", "read_series"),
     "operations.prune.execute": ("PruneResult", "execute_prune", "prune"),
     "operations.prune.guards": ("Guards",),
@@ -179,8 +184,11 @@ _HOMES: Final = {
         "determined",
     ),
     "operations.prune.stored_policy": ("read_policy", "store_policy"),
+    "operations.report.results": ("LocationReport", "ReportLimits"),
+    "operations.report.survey": ("report_location",),
     "operations.reshard.execute": ("ReshardResult", "execute_reshard"),
     "operations.reshard.plan": ("ReshardPlan", "plan_reshard"),
+    "operations.reshard.needed": ("find_resharded",),
     "operations.reshard.prepare": ("prepare_reshard", "reshard_version"),
     "operations.reshard.settings": ("ReshardSettings", "settings_for"),
     "operations.reshard.survey": ("Survey", "survey_ids"),
@@ -236,6 +244,7 @@ __all__ = [
     "Listing",
     "Location",
     "LocationLike",
+    "LocationReport",
     "LocationUsage",
     "LockedError",
     "Lookup",
@@ -256,6 +265,7 @@ __all__ = [
     "Recovery",
     "RefusedError",
     "ReplacedError",
+    "ReportLimits",
     "Reporter",
     "ReshardPlan",
     "ReshardResult",
@@ -267,6 +277,7 @@ __all__ = [
     "ServerPart",
     "ShardIndex",
     "State",
+    "StorageReport",
     "Survey",
     "Table",
     "TableBatches",
@@ -292,10 +303,12 @@ __all__ = [
     "checkpoints_iterator",
     "determined",
     "diff_versions",
+    "examine_storage",
     "execute_copy",
     "execute_prune",
     "execute_reshard",
     "export_version",
+    "find_resharded",
     "fingerprint_checkpoint",
     "first_rows",
     "free_target",
@@ -328,6 +341,7 @@ __all__ = [
     "remove_metrics",
     "remove_own_shard",
     "remove_tag",
+    "report_location",
     "reshard_version",
     "resolve",
     "restore",
@@ -340,6 +354,8 @@ __all__ = [
     "set_modes",
     "set_note",
     "settings_for",
+    "slice_table",
+    "slice_variable",
     "store_policy",
     "summarize",
     "survey_ids",

@@ -1,16 +1,23 @@
-"""Tasks on a few threads, with results in the order of the tasks. Heavy work releases the GIL, so threads scale."""
+"""Work as tasks, with results in their order: on threads of this process, or wherever else an `Executor` has them done.
+
+Heavy work releases the GIL, so threads scale. What may be done in other processes is a `Work`: a value that opens what
+its tasks need. An operation hands it to an executor, and does not know where its tasks are done.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import chain, islice
-from threading import Event
-from typing import Final, TypeVar
+from threading import Event, Lock
+from typing import Final, Protocol, TypeVar
+
+from edl_ckpt.core.errors import LockedError
 
 _M_TRIM_THRESHOLD = -1  # glibc's malloc.h
 _M_MMAP_THRESHOLD = -3
@@ -18,21 +25,55 @@ _M_ARENA_MAX = -8
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+Opened = TypeVar("Opened", bound="Resource")
+_Task_contra = TypeVar("_Task_contra", contravariant=True)
+_Result_co = TypeVar("_Result_co", covariant=True)
+Advance = Callable[[int], None]
+"""Takes how many more bytes are done; called from several threads."""
 
 
+LOOK_SECONDS: Final = 0.25
+"""How often whoever waits looks whether its command was interrupted."""
 REMOTE_WORKERS: Final = 16
 """Threads for remote storage, where each waits more than it works."""
+SMALL_READS: Final = 32
+"""How many small files of remote storage, or beginnings of files, are read at a time: each is a wait, and few bytes."""
+RESULT_BYTES: Final = 64 << 10
+"""About the most that a task gives back to another process: counts, sketches and checksums, and never rows."""
 _stop: ContextVar[Event | None] = ContextVar("edl_ckpt_stop", default=None)
-"""In a worker thread: set when a signal ends the work of its pool."""
+"""In a worker thread: set when a signal, or the owner of the thread, ends its work."""
+
+
+_is_alone: ContextVar[bool] = ContextVar("edl_ckpt_is_alone", default=False)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Let a task of a cluster be one thread: its process has as many as its owner wants."""
+    token = _is_alone.set(True)
+    try:
+        yield
+    finally:
+        _is_alone.reset(token)
 
 
 def default_workers(*, remote: bool = False) -> int:
-    """Return the number of cores this process may use, at most 16; more for remote storage."""
+    """Return the number of cores this process may use, at most 16; more for remote storage; 1 when `alone`."""
+    if _is_alone.get():
+        return 1
     return max(min(len(os.sched_getaffinity(0)), 16), REMOTE_WORKERS if remote else 1)
 
 
+def stop_by(stop: Event) -> None:
+    """Let this thread, and the workers that it starts, stop waiting for a network once `stop` is set.
+
+    For a thread that works beside a user, who may no longer want the result.
+    """
+    _stop.set(stop)
+
+
 def stop_requested() -> bool:
-    """Return True, in a worker of `run_parallel`, when a signal is ending the work.
+    """Return True, in a worker of `run_parallel` or a thread with `stop_by`, when its work is to end.
 
     Everything that waits for a network checks this, so that Ctrl-C takes two seconds at most.
     """
@@ -68,19 +109,10 @@ def keep_freed_memory() -> None:
     mallopt(_M_ARENA_MAX, max(len(os.sched_getaffinity(0)), 2))
 
 
-def collect_rarely() -> None:
-    """Let Python look for cycles of objects only after many new ones, in the whole process.
-
-    The index of many tables is many objects without a cycle, and each look goes over all of them: it is a fifth of the
-    time of a reshard of thousands of tables. As `keep_freed_memory`, it is for the command line.
-    """
-    import gc
-
-    gc.set_threshold(100_000, 50, 50)
-
-
-def run_parallel(function: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Iterator[Result]:
-    """Yield `function(task)` for each task, in order, with at most three tasks per worker under way.
+def run_parallel(
+    function: Callable[[Task], Result], tasks: Iterable[Task], workers: int, *, most: int | None = None
+) -> Generator[Result, None, None]:
+    """Yield `function(task)` for each task, in order, with at most `most` tasks under way: three per worker.
 
     The first error stops everything: no further task begins, and the call waits for those under way. A single task is
     done in this thread: many tables have one each, and a thread costs more than most of them.
@@ -91,10 +123,11 @@ def run_parallel(function: Callable[[Task], Result], tasks: Iterable[Task], work
     if len(first) < 2:
         yield from map(function, waiting)
         return
-    stop = Event()
+    stop = _stop.get() or Event()
     pool = ThreadPoolExecutor(workers, thread_name_prefix="edl-ckpt", initializer=_stop.set, initargs=(stop,))
     try:
-        under_way: deque[Future[Result]] = deque(pool.submit(function, task) for task in islice(waiting, 3 * workers))
+        begun = islice(waiting, 3 * workers if most is None else most)
+        under_way: deque[Future[Result]] = deque(pool.submit(function, task) for task in begun)
         while under_way:
             yield under_way.popleft().result()
             under_way.extend(pool.submit(function, task) for task in islice(waiting, 1))
@@ -103,3 +136,136 @@ def run_parallel(function: Callable[[Task], Result], tasks: Iterable[Task], work
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def awaited(future: Future[Result]) -> Result:
+    """Return the result of work in another thread, or raise its error; LockedError when a signal ends ours."""
+    while not stop_requested():
+        try:
+            return future.result(LOOK_SECONDS)
+        except TimeoutError:  # of the waiting, or of the work itself
+            if future.done():
+                return future.result()
+    raise LockedError("stopped")
+
+
+class Beside:
+    """Threads for tasks that run beside the work that begins them; they start with the first task."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._stop = Event()
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = Lock()
+
+    def begin(self, function: Callable[[], Result]) -> Future[Result]:
+        """Begin a task as soon as a thread is free."""
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(
+                    self._workers, "edl-ckpt-beside", initializer=_stop.set, initargs=(self._stop,)
+                )
+            return self._pool.submit(function)
+
+    def close(self) -> None:
+        """Stop the tasks that were not waited for, and end the threads."""
+        self._stop.set()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+class Resource(Protocol):
+    """What the tasks of a work read and write with, opened once in each process; several threads use it."""
+
+    @property
+    def bytes_read(self) -> int:
+        """Return how many bytes were read so far."""
+        ...
+
+    def close(self) -> None:
+        """Release everything."""
+        ...
+
+
+class Work(Protocol[Opened, _Task_contra, _Result_co]):
+    """A pass over data as a value: small, picklable, without credentials. It has what all of its tasks share.
+
+    A task names files, extents and offsets. To do it twice, or in two processes at a time, must do no harm: an executor
+    repeats tasks of processes that it lost.
+    """
+
+    def open(self) -> Opened:
+        """Open what tasks need, in a process that is not the one of the operation."""
+        ...
+
+    def do(self, opened: Opened, task: _Task_contra, advance: Advance) -> _Result_co:
+        """Do one task; tell `advance` how many bytes are done on the way."""
+        ...
+
+
+class Executor(Protocol):
+    """Does the tasks of a work. Operations choose tasks by these properties, and ask for nothing else."""
+
+    elsewhere: bool
+    """Tasks are done in other processes: a result has at most `RESULT_BYTES`, and what is kept here helps no task."""
+
+    @property
+    def threads(self) -> int:
+        """Return how many tasks one process does at a time: they share its memory."""
+        ...
+
+    def task_bytes(self, total_bytes: int) -> int:
+        """Return how many of `total_bytes` of data one task should have; 0 where the smallest piece is best."""
+        ...
+
+    def run(
+        self, work: Work[Opened, Task, Result], opened: Opened, tasks: Iterable[Task], advance: Advance
+    ) -> Generator[Result, None, None]:
+        """Yield the results of all tasks, in their order; `opened` is what the operation itself has opened.
+
+        The first error ends the work, and no further task begins. Raises the errors of the tasks. Whoever may raise
+        between two results closes the generator, which ends the work.
+        """
+        ...
+
+    def share(self, directory: str) -> None:
+        """Raise UnsupportedError unless every process can read and write in a directory of this file system."""
+        ...
+
+    def bytes_read(self) -> int:
+        """Return how many bytes other processes have read for this executor so far."""
+        ...
+
+
+class Threads:
+    """The executor that every operation uses without another one: threads of this process."""
+
+    elsewhere = False
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+
+    def __repr__(self) -> str:
+        return f"Threads({self._workers})"
+
+    @property
+    def threads(self) -> int:
+        """Return the number of threads."""
+        return self._workers
+
+    def task_bytes(self, total_bytes: int) -> int:  # noqa: ARG002 - the protocol has it
+        """Return 0: a thread takes the next piece in no time."""
+        return 0
+
+    def run(
+        self, work: Work[Opened, Task, Result], opened: Opened, tasks: Iterable[Task], advance: Advance
+    ) -> Generator[Result, None, None]:
+        """Yield the results of all tasks, done in threads with what the operation has opened."""
+        return run_parallel(lambda task: work.do(opened, task, advance), tasks, self._workers)
+
+    def share(self, directory: str) -> None:
+        """Do nothing: this process has made it."""
+
+    def bytes_read(self) -> int:
+        """Return 0: the operation has opened all that is read."""
+        return 0

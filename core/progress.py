@@ -45,6 +45,20 @@ class SilentReporter:
 SILENT = SilentReporter()
 
 
+class Counted(SilentReporter):
+    """A reporter that only passes on how many bytes are done."""
+
+    def __init__(self, advance: Callable[[int], None]) -> None:
+        self._advance = advance
+
+    def __repr__(self) -> str:
+        return "<Counted>"
+
+    def advance(self, size_bytes: int) -> None:
+        """Pass bytes on."""
+        self._advance(size_bytes)
+
+
 class Progress:
     """A reporter that calls back, and collects warnings: `save_checkpoint(..., reporter=Progress(print))`.
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from edl_ckpt.core.errors import EdlCkptError, UnavailableError
 from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
+from edl_ckpt.core.parallel import SMALL_READS, run_parallel
 from edl_ckpt.core.state.index import Known, SealFacts, take_index
 from edl_ckpt.core.state.metadata import LocationMetadata, read_metadata, unread_fault
 from edl_ckpt.core.state.paths import INDEX_FILE, META_DIR, seal_file
@@ -71,7 +71,7 @@ def _sealed(store: Store, versions: Sequence[Version], metadata: LocationMetadat
 
     def read(version: Version) -> Version:
         try:
-            seal = read_seal(store, version.version)
+            seal = read_seal(store, version.version, with_chunks=False)
         except UnavailableError:
             raise  # a fault of the storage, not of the seal
         except EdlCkptError as error:
@@ -84,6 +84,6 @@ def _sealed(store: Store, versions: Sequence[Version], metadata: LocationMetadat
         fault = next(iter(differing_sizes(seal, version)), "")
         return replace(version, fingerprint="" if fault else seal.fingerprint, seal_fault=fault)
 
-    workers = REMOTE_WORKERS if store.properties.round_trips else 1
+    workers = SMALL_READS if store.properties.round_trips else 1
     unknown = [version for version in versions if version.path not in sealed]
     return sealed | {version.path: version for version in run_parallel(read, unknown, workers)}

@@ -83,6 +83,16 @@ def list_versions(
     return _list(open_store(where), grace_seconds, now, wait_seconds, known)
 
 
+def list_everything(location: LocationLike) -> tuple[Listing, list[Entry]]:
+    """Return the versions of a location, and the entries of all that is there: both from one listing."""
+    where = Location.of(location)
+    check_is_no_file(where)
+    store = open_store(where)
+    entries = store.entries(lambda _: True)
+    known = [entry for entry in entries if not entry.parent or is_of_interest(entry.parent)]
+    return _list(store, GRACE_SECONDS, None, entries=known), entries
+
+
 def _list(
     store: LocalStore | ObjectStore,
     grace_seconds: float,

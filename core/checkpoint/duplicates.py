@@ -1,4 +1,7 @@
-"""Ids that occur twice in a table: found in bounded memory, and without sorting where ids ascend or lie close together.
+"""Ids that occur twice in a table: found in bounded memory, and without sorting where there are none.
+
+Ids that ascend are unique. Others have a mark each where they lie close together; else they are put into buckets by a
+hash, which are looked at in the cache. Ids are sorted only to count and name those that occur twice.
 
 A table that is well placed has equal ids in one shard only, so each shard is looked at alone. Only where rows are in
 the wrong shard, all shards of the table are looked at together.
@@ -8,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import chain, compress, groupby, pairwise
 from typing import Final
 
 import numpy as np
@@ -16,6 +19,7 @@ import numpy as np
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import PIECE_BYTES, IdPiece, cut_piece, id_pieces, number_rows, read_piece
 from edl_ckpt.core.format import bulk
+from edl_ckpt.core.format.buckets import Buckets
 from edl_ckpt.core.format.checks import duplicate_id, repeated_ids
 from edl_ckpt.core.format.model import ShardFile
 from edl_ckpt.core.parallel import run_parallel
@@ -23,6 +27,8 @@ from edl_ckpt.core.parallel import run_parallel
 SORTED_AT_ONCE: Final = 8 << 20
 """Ids that one sort takes to find duplicates: 64 MiB."""
 _LEAST_AT_ONCE: Final = 1 << 16
+_ALONE_FROM: Final = 1 << 20
+"""More ids than so many are looked at by all workers together."""
 _SORTED_IN_JOB: Final = 9 << 19
 """Ids that one sort takes in a process that must leave the memory to its job: 36 MiB."""
 _MARKS: Final = 48 << 20
@@ -88,15 +94,21 @@ def check_unique(
     if max_memory_bytes is not None:
         at_once = min(at_once, max(max_memory_bytes // (_BYTES_PER_ID * workers), _LEAST_AT_ONCE))
 
-    def check(unit: list[tuple[IdPiece, IdOrder]]) -> tuple[int, list[int]]:
-        own = [cut for piece, _ in unit for cut in cut_piece(checkpoint, piece, PIECE_BYTES)]
+    spare = list[bulk.U64]()  # memory for ids that no worker uses now
+
+    def check(unit: list[tuple[IdPiece, IdOrder]], inner: int = 1) -> tuple[int, list[int]]:
+        own = [cut for piece, _ in unit for cut in cut_piece(checkpoint, piece, PIECE_BYTES // 2)]
         rows = sum(order.rows for _, order in unit)
         seen = [order for _, order in unit if order.rows]
         lowest = min(order.lowest for order in seen)
         span = max(order.highest for order in seen) - lowest + 1
         if span <= _BYTES_PER_ID * min(rows, at_once) and _are_unique(checkpoint, own, rows, lowest, span):
             return 0, []
-        return find_repeated(checkpoint, own, rows, 1, at_once=at_once)
+        buckets = Buckets(rows, inner * at_once, spare.pop() if spare else None)
+        if _are_unique_in_buckets(checkpoint, own, buckets, inner):
+            spare.append(buckets.memory)
+            return 0, []
+        return find_repeated(checkpoint, own, rows, inner, at_once=at_once)
 
     units = [
         unit
@@ -104,7 +116,12 @@ def check_unique(
         for unit in _units(list(found))
         if not _ascend([order for _, order in unit])
     ]
-    for unit, (count, some) in zip(units, run_parallel(check, units, workers), strict=True):
+    # All workers look at one that is large: they have memory for more of its ids, and use it again for the next one.
+    few = len(units) < workers
+    alone = [few or sum(order.rows for _, order in unit) > _ALONE_FROM for unit in units]
+    large, others = list(compress(units, alone)), [u for u, is_alone in zip(units, alone, strict=True) if not is_alone]
+    looks = chain(run_parallel(check, others, workers), (check(unit, workers) for unit in large))
+    for unit, (count, some) in zip([*others, *large], looks, strict=True):
         if count:
             first, hint = unit[0][0], f"try: edl-ckpt verify {checkpoint.version.ref}"
             raise duplicate_id(first.entry.name, some[0], count, path=first.shard.file.path, hint=hint)
@@ -119,6 +136,21 @@ def _are_unique(checkpoint: Checkpoint, pieces: Sequence[IdPiece], rows: int, lo
     for piece in pieces:
         marked[read_piece(checkpoint, piece).ids - lowest] = True
     return int(np.count_nonzero(marked)) == rows
+
+
+def _are_unique_in_buckets(checkpoint: Checkpoint, pieces: Sequence[IdPiece], buckets: Buckets, workers: int) -> bool:
+    """Say whether no id of some pieces occurs twice; False too for ids that crowd in few buckets."""
+    for first in buckets.turns():
+        buckets.clear()
+
+        def put(piece: IdPiece, first: int = first) -> bool:
+            return buckets.put(read_piece(checkpoint, piece).ids, first)
+
+        if not all(run_parallel(put, pieces, workers)):
+            return False
+        if not all(run_parallel(buckets.are_unique, buckets.batches(), workers)):
+            return False
+    return True
 
 
 def _ascend(orders: Sequence[IdOrder]) -> bool:
@@ -156,16 +188,20 @@ def find_repeated(
     With more ids than one sort takes (`at_once`), each turn reads all of them and sorts those of one hash.
     """
     bits = (max(-(-rows // (at_once or SORTED_AT_ONCE)), 1) - 1).bit_length()
-    total, some = 0, list[int]()
-    for turn in range(1 << bits):
+    found = [repeated_of_turn(checkpoint, pieces, rows, bits, turn, workers=workers) for turn in range(1 << bits)]
+    return sum(count for count, _ in found), sorted(id_ for _, some in found for id_ in some)[:5]
 
-        def mine(piece: IdPiece, turn: int = turn) -> bulk.I64:
-            return _of_turn(read_piece(checkpoint, piece).ids, bits, turn)
 
-        again = repeated_ids(_gathered(run_parallel(mine, pieces, workers), rows >> bits))
-        total += len(again)
-        some += np.unique(again)[:5].tolist()
-    return total, sorted(some)[:5]
+def repeated_of_turn(
+    checkpoint: Checkpoint, pieces: Sequence[IdPiece], rows: int, bits: int, turn: int, *, workers: int = 1
+) -> tuple[int, list[int]]:
+    """Return what `find_repeated` does, among the ids whose hash has a number in its highest bits."""
+
+    def mine(piece: IdPiece) -> bulk.I64:
+        return _of_turn(read_piece(checkpoint, piece).ids, bits, turn)
+
+    again = repeated_ids(_gathered(run_parallel(mine, pieces, workers), rows >> bits))
+    return len(again), np.unique(again)[:5].tolist()
 
 
 def repeated_among(

@@ -35,13 +35,14 @@ such a checkpoint as an error in any case.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from threading import Lock
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -70,6 +71,8 @@ from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.words import counted, describe
 
 PREFIX: Final = "edl1:"
+_VARIABLES_AT_ONCE: Final = 64
+"""Variables whose sums are made at a time: those of one may take 64 KiB."""
 
 
 _DOMAIN: Final = b"edl-ckpt fingerprint 1\n"
@@ -77,10 +80,14 @@ _DOMAIN: Final = b"edl-ckpt fingerprint 1\n"
 
 @dataclass(slots=True)
 class ContentSketch:
-    """The sums behind a fingerprint; the sketches of all parts of a checkpoint add up to the sketch of the whole."""
+    """The sums behind a fingerprint; the sketches of all parts of a checkpoint add up to the sketch of the whole.
+
+    A variable of one chunk is kept in `whole`, as its bytes: its sums take sixteen times as many, and follow from them.
+    """
 
     variables: dict[str, bulk.U32] = field(default_factory=dict)
     tables: dict[str, bulk.U32] = field(default_factory=dict)
+    whole: dict[str, bytes] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     def add_rows(self, table: str, ids: bulk.I64, rows: bulk.U8) -> None:
@@ -95,6 +102,11 @@ class ContentSketch:
 
     def add_dense(self, name: str, total_bytes: int, start: int, data: bulk.U8) -> None:
         """Add bytes [start, start + len(data)) of a variable of `total_bytes`; `start` is a multiple of 4096."""
+        if len(data) == total_bytes <= bulk.CHUNK_BYTES:
+            with self._lock:
+                if name not in self.whole:  # else a damaged checkpoint has it twice
+                    self.whole[name] = data.tobytes()
+                    return
         sketch = bulk.new_sketch(total_bytes)
         first, whole = start // bulk.CHUNK_BYTES, len(data) // bulk.CHUNK_BYTES
         if whole:
@@ -106,6 +118,35 @@ class ContentSketch:
             bulk.sketch_rows(sketch, np.zeros(1, np.int64), rest.reshape(1, -1), first_chunk=first + whole)
         self._add(self.variables, name, sketch)
 
+    def variable_names(self) -> set[str]:
+        """Return the names of all variables that have sums."""
+        return self.variables.keys() | self.whole.keys()
+
+    def take_variables(self, other: ContentSketch, names: Container[str] | None = None) -> None:
+        """Take over the variables of another sketch that were read to their end: all of them, or some names."""
+        self.variables.update({k: v for k, v in other.variables.items() if names is None or k in names})
+        self.whole.update({k: v for k, v in other.whole.items() if names is None or k in names})
+
+    def variable_sums(self, names: Sequence[str]) -> Iterator[tuple[str, bulk.U32]]:
+        """Yield (name, sums) of these variables, in this order."""
+        for first in range(0, len(names), _VARIABLES_AT_ONCE):
+            some = names[first : first + _VARIABLES_AT_ONCE]
+            by_size: dict[int, list[str]] = {}
+            for name in some:
+                if name in self.whole:
+                    by_size.setdefault(len(self.whole[name]), []).append(name)
+            found = dict(self._sums_of_whole(by_size))
+            for name in some:
+                more = self.variables.get(name)
+                sums = found.get(name, more)
+                assert sums is not None  # noqa: S101 - every variable was read
+                yield name, sums if more is None or sums is more else sums + more
+
+    def _sums_of_whole(self, by_size: dict[int, list[str]]) -> Iterator[tuple[str, bulk.U32]]:
+        for size, names in by_size.items():
+            rows = np.frombuffer(b"".join(self.whole[name] for name in names), np.uint8).reshape(len(names), size)
+            yield from zip(names, bulk.sketch_alone(rows), strict=True)
+
     def add_parts(self, tables: Sequence[str], sums: bulk.U32, parts: bulk.I64) -> None:
         """Add the sketches that `routing` made of parts of these tables."""
         with self._lock:
@@ -114,6 +155,18 @@ class ContentSketch:
                     self.tables[name] += sketch
                 else:
                     self.tables[name] = sketch.copy()
+
+    def add(self, other: ContentSketch) -> None:
+        """Add the sums of other parts."""
+        for sums, found in ((self.variables, other.variables), (self.tables, other.tables)):
+            for name, sketch in found.items():
+                self._add(sums, name, sketch)
+        for name, data in other.whole.items():
+            self.add_dense(name, len(data), 0, np.frombuffer(data, np.uint8))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle without the lock."""
+        return ContentSketch, (self.variables, self.tables, self.whole)
 
     def _add(self, sums: dict[str, bulk.U32], name: str, sketch: bulk.U32) -> None:
         with self._lock:
@@ -157,7 +210,8 @@ def fingerprint_of(checkpoint: Checkpoint, sketch: ContentSketch) -> Fingerprint
         return hashlib.blake2b(record, digest_size=32).digest()
 
     # One record at a time: that of a variable may have 64 KiB, and there may be thousands.
-    dense = {name: part(_dense_record(variables[name], sketch.variables[name])) for name in _in_order(variables)}
+    sums = sketch.variable_sums(_in_order(variables))
+    dense = {name: part(_dense_record(variables[name], own)) for name, own in sums}
     tables = {
         name: part(_table_record(name, checkpoint.infos.get(name), checkpoint.entries(name), sketch.tables.get(name)))
         for name in _in_order(checkpoint.table_names)
@@ -174,9 +228,14 @@ def _lp(data: bytes) -> bytes:
 
 
 def _dense_record(entry: DenseEntry, sketch: bulk.U32) -> bytes:
-    shape = struct.pack(f"<{len(entry.shape)}q", *entry.shape)
-    parts = (entry.name.encode(), entry.dtype.name.encode(), shape, sketch.astype("<u4").tobytes())
-    return b"D" + b"".join(map(_lp, parts))
+    form = _dense_form(entry.dtype.name, entry.shape)
+    return b"".join((b"D", _lp(entry.name.encode()), form, _lp(np.ascontiguousarray(sketch, "<u4").tobytes())))
+
+
+@functools.lru_cache(1024)
+def _dense_form(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """Return what a record has of the form of a variable: thousands may have the same."""
+    return _lp(dtype.encode()) + _lp(struct.pack(f"<{len(shape)}q", *shape))
 
 
 def _table_record(

@@ -39,6 +39,7 @@ class KeptReader(RemoteReader):
         self.size_bytes = inner.size_bytes
         self.block_bytes = inner.block_bytes
         self.generation = inner.generation
+        self.mark = getattr(inner, "mark", "")
         self.bytes_read = inner.bytes_read
         """The bytes that were read from the file itself."""
         self.ranges = ranges

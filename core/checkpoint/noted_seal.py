@@ -110,5 +110,5 @@ def _check_agreement(checkpoint: Checkpoint) -> None:
 def _check_all_known(checkpoint: Checkpoint, sketch: ContentSketch) -> None:
     """Raise CorruptError unless the notes have sums of every variable and of every table with rows, and no others."""
     tables = {table.name for shard in checkpoint.shards for table in shard.tables if table.rows}
-    if set(checkpoint.variable_names) != set(sketch.variables) or tables != set(sketch.tables):
+    if set(checkpoint.variable_names) != sketch.variable_names() or tables != set(sketch.tables):
         raise CorruptError("the notes on its shards do not fit their content", path=checkpoint.version.path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES
 from edl_ckpt.core.checkpoint.fingerprint import (
@@ -18,15 +17,13 @@ from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint, opening
 from edl_ckpt.core.checkpoint.scan import PIECE_BYTES, bundles
 from edl_ckpt.core.checkpoint.sealing import cut, seal_of_chunks
 from edl_ckpt.core.checkpoint.summing import ChunkSums
+from edl_ckpt.core.checkpoint.values import read_back_by
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.parallel import run_parallel
+from edl_ckpt.core.parallel import Executor, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.seal import Chunk, Seal
 from edl_ckpt.core.storage import open_store
-
-MAPPED_BATCH_BYTES: Final = 16 << 20
-"""Bytes that the proof maps at a time: they are not copied, and each end of a mapping interrupts all cores."""
 
 
 def prove_version(
@@ -35,6 +32,7 @@ def prove_version(
     *,
     staged: bool,
     workers: int,
+    executor: Executor | None = None,
     batch_bytes: int = VALUE_BATCH_BYTES,
     piece_bytes: int = PIECE_BYTES,
     reporter: Reporter = SILENT,
@@ -46,9 +44,12 @@ def prove_version(
     with open_checkpoint(written, staged=staged) as checkpoint:
         openers = openings(open_store(checkpoint.version.location))
         chunks = run_parallel(lambda shard: cut(shard, checkpoint.reader(shard)), checkpoint.shards, openers)
-        proof, done = read_back(
-            checkpoint, chunks, workers=workers, batch_bytes=batch_bytes, piece_bytes=piece_bytes, reporter=reporter
-        )
+        if executor is not None and executor.elsewhere:
+            proof, done = read_back_by(checkpoint, chunks, executor, reporter=reporter)
+        else:
+            proof, done = read_back(
+                checkpoint, chunks, workers=workers, batch_bytes=batch_bytes, piece_bytes=piece_bytes, reporter=reporter
+            )
         expected = fingerprint_of(checkpoint, source) if isinstance(source, ContentSketch) else source
         if proof.text != expected.text:
             names = ", ".join(map(repr, proof.differing(expected)[:5]))

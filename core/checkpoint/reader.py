@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -43,12 +43,15 @@ from edl_ckpt.core.format.names import parse_version_dir
 from edl_ckpt.core.format.shard_layout import table_dtype
 from edl_ckpt.core.format.wire import Cursor
 from edl_ckpt.core.memory import check_memory
-from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
+from edl_ckpt.core.notebook import Bytes, card, shape_words, table
+from edl_ckpt.core.parallel import SMALL_READS, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.storage import Location, open_store
-from edl_ckpt.core.storage.interface import RangeReader, Store
-from edl_ckpt.core.storage.local import MappedReader
+from edl_ckpt.core.storage.interface import RangeReader, Store, lists_marks
 from edl_ckpt.core.words import abridged, counted, describe, escaped, meant, missing_shards, size
+
+_ASKED_ALONE: Final = 16
+"""So many files are asked whether they changed one by one, which is one wait; more of them are listed."""
 
 
 class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
@@ -99,6 +102,28 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
             size(self.version.size_bytes),
             self.generation,
             "closed" if self._closed else "",
+        )
+
+    def _repr_html_(self) -> str:
+        tables = (
+            (name, view.rows, view.dim, view.dtype, view.initializer, Bytes(view.size_bytes))
+            for name, view in self.tables.items()
+        )
+        found = (self._variables[name][1] for name in self)
+        variables = ((v.name, v.dtype.name, shape_words(v.shape), Bytes(v.size_bytes)) for v in found)
+        facts = (
+            *(counted(len(self.shards), "shard"), size(self.version.size_bytes), self.generation),
+            "closed" if self._closed else "",
+        )
+        columns = ("table", "rows", "dim", "dtype", "initializer", "size")
+        return card(
+            "Checkpoint",
+            self.version.ref,
+            facts,
+            (
+                table(columns, tables, len(self._entries), "table"),
+                table(("variable", "dtype", "shape", "size"), variables, len(self), "variable"),
+            ),
         )
 
     @property
@@ -263,7 +288,7 @@ def open_checkpoint(
 
     Raises IncompleteError when shards are missing, CorruptError when one is damaged or shards contradict each other.
     With `partial`, the existing shards are opened, and contradictions are left to `verify`. `staged` is for files that
-    only this process writes: they are mapped.
+    only this process writes, so that no other command can have replaced them.
     """
     version = catalog.as_version(version)
     _check_state(version, partial=partial)
@@ -272,7 +297,7 @@ def open_checkpoint(
     workers = openings(store)
 
     def begin(file: ShardFile) -> None:
-        readers[file.ps_id] = MappedReader(file.path) if staged else store.open(file.path)
+        readers[file.ps_id] = store.open(file.path)
 
     def draft(file: ShardFile) -> Draft:
         return draft_shard(file, Cursor(readers[file.ps_id]))
@@ -300,12 +325,17 @@ def open_checkpoint(
 
 def openings(store: Store) -> int:
     """Return how many shards of a store are opened at a time: where each takes a request, many."""
-    return REMOTE_WORKERS if store.properties.round_trips else 1
+    return SMALL_READS if store.properties.round_trips else 1
 
 
 def check_all_unchanged(location: Location, readers: Iterable[RangeReader]) -> None:
     """Raise LockedError when the file of one of these readers has changed since it was opened."""
-    for _ in run_parallel(lambda reader: reader.check_unchanged(), list(readers), openings(open_store(location))):
+    store, rest = open_store(location), list(readers)
+    if lists_marks(store) and len(rest) > _ASKED_ALONE:  # a listing answers for a thousand files
+        folders = {reader.path.removeprefix(store.path("")).rpartition("/")[0] for reader in rest} - {""}
+        shown = {(entry.path, entry.mark) for folder in folders for entry in store.below(folder, lambda _: True)}
+        rest = [reader for reader in rest if (reader.path, getattr(reader, "mark", "")) not in shown]
+    for _ in run_parallel(lambda reader: reader.check_unchanged(), rest, openings(store)):
         pass
 
 

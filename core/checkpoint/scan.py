@@ -189,13 +189,15 @@ def read_piece(checkpoint: Checkpoint, piece: IdPiece, sums: ChunkSums | None = 
 
 def count_rows(checkpoint: Checkpoint, pieces: Iterable[IdPiece], workers: int, *, small: bool = True) -> list[IdPiece]:
     """Return all pieces of a checkpoint with their rows counted and numbered; raises as `number_rows` does."""
-
-    def count(piece: IdPiece) -> int:
-        _, data = _extent(checkpoint.reader(piece.shard), piece)
-        return bulk.count_varints(data) // (2 if piece.run.tagged else 1)
-
     listed = list(pieces)
-    return number_rows(checkpoint, listed, list(run_parallel(count, listed, workers)), small=small)
+    counts = run_parallel(lambda piece: count_ids(checkpoint, piece), listed, workers)
+    return number_rows(checkpoint, listed, list(counts), small=small)
+
+
+def count_ids(checkpoint: Checkpoint, piece: IdPiece) -> int:
+    """Return how many ids a piece has, without their values."""
+    _, data = _extent(checkpoint.reader(piece.shard), piece)
+    return bulk.count_varints(data) // (2 if piece.run.tagged else 1)
 
 
 def number_rows(
@@ -244,11 +246,13 @@ def row_batches(
     left out, and not read where that is possible.
     """
     reader = checkpoint.reader(piece.shard)
-    # A caller with smaller batches bounds its memory.
+    # A caller with smaller batches bounds its memory. What is near is read as it is looked at, into the same memory.
     block_bytes = max(batch_bytes, reader.block_bytes) if batch_bytes >= VALUE_BATCH_BYTES else batch_bytes
     step_bytes = batch_bytes if sums is None else min(batch_bytes, _LOOK_BYTES)
     step, block = (min(max(1, n // max(piece.entry.row_bytes, 1)), rows) for n in (step_bytes, block_bytes))
     most = block
+    if sums is not None and not reader.block_bytes:
+        block = most = step
     if reader.block_bytes and block:
         block = -(-rows // max(round(rows / block), 1))  # requests of one size, and no small one at the end
         most += most // 2  # of one size for all pieces, so that the memory of one is used again for the next

@@ -1,8 +1,9 @@
-"""Making the checksums of a seal, and comparing the bytes of a version with them."""
+"""The chunks of a seal and their checksums, and comparing the bytes of a version with them."""
 
 from __future__ import annotations
 
 import logging
+import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -27,13 +28,6 @@ class Mismatch(NamedTuple):
 
     shard: str
     chunk: Chunk
-
-
-def make_seal(checkpoint: Checkpoint, fingerprint: str, *, workers: int, reporter: Reporter = SILENT) -> Seal:
-    """Read every byte of an opened version once and return its seal."""
-    reporter.start("sealing", sum(shard.file.size_bytes for shard in checkpoint.shards))
-    files = [(checkpoint.reader(shard), cut(shard, checkpoint.reader(shard))) for shard in checkpoint.shards]
-    return seal_of_chunks(checkpoint, fingerprint, sums_of(files, workers=workers, reporter=reporter))
 
 
 def seal_of_chunks(checkpoint: Checkpoint, fingerprint: str, chunks: Iterable[Iterable[Chunk]]) -> Seal:
@@ -87,11 +81,13 @@ def sums_of(
     return done
 
 
-def batches(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
-    """Yield groups of consecutive chunks, each of about CHUNK_BYTES: small chunks are read together."""
+def batches(
+    chunks: Iterable[Chunk], batch_bytes: int = CHUNK_BYTES, *, most: int = sys.maxsize
+) -> Iterator[list[Chunk]]:
+    """Yield groups of `most` consecutive chunks, each of about `batch_bytes`: small chunks are read together."""
     some: list[Chunk] = []
     for chunk in chunks:
-        if some and chunk.end - some[0].start > CHUNK_BYTES:
+        if some and (chunk.end - some[0].start > batch_bytes or len(some) == most):
             yield some
             some = []
         some.append(chunk)

@@ -3,38 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from edl_ckpt.core.checkpoint.blocks import check_row_count, id_blocks
 from edl_ckpt.core.checkpoint.partition import TablePart
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.checks import duplicate_id
-from edl_ckpt.core.format.model import TableEntry
+from edl_ckpt.core.format.model import DType, TableEntry
 from edl_ckpt.core.storage.interface import RangeReader
 
 _GAP_BYTES: Final = 16 << 10
 """The most bytes between two parts that are read along with them."""
 
 
-def read_tables(checkpoint: Checkpoint, names: Collection[str]) -> dict[str, TablePart]:
-    """Return some tables, each with its rows ordered by id; CorruptError for an id that occurs twice.
+class SmallTable:
+    """A table in memory: its ids int64 [n], ascending and unique, and its rows, put in order when the first is wanted.
 
-    All of them are in memory at a time.
+    The rows of a table that has no id of another one are never looked at.
     """
+
+    def __init__(self, ids: bulk.I64, rows: Sequence[bulk.U8], dtype: DType | None, dim: int) -> None:
+        self.dtype, self.dim = dtype, dim
+        self._unordered, self._rows = ids, rows
+        self.ids = ids.copy()
+        bulk.sort_ids(self.ids)
+
+    def rows(self, place: npt.NDArray[np.intp] | slice = slice(None)) -> npt.NDArray[np.generic]:
+        """Return the rows at some places as [k, dim] elements."""
+        return self._part.rows(place)
+
+    @cached_property
+    def _part(self) -> TablePart:
+        if not self._rows:
+            return TablePart(self.ids, np.empty((0, 0), np.uint8), self.dtype, self.dim)
+        values = np.concatenate(self._rows)
+        if values.shape[1]:
+            values = bulk.take_rows(values, bulk.order_ids(self._unordered.copy()))
+        return TablePart(self.ids, values, self.dtype, self.dim)
+
+
+def read_tables(checkpoint: Checkpoint, names: Collection[str]) -> dict[str, SmallTable]:
+    """Return some tables; CorruptError for an id that occurs twice. All of them are in memory at a time."""
     ids: dict[str, list[bulk.I64]] = {name: [] for name in names}
     rows: dict[str, list[bulk.U8]] = {name: [] for name in names}
+    wanted: dict[int, list[TableEntry]] = {}
+    for name in names:
+        for shard, entry in checkpoint.entries(name):
+            if entry.rows:
+                wanted.setdefault(shard.file.ps_id, []).append(entry)
     for shard in checkpoint.shards:
         reader = checkpoint.reader(shard)
-        wanted = [entry for entry in shard.tables if entry.name in ids and entry.rows]
-        for start, data, entries in _near(reader, wanted):
+        for start, data, entries in _near(reader, wanted.get(shard.file.ps_id, ())):
             for entry in entries:
                 ids[entry.name].append(_ids(reader, entry, start, data))
                 at = entry.values.start - start
                 rows[entry.name].append(data[at : at + entry.rows * entry.row_bytes].reshape(entry.rows, -1))
-    return {name: _in_order(checkpoint, name, ids[name], rows[name]) for name in names}
+    return {name: _table(checkpoint, name, ids[name], rows[name]) for name in names}
 
 
 def _extent(entry: TableEntry) -> tuple[int, int]:
@@ -81,17 +110,14 @@ def _ids(reader: RangeReader, entry: TableEntry, start: int, data: bulk.U8) -> b
     return np.concatenate(blocks)
 
 
-def _in_order(checkpoint: Checkpoint, name: str, ids: list[bulk.I64], rows: list[bulk.U8]) -> TablePart:
-    """Return the rows of a table, which come shard by shard, ordered by id."""
-    dtype, dim = checkpoint.table_dtype(name), max((e.dim for _, e in checkpoint.entries(name)), default=0)
-    if not ids:
-        return TablePart(np.empty(0, np.int64), np.empty((0, 0), np.uint8), dtype, dim)
-    all_ids, all_rows = np.concatenate(ids), np.concatenate(rows)
-    order = bulk.order_ids(all_ids)
-    twice = np.flatnonzero(all_ids[1:] == all_ids[:-1])
+def _table(checkpoint: Checkpoint, name: str, ids: list[bulk.I64], rows: list[bulk.U8]) -> SmallTable:
+    """Return a table whose ids and rows come shard by shard."""
+    dim = max((e.dim for _, e in checkpoint.entries(name)), default=0)
+    all_ids = np.concatenate([np.empty(0, np.int64), *ids])
+    table = SmallTable(all_ids, rows, checkpoint.table_dtype(name), dim)
+    twice = np.flatnonzero(table.ids[1:] == table.ids[:-1])
     if len(twice):
         version = checkpoint.version
         hint = f"try: edl-ckpt verify {version.ref}"
-        raise duplicate_id(name, int(all_ids[twice[0]]), len(twice), path=version.path, hint=hint)
-    values = bulk.take_rows(all_rows, order) if all_rows.shape[1] else all_rows
-    return TablePart(all_ids, values, dtype, dim)
+        raise duplicate_id(name, int(table.ids[twice[0]]), len(twice), path=version.path, hint=hint)
+    return table

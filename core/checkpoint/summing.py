@@ -1,7 +1,7 @@
 """Checksums of chunks from bytes that other work reads: each byte is read once, for its values and for its checksum.
 
 The pieces of workers arrive in any order, while a checksum needs the bytes of its chunk in their order. What comes too
-early is copied and waits. A chunk whose bytes did not all come is read at the end.
+early is copied and waits. Bytes that did not come are read at the end.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.core.checkpoint.sealing import checksum, sums_of
 from edl_ckpt.core.format.model import ShardIndex
@@ -17,6 +17,10 @@ from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.seal import Chunk
 from edl_ckpt.core.storage.interface import RangeReader
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 _WAITING_BYTES: Final = 64 << 20
 """The most bytes that wait for those before them; chunks beyond that are read again."""
@@ -64,6 +68,21 @@ class ChunkSums:
             state = self._state(reader.path, number)
             with state.lock:
                 self._take(state, chunk, start, part)
+
+    def bounds(self, numbers: Mapping[str, int]) -> dict[int, npt.NDArray[np.int64]]:
+        """Return where the chunks of files begin and end, int64 [chunks, 2], by the number of each path."""
+        import numpy as np
+
+        return {
+            numbers[path]: np.array([(chunk.start, chunk.end) for chunk in chunks], np.int64).reshape(-1, 2)
+            for path, (_, chunks) in self._files.items()
+            if path in numbers
+        }
+
+    def take(self, path: str, sums: Mapping[int, str]) -> None:
+        """Take the checksums of chunks that another process has summed up, by their numbers in the file."""
+        for number, text in sums.items():
+            self._whole[path][number] = text
 
     def _state(self, path: str, number: int) -> _Arriving:
         """Return what is known of a chunk that arrives in parts."""
@@ -115,6 +134,13 @@ class ChunkSums:
             self._waiting += size
             return self._waiting
 
+    def _complete(self, reader: RangeReader, state: _Arriving, chunk: Chunk) -> bool:
+        """Read the bytes of a chunk that did not come; return whether its sum has all of them now."""
+        while not state.is_lost and state.at < chunk.end:
+            until = min((start for start in state.early if start > state.at), default=chunk.end)
+            self._take(state, chunk, state.at, memoryview(reader.read(state.at, until - state.at)))
+        return state.at == chunk.end
+
     def _drop(self, state: _Arriving) -> None:
         self._count(-sum(map(len, state.early.values())))
         state.early.clear()
@@ -145,12 +171,12 @@ class ChunkSums:
             pass
 
     def finish(self, path: str, *, workers: int = 1, reporter: Reporter = SILENT) -> list[Chunk]:
-        """Return the chunks of a file with the checksums of its bytes; those that did not all come are read now."""
+        """Return the chunks of a file with the checksums of its bytes; what did not come of them is read now."""
         reader, chunks = self._files[path]
         found = list(self._whole[path])
         for number, state in self._arriving[path].items():
-            if state.at == chunks[number].end:
-                found[number] = found[number] or state.sum.hexdigest()
+            if not found[number] and self._complete(reader, state, chunks[number]):
+                found[number] = state.sum.hexdigest()
         done = [Chunk(*chunk[:-1], text) for chunk, text in zip(chunks, found, strict=True)]
         missing = [number for number, chunk in enumerate(done) if not chunk.sum]
         if missing:

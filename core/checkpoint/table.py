@@ -23,6 +23,7 @@ from edl_ckpt.core.format.bulk import I64
 from edl_ckpt.core.format.model import ShardIndex, TableEntry
 from edl_ckpt.core.libraries import library, torch_tensor
 from edl_ckpt.core.memory import check_memory
+from edl_ckpt.core.notebook import Bytes, card, table
 from edl_ckpt.core.numbers import whole_number
 from edl_ckpt.core.parallel import default_workers, run_parallel
 from edl_ckpt.core.storage import open_store
@@ -221,6 +222,12 @@ class TableView:
         kind = f"{counted(self.rows, 'row')} of {self.dim} {self.dtype}"
         return describe("TableView", escaped(self.name), kind, escaped(self.initializer))
 
+    def _repr_html_(self) -> str:
+        facts = (f"{counted(self.rows, 'row')} of {self.dim} {self.dtype}", self.initializer)
+        entries = self._checkpoint.entries(self.name)
+        rows = ((str(shard.file.ps_id), entry.rows, Bytes(entry.size_bytes)) for shard, entry in entries)
+        return card("TableView", self.name, facts, [table(("shard", "rows", "size"), rows, len(entries), "shard")])
+
 
 class FoundRows(NamedTuple):
     """What a search for ids found: [n, dim] vectors, zeros where nothing was found, and how many rows int64 [n]."""
@@ -282,14 +289,14 @@ def _collect(
         return
     place, row = np.concatenate(places), np.concatenate(rows)
     np.add.at(found.hits, place, 1)
-    for some in _close_together(row, entry.row_bytes):
+    for some in close_together(row, entry.row_bytes):
         low, high = int(row[some.start]), int(row[some.stop - 1])
         buffer = np.empty((high - low + 1, entry.row_bytes), np.uint8)
         data = read_rows(reader, entry, low, buffer)[row[some] - low]
         found.vectors[place[some]] = as_dtype(data.reshape(-1), entry.dtype, bits=bits).reshape(len(data), entry.dim)
 
 
-def _close_together(row: I64, row_bytes: int) -> Iterator[slice]:
+def close_together(row: I64, row_bytes: int) -> Iterator[slice]:
     """Cut ascending row numbers at gaps of more than a page, and where a stretch exceeds a batch."""
     gap = max(_NEAR_BYTES // max(row_bytes, 1), 1)
     window = row // max(VALUE_BATCH_BYTES // max(row_bytes, 1), 1)

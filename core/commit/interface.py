@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
+from edl_ckpt.core.commit.writers import StagedTargets
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.model import ShardFile, State, Version
 from edl_ckpt.core.format.names import Layout
@@ -83,6 +84,13 @@ class VersionOutput(Protocol):
 
     def finish(self, shard: int, note: Note) -> None:
         """Make a shard of a resumable output safe, and remember it with a note."""
+        ...
+
+    def share(self, *, apart: bool = False) -> StagedTargets:
+        """Return the shards as a value, for other processes that write them; UnsupportedError where none can.
+
+        `apart` is for tasks that write one shard each: `finish` ends the sharing of that shard alone.
+        """
         ...
 
     def publish(self, prove: Prove) -> None:

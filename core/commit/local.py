@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
@@ -21,15 +22,17 @@ from edl_ckpt.core.commit.interface import FinishedSink, LockedLocation, Note, P
 from edl_ckpt.core.commit.journal import Journal, parse_journal
 from edl_ckpt.core.commit.notes import forget_notes
 from edl_ckpt.core.commit.staging import Staging
+from edl_ckpt.core.commit.writers import WRITERS, StagedTargets, Writers
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, RefusedError, UnsupportedError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import Layout
+from edl_ckpt.core.ids import kernel_id
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, TRASH_DIR, resumable_stage, seal_file
 from edl_ckpt.core.state.seal import seal_bytes
 from edl_ckpt.core.storage.beneath import Directory
-from edl_ckpt.core.storage.files import Flusher, PreallocatedFile
+from edl_ckpt.core.storage.files import NEW, Flusher, PreallocatedFile
 from edl_ckpt.core.storage.interface import Sink
 from edl_ckpt.core.storage.local import LocalStore
 
@@ -72,6 +75,8 @@ class LocalOutput:
         self._finished: dict[str, Note] = {}
         self._lock = threading.Lock()
         self._proving = False
+        self._writers: dict[int | None, Writers] = {}
+        """The records of each shard that is shared apart, or of all shards."""
 
     @property
     def resumed(self) -> Mapping[int, Note]:
@@ -115,6 +120,9 @@ class LocalOutput:
         names = [self._layout.shard_file(i, len(sizes)) for i in range(len(sizes))]
         self._resumed = self._find_finished(names)
         self._finished = {names[i]: note for i, note in self._resumed.items()}
+        for name in self._stage.names() if self._resumes is not None else ():
+            if name.startswith(WRITERS):  # of an interrupted run, whose tasks may go on: none opens a file from here on
+                Writers(self._stage, name, make=False).end()
         if not self._resumed:
             self._staging.clear()
             inherit_access(self._root, self._stage)
@@ -162,6 +170,7 @@ class LocalOutput:
     def finish(self, shard: int, note: Note) -> None:
         """Flush a shard to the disk, then note in the journal that it is there."""
         assert self._resumes is not None  # noqa: S101 - only a resumable output has a journal of this kind
+        self._end_sharing(shard)
         file = self._files[shard]
         file.flush()
         with self._lock:
@@ -169,8 +178,39 @@ class LocalOutput:
             journal = Journal(self._number, self._name, source=self._resumes.source, finished=self._finished)
             self._stage.replace(JOURNAL, journal.to_bytes())
 
+    def share(self, *, apart: bool = False) -> StagedTargets:
+        """Return the staged files as a value, for other processes that write them."""
+        records = WRITERS
+        if apart:
+            records = f"{WRITERS}-{uuid.uuid4().hex}"  # a resumed run has the staging directory of the one before it
+            self._writers = {i: Writers(self._stage, f"{records}-{i}") for i in self._files}
+        else:
+            self._writers = {None: Writers(self._stage)}
+        names = tuple(self._layout.shard_file(i, len(self._sizes)) for i in range(len(self._sizes)))
+        stage = os.path.abspath(self._staging.path)
+        return StagedTargets(os.path.join(stage, self._name), names, os.path.join(stage, records), kernel_id())
+
+    def _end_sharing(self, shard: int | None) -> None:
+        """Let no other process write any more: what one may still have open becomes a file that nobody has."""
+        writers = self._writers.pop(shard, None)
+        if writers is None:
+            return
+        unfinished = writers.end()
+        with self._stage.enter(self._name) as inside:
+            for number, file in self._files.items():
+                if shard in {None, number} and (unfinished is None or number in unfinished):
+                    name = os.path.basename(file.path)
+                    copied = inside.create(f"{name}{NEW}", file.size_bytes)
+                    copied.copy_of(file)
+                    if self._access is not None:
+                        self._access.give_file(number, copied)
+                    inside.rename(f"{name}{NEW}", inside, name)
+                    file.become(copied)
+
     def publish(self, prove: Prove) -> None:
         """Prove the staged version while it is flushed, then rename it."""
+        for shard in list(self._writers):
+            self._end_sharing(shard)
         if self._flusher is not None:
             self._flusher.all_written()
         version = written_version(self._store.location, self._directory, self._layout, self._number, self._sizes)

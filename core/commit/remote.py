@@ -34,7 +34,8 @@ from edl_ckpt.core.commit.interface import (
 )
 from edl_ckpt.core.commit.journal import Journal, discarded_copy, parse_journal
 from edl_ckpt.core.commit.notes import forget_notes
-from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError, RefusedError
+from edl_ckpt.core.commit.writers import StagedTargets
+from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError, RefusedError, UnsupportedError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import Layout
 from edl_ckpt.core.ids import new_id
@@ -52,6 +53,8 @@ UPLOAD_BYTES: Final = 5 << 20
 """How many bytes of a local file are read and uploaded at a time: the smallest part, so that none stays open."""
 NOTED_BYTES: Final = 5 << 20
 """A shard of a copy that has so many bytes is noted in the journal as soon as it is uploaded."""
+_READERS: Final = 4
+"""How many parts of local files are read at a time."""
 _COMPLETIONS: Final = 32
 """How many objects are begun, completed or dropped at a time."""
 
@@ -207,6 +210,10 @@ class RemoteOutput:
             self._journal = replace(self._journal, finished={**self._journal.finished, self._names[shard]: note})
             if item.size_bytes >= NOTED_BYTES:
                 self._write_journal()
+
+    def share(self, *, apart: bool = False) -> StagedTargets:  # noqa: ARG002 - the protocol has it
+        """Raise UnsupportedError: a part of an upload has one writer."""
+        raise UnsupportedError("a cluster cannot write to this storage yet", path=self._store.path(self._directory))
 
     def publish(self, prove: Prove) -> None:
         """Complete all objects, prove them, and only then remove the shards that they replace."""
@@ -428,12 +435,12 @@ class Readable(Protocol):
 
 
 def send_files(files: Sequence[tuple[Readable, ObjectWriter]]) -> None:
-    """Write local files to objects, part by part, several parts at a time; each worker has one in memory twice."""
+    """Write local files to objects, part by part; the objects send several parts at a time."""
 
     def send(task: tuple[Readable, ObjectWriter, int]) -> None:
         source, item, start = task
         item.write(start, source.read(start, min(UPLOAD_BYTES, item.size_bytes - start)))
 
     parts = ((source, item, at) for source, item in files for at in range(0, item.size_bytes, UPLOAD_BYTES))
-    for _ in run_parallel(send, parts, _COMPLETIONS):
+    for _ in run_parallel(send, parts, _READERS):
         pass

@@ -201,6 +201,27 @@ static PyObject *decode_varints(PyObject *self, PyObject *args)
     return PyLong_FromSsize_t(bad);
 }
 
+/* Count the bytes below 0x80 in whole vectors; `k` is where the rest begins. */
+static Py_ssize_t ends_among(const uint8_t *bytes, Py_ssize_t size, Py_ssize_t *k)
+{
+    Py_ssize_t count = 0;
+    *k = 0;
+#ifdef HAVE_X86_TARGETS
+    while (*k + 64 <= size) {
+        const __m128i zero = _mm_setzero_si128(), below = _mm_set1_epi8(-1);
+        __m128i sum = zero; /* at most 252 in each byte */
+        uint64_t both[2];
+        int turn, v;
+        for (turn = 0; turn < 63 && *k + 64 <= size; turn++, *k += 64)
+            for (v = 0; v < 64; v += 16)
+                sum = _mm_sub_epi8(sum, _mm_cmpgt_epi8(_mm_loadu_si128((const __m128i *)(bytes + *k + v)), below));
+        _mm_storeu_si128((__m128i *)both, _mm_sad_epu8(sum, zero));
+        count += (Py_ssize_t)(both[0] + both[1]);
+    }
+#endif
+    return count;
+}
+
 static PyObject *count_varints(PyObject *self, PyObject *args)
 {
     PyObject *data_o;
@@ -215,8 +236,7 @@ static PyObject *count_varints(PyObject *self, PyObject *args)
     Py_BEGIN_ALLOW_THREADS
     {
         const uint8_t *bytes = data->buf;
-        for (k = 0; k + 64 <= data->len; k += 64)
-            count += __builtin_popcountll(ends_of(bytes + k));
+        count = ends_among(bytes, data->len, &k);
         for (; k < data->len; k++)
             count += bytes[k] < 0x80;
     }
@@ -341,12 +361,51 @@ static PyObject *owners(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* Ids that are tallied at a time: so many lengths of a byte add up in 32 bits. */
+#define TALLIED_AT_ONCE ((Py_ssize_t)1 << 24)
+
+/* Return the first owner that is no target, or -1. */
+static Py_ssize_t first_bad_owner(const uint16_t *of, Py_ssize_t n, Py_ssize_t ps_num)
+{
+    Py_ssize_t k;
+    uint16_t most = 0;
+    for (k = 0; k < n; k++)
+        most = of[k] > most ? of[k] : most;
+    for (k = 0; most >= ps_num && k < n; k++)
+        if (of[k] >= ps_num)
+            return k;
+    return -1;
+}
+
+/* Add the rows and bytes of owners below ps_num; `sums` is room for 2 * ps_num numbers. A row and its bytes are one
+ * addition, and rows that follow each other are added to different sums: neither waits for the one before. */
+static void add_tally(const uint16_t *of, const uint8_t *length, Py_ssize_t n, Py_ssize_t ps_num, int64_t *rows,
+                      int64_t *bytes, uint64_t *sums)
+{
+    Py_ssize_t done, k;
+    for (done = 0; done < n; done += TALLIED_AT_ONCE) {
+        Py_ssize_t end = n - done < TALLIED_AT_ONCE ? n : done + TALLIED_AT_ONCE;
+        memset(sums, 0, (size_t)ps_num * 16);
+        for (k = done; k + 1 < end; k += 2) {
+            sums[of[k]] += (uint64_t)1 << 32 | length[k];
+            sums[ps_num + of[k + 1]] += (uint64_t)1 << 32 | length[k + 1];
+        }
+        if (k < end)
+            sums[of[k]] += (uint64_t)1 << 32 | length[k];
+        for (k = 0; k < ps_num; k++) {
+            rows[k] += (int64_t)((sums[k] >> 32) + (sums[ps_num + k] >> 32));
+            bytes[k] += (int64_t)((sums[k] & UINT32_MAX) + (sums[ps_num + k] & UINT32_MAX));
+        }
+    }
+}
+
 static PyObject *tally(PyObject *self, PyObject *args)
 {
     PyObject *o[4];
     Buffers b = {.count = 0};
     Py_buffer *owner, *lengths, *rows, *id_bytes;
-    Py_ssize_t k, n, ps_num, bad = -1;
+    Py_ssize_t n, ps_num, bad;
+    uint64_t *sums;
     (void)self;
     if (!PyArg_ParseTuple(args, "OOOO:tally", &o[0], &o[1], &o[2], &o[3]))
         return NULL;
@@ -361,21 +420,16 @@ static PyObject *tally(PyObject *self, PyObject *args)
         return refuse_size(&b, "tally", "owner", owner, n, 2);
     if (id_bytes->len != rows->len)
         return refuse(&b, "tally: id_bytes has %zd byte%s, rows has %zd", COUNTED(id_bytes->len), rows->len);
-    Py_BEGIN_ALLOW_THREADS
-    {
-        const uint16_t *of = owner->buf;
-        const uint8_t *length = lengths->buf;
-        int64_t *row_count = rows->buf, *byte_count = id_bytes->buf;
-        for (k = 0; k < n; k++) {
-            if (of[k] >= (uint64_t)ps_num) {
-                bad = k;
-                break;
-            }
-            row_count[of[k]]++;
-            byte_count[of[k]] += length[k];
-        }
+    if (!(sums = PyMem_Malloc((size_t)ps_num * 16 + 1))) {
+        release(&b);
+        return PyErr_NoMemory();
     }
+    Py_BEGIN_ALLOW_THREADS
+    bad = first_bad_owner(owner->buf, n, ps_num);
+    if (bad < 0)
+        add_tally(owner->buf, lengths->buf, n, ps_num, rows->buf, id_bytes->buf, sums);
     Py_END_ALLOW_THREADS
+    PyMem_Free(sums);
     if (bad >= 0)
         return refuse_owner(&b, "tally", owner->buf, bad, ps_num);
     release(&b);
@@ -640,11 +694,22 @@ static void pair_keys(const int16_t keys[][LIMBS], Py_ssize_t n, uint32_t pairs[
     }
 }
 
+/* Add the paired keys of n rows to the totals of the limbs. */
+__attribute__((target("avx2"))) static void add_keys(uint32_t pairs[][LIMBS], Py_ssize_t n, uint32_t total[LIMBS])
+{
+    __m256i sum = _mm256_loadu_si256((const __m256i *)total);
+    const __m256i ones = _mm256_set1_epi16(1);
+    Py_ssize_t p;
+    for (p = 0; 2 * p < n; p++)
+        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_loadu_si256((const __m256i *)pairs[p]), ones));
+    _mm256_storeu_si256((__m256i *)total, sum);
+}
+
 /* Add the sums of one limb, which unpacking has left in two halves of 128-bit lanes, to columns from `first` on. */
 static void add_out(uint32_t *sums, Py_ssize_t first, Py_ssize_t bytes, const uint32_t *low, const uint32_t *high,
                     int lanes)
 {
-    uint32_t ordered[32];
+    uint32_t ordered[32] = {0};
     Py_ssize_t k, wanted = (bytes + 1) / 2;
     for (k = 0; k < lanes; k++) {
         memcpy(ordered + 8 * k, low + 4 * k, 16);
@@ -670,7 +735,7 @@ __attribute__((target("avx2"))) static void sketch_avx2(uint32_t *sums, Py_ssize
                                                          Py_ssize_t n)
 {
     uint8_t tails[BLOCK_ROWS * 32];
-    Py_ssize_t p, c, half, m;
+    Py_ssize_t p, c, half;
     for (c = 0; c < size; c += 32) {
         const uint8_t *from = rows + c;
         Py_ssize_t step = stride, bytes = size - c < 32 ? size - c : 32;
@@ -680,32 +745,30 @@ __attribute__((target("avx2"))) static void sketch_avx2(uint32_t *sums, Py_ssize
             step = 32;
         }
         for (half = 0; half < LIMBS; half += 4) {
-            __m256i low[4], high[4];
+            __m256i low0, low1, low2, low3, high0, high1, high2, high3, key;
             uint32_t out[2][8];
-            for (m = 0; m < 4; m++)
-                low[m] = high[m] = _mm256_setzero_si256();
+            low0 = low1 = low2 = low3 = high0 = high1 = high2 = high3 = _mm256_setzero_si256();
             for (p = 0; 2 * p < n; p++) {
                 Py_ssize_t other = 2 * p + 1 < n ? 2 * p + 1 : 2 * p;
                 __m256i a = _mm256_loadu_si256((const __m256i *)(from + 2 * p * step));
                 __m256i b = _mm256_loadu_si256((const __m256i *)(from + other * step));
                 __m256i first = _mm256_unpacklo_epi16(a, b), second = _mm256_unpackhi_epi16(a, b);
-#pragma GCC unroll 4
-                for (m = 0; m < 4; m++) {
-                    __m256i key = _mm256_set1_epi32((int)pairs[p][half + m]);
-                    low[m] = _mm256_add_epi32(low[m], _mm256_madd_epi16(first, key));
-                    high[m] = _mm256_add_epi32(high[m], _mm256_madd_epi16(second, key));
-                }
+#define ADD_HALF(M)                                                                                                   \
+    key = _mm256_set1_epi32((int)pairs[p][half + (M)]);                                                               \
+    low##M = _mm256_add_epi32(low##M, _mm256_madd_epi16(first, key));                                                 \
+    high##M = _mm256_add_epi32(high##M, _mm256_madd_epi16(second, key));
+                ADD_HALF(0) ADD_HALF(1) ADD_HALF(2) ADD_HALF(3)
             }
-            for (m = 0; m < 4; m++) {
-                _mm256_storeu_si256((__m256i *)out[0], low[m]);
-                _mm256_storeu_si256((__m256i *)out[1], high[m]);
-                add_out(sums + (half + m) * columns, c / 2, bytes, out[0], out[1], 2);
-            }
+#define STORE_HALF(M)                                                                                                 \
+    _mm256_storeu_si256((__m256i *)out[0], low##M);                                                                   \
+    _mm256_storeu_si256((__m256i *)out[1], high##M);                                                                  \
+    add_out(sums + (half + (M)) * columns, c / 2, bytes, out[0], out[1], 2);
+            STORE_HALF(0) STORE_HALF(1) STORE_HALF(2) STORE_HALF(3)
         }
     }
 }
 
-#define VNNI_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vnni")))
+#define VNNI_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")))
 
 /* Compute the keys of eight rows at a time; `row_key` does the remaining ones. */
 VNNI_TARGET static void row_keys_vnni(const int64_t *ids, Py_ssize_t n, uint64_t salt, int16_t keys[][LIMBS])
@@ -729,35 +792,77 @@ VNNI_TARGET static void row_keys_vnni(const int64_t *ids, Py_ssize_t n, uint64_t
         row_key((uint64_t)ids[r], salt, keys[r]);
 }
 
-/* Do what sketch_avx2 does with 512 bits, multiplying and adding in one instruction. */
-VNNI_TARGET static void sketch_vnni(uint32_t *sums, Py_ssize_t columns, uint32_t pairs[][LIMBS], const uint8_t *rows,
-                                    Py_ssize_t stride, Py_ssize_t size, Py_ssize_t n)
+/* The sums of each limb have a name of their own: in an array, gcc writes all of them to memory for each pair of rows,
+ * which takes three times as long as the sums. */
+#define EACH_LIMB(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
+#define DECLARE_LIMB(M) __m512i low##M = _mm512_setzero_si512(), high##M = _mm512_setzero_si512();
+#define ADD_LIMB(M)                                                                                                   \
+    key = KEY_OF(M);                                                                                                  \
+    low##M = _mm512_dpwssd_epi32(low##M, first, key);                                                                 \
+    high##M = _mm512_dpwssd_epi32(high##M, second, key);
+#define STORE_LIMB(M)                                                                                                 \
+    _mm512_storeu_si512(out[0], low##M);                                                                              \
+    _mm512_storeu_si512(out[1], high##M);                                                                             \
+    add_out(sums + (M) * columns, c / 2, bytes, out[0], out[1], 4);
+
+/* Do what sketch_avx2 does with 512 bits, multiplying and adding in one instruction, for columns from byte c on. */
+VNNI_TARGET static void sketch_wide(uint32_t *sums, Py_ssize_t columns, uint32_t pairs[][LIMBS], const uint8_t *rows,
+                                    Py_ssize_t stride, Py_ssize_t c, Py_ssize_t bytes, Py_ssize_t n)
 {
-    Py_ssize_t p, c, m;
+#define KEY_OF(M) _mm512_set1_epi32((int)pairs[p][M])
+    __mmask64 inside = ~0ULL >> (64 - bytes);
+    uint32_t out[2][16];
+    Py_ssize_t p;
+    EACH_LIMB(DECLARE_LIMB)
+    for (p = 0; 2 * p < n; p++) {
+        Py_ssize_t other = 2 * p + 1 < n ? 2 * p + 1 : 2 * p;
+        __m512i a = _mm512_maskz_loadu_epi8(inside, rows + 2 * p * stride + c), key;
+        __m512i b = _mm512_maskz_loadu_epi8(inside, rows + other * stride + c);
+        __m512i first = _mm512_unpacklo_epi16(a, b), second = _mm512_unpackhi_epi16(a, b);
+        EACH_LIMB(ADD_LIMB)
+    }
+    EACH_LIMB(STORE_LIMB)
+#undef KEY_OF
+}
+
+#undef STORE_LIMB
+#define STORE_LIMB(M)                                                                                                 \
+    low##M = _mm512_add_epi32(low##M, _mm512_shuffle_i64x2(low##M, low##M, 0x4E));                                    \
+    high##M = _mm512_add_epi32(high##M, _mm512_shuffle_i64x2(high##M, high##M, 0x4E));                                \
+    _mm512_storeu_si512(out[0], low##M);                                                                              \
+    _mm512_storeu_si512(out[1], high##M);                                                                             \
+    add_out(sums + (M) * columns, c / 2, bytes, out[0], out[1], 2);
+
+/* The same for at most 32 bytes of each row: two pairs of rows share the registers. */
+VNNI_TARGET static void sketch_narrow(uint32_t *sums, Py_ssize_t columns, uint32_t pairs[][LIMBS], const uint8_t *rows,
+                                      Py_ssize_t stride, Py_ssize_t c, Py_ssize_t bytes, Py_ssize_t n)
+{
+#define ROW_OF(R) _mm256_maskz_loadu_epi8((R) < n ? inside : 0, rows + ((R) < n ? (R) : 0) * stride + c)
+#define TWO_ROWS(R) _mm512_inserti64x4(_mm512_castsi256_si512(ROW_OF(R)), ROW_OF((R) + 2), 1)
+#define KEY_OF(M) _mm512_permutexvar_epi32(_mm512_add_epi32(halves, _mm512_set1_epi32(M)), keys)
+    const __m512i halves = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 8, 8, 8, 8, 8, 8, 8, 8);
+    __mmask32 inside = ~0U >> (32 - bytes);
+    uint32_t out[2][16];
+    Py_ssize_t p;
+    EACH_LIMB(DECLARE_LIMB)
+    for (p = 0; 2 * p < n; p += 2) { /* the keys of a pair without rows do not matter */
+        __m512i a = TWO_ROWS(2 * p), b = TWO_ROWS(2 * p + 1), keys = _mm512_loadu_si512(pairs[p]), key;
+        __m512i first = _mm512_unpacklo_epi16(a, b), second = _mm512_unpackhi_epi16(a, b);
+        EACH_LIMB(ADD_LIMB)
+    }
+    EACH_LIMB(STORE_LIMB)
+#undef KEY_OF
+#undef TWO_ROWS
+#undef ROW_OF
+}
+
+static void sketch_vnni(uint32_t *sums, Py_ssize_t columns, uint32_t pairs[][LIMBS], const uint8_t *rows,
+                        Py_ssize_t stride, Py_ssize_t size, Py_ssize_t n)
+{
+    Py_ssize_t c;
     for (c = 0; c < size; c += 64) {
         Py_ssize_t bytes = size - c < 64 ? size - c : 64;
-        __mmask64 inside = ~0ULL >> (64 - bytes);
-        __m512i low[LIMBS], high[LIMBS];
-        uint32_t out[2][16];
-        for (m = 0; m < LIMBS; m++)
-            low[m] = high[m] = _mm512_setzero_si512();
-        for (p = 0; 2 * p < n; p++) {
-            Py_ssize_t other = 2 * p + 1 < n ? 2 * p + 1 : 2 * p;
-            __m512i a = _mm512_maskz_loadu_epi8(inside, rows + 2 * p * stride + c);
-            __m512i b = _mm512_maskz_loadu_epi8(inside, rows + other * stride + c);
-            __m512i first = _mm512_unpacklo_epi16(a, b), second = _mm512_unpackhi_epi16(a, b);
-#pragma GCC unroll 8
-            for (m = 0; m < LIMBS; m++) {
-                __m512i key = _mm512_set1_epi32((int)pairs[p][m]);
-                low[m] = _mm512_dpwssd_epi32(low[m], first, key);
-                high[m] = _mm512_dpwssd_epi32(high[m], second, key);
-            }
-        }
-        for (m = 0; m < LIMBS; m++) {
-            _mm512_storeu_si512(out[0], low[m]);
-            _mm512_storeu_si512(out[1], high[m]);
-            add_out(sums + m * columns, c / 2, bytes, out[0], out[1], 4);
-        }
+        (bytes <= 32 ? sketch_narrow : sketch_wide)(sums, columns, pairs, rows, stride, c, bytes, n);
     }
 }
 #endif
@@ -769,10 +874,10 @@ static void sketch_rows(uint32_t *sums, Py_ssize_t columns, const int64_t *ids, 
     uint32_t total[LIMBS] = {0};
     Py_ssize_t done, r, m;
 #ifdef HAVE_X86_TARGETS
-    uint32_t pairs[BLOCK_ROWS / 2][LIMBS];
+    uint32_t pairs[BLOCK_ROWS / 2][LIMBS] = {{0}};
     int avx2 = __builtin_cpu_supports("avx2");
     int vnni = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-               __builtin_cpu_supports("avx512vnni") && simd_level >= 2;
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni") && simd_level >= 2;
     avx2 = avx2 && simd_level >= 1;
 #endif
     for (done = 0; done < n; done += BLOCK_ROWS) {
@@ -785,16 +890,17 @@ static void sketch_rows(uint32_t *sums, Py_ssize_t columns, const int64_t *ids, 
 #endif
             for (r = 0; r < some; r++)
                 row_key((uint64_t)ids[done + r], salt, keys[r]);
-        for (r = 0; r < some; r++)
-            for (m = 0; m < LIMBS; m++)
-                total[m] += (uint32_t)(int32_t)keys[r][m];
 #ifdef HAVE_X86_TARGETS
         if (avx2) {
             pair_keys((const int16_t (*)[LIMBS])keys, some, pairs);
+            add_keys(pairs, some, total);
             (vnni ? sketch_vnni : sketch_avx2)(sums, columns, pairs, from, stride, size, some);
             continue;
         }
 #endif
+        for (r = 0; r < some; r++)
+            for (m = 0; m < LIMBS; m++)
+                total[m] += (uint32_t)(int32_t)keys[r][m];
         sketch_plain(sums, columns, (const int16_t (*)[LIMBS])keys, from, stride, size, some);
     }
     for (m = 0; m < LIMBS; m++)
@@ -867,6 +973,7 @@ static int place_rows(const uint8_t *in, Py_ssize_t row_bytes, const uint16_t *o
         case 64: memcpy(out + to, in + k * 64, 64); break;
         default: memcpy(out + to, in + k * row_bytes, (size_t)row_bytes);
         }
+        PREFETCH_WRITE(out + to + 2 * row_bytes - 1);
     }
     return 1;
 }
@@ -1494,6 +1601,161 @@ static PyObject *sort_ids(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* Ids in buckets of a hash (buckets.py). */
+#define MOST_BUCKETS 65536
+#define MIXED(ID) (((uint64_t)(ID) ^ ((uint64_t)(ID) >> 32)) * KEY_FIRST)
+
+/* Copy the hashes of ids to their buckets, of which `own` begin with number `first`; 0 when one has no room.
+ * Those of other buckets are copied too, to one word that nobody reads: whose they are cannot be guessed, and a branch
+ * would be. `next` has room for one more than the buckets. */
+static int fill_buckets_with(const int64_t *ids, Py_ssize_t n, int bits, uint64_t first, Py_ssize_t own, uint64_t *words,
+                             int64_t room, int64_t *filled, uint64_t **next)
+{
+    int64_t *counts = (int64_t *)(next + own + 1);
+    uint64_t other;
+    Py_ssize_t k;
+    int fits = 1;
+#define BUCKET_OF(WORD) ((WORD) >> (64 - bits)) - first
+    memset(counts, 0, (size_t)(own + 1) * 8);
+    for (k = 0; k < n; k++) {
+        uint64_t bucket = BUCKET_OF(MIXED(ids[k]));
+        counts[bucket < (uint64_t)own ? bucket : (uint64_t)own]++;
+    }
+    for (k = 0; k < own; k++) { /* each thread takes its places first, and then fills them */
+        int64_t start;
+#if defined(__GNUC__)
+        start = __atomic_fetch_add(&filled[k], counts[k], __ATOMIC_RELAXED);
+#else
+        start = filled[k], filled[k] += counts[k];
+#endif
+        fits &= start >= 0 && start <= room - counts[k];
+        next[k] = words + (fits ? k * room + start : 0);
+    }
+    next[own] = &other;
+    for (k = 0; k < n && fits; k++) {
+        uint64_t word = MIXED(ids[k]), bucket = BUCKET_OF(word), is_own = bucket < (uint64_t)own, *place;
+        bucket = is_own ? bucket : (uint64_t)own;
+        place = next[bucket];
+        next[bucket] = place + is_own;
+        *place = word;
+        PREFETCH_WRITE(place + 2);
+    }
+#undef BUCKET_OF
+    return fits;
+}
+
+static PyObject *put_ids(PyObject *self, PyObject *args)
+{
+    PyObject *ids_o, *words_o, *filled_o;
+    Py_ssize_t first, own, room;
+    Buffers b = {.count = 0};
+    Py_buffer *ids, *words, *filled;
+    uint64_t **next;
+    int bits, fits;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OinOO:put_ids", &ids_o, &bits, &first, &words_o, &filled_o))
+        return NULL;
+    if (!(ids = acquire(&b, ids_o, 0)) || !(words = acquire(&b, words_o, 1)) || !(filled = acquire(&b, filled_o, 1))) {
+        release(&b);
+        return NULL;
+    }
+    own = filled->len / 8;
+    if (bits < 1 || bits > 16 || first < 0 || first > MOST_BUCKETS || own < 1 || own > MOST_BUCKETS)
+        return refuse(&b, "put_ids: %zd bucket%s from %zd on with %d bits is out of range", COUNTED(own), first, bits);
+    room = words->len / 8 / own;
+    if (words->len != room * own * 8)
+        return refuse(&b, "put_ids: words has %zd byte%s, not as many for each of %zd", COUNTED(words->len), own);
+    if (!(next = PyMem_Malloc((size_t)(own + 1) * 16))) { /* places and counts */
+        release(&b);
+        return PyErr_NoMemory();
+    }
+    Py_BEGIN_ALLOW_THREADS
+    fits = fill_buckets_with(ids->buf, ids->len / 8, bits, (uint64_t)first, own, words->buf, room, filled->buf, next);
+    Py_END_ALLOW_THREADS
+    PyMem_Free(next);
+    release(&b);
+    return PyLong_FromLong(fits);
+}
+
+/* Say whether no word occurs twice. A bit is set for each, at another hash than that of buckets; words whose bit is set
+ * twice, an eighth of them, are compared in a table. `marks` has 2**bits bits; `table` has room for 8 * n words and 64. */
+static int are_unique(const uint64_t *words, Py_ssize_t n, uint64_t *marks, int bits, uint64_t *table)
+{
+    Py_ssize_t k, some = 0;
+    uint64_t *again = table, slots = 32; /* first the words whose bit was set before; then the table takes their place */
+    int zeros = 0;
+#define PLACE_OF(WORD) ((WORD)*KEY_SECOND >> (64 - bits))
+    memset(marks, 0, (size_t)1 << (bits - 3));
+    for (k = 0; k < n; k++) {
+        uint64_t place = PLACE_OF(words[k]), *mark = marks + (place >> 6), bit = (uint64_t)1 << (place & 63), was = *mark;
+        *mark = was | bit;
+        again[some] = words[k]; /* no branch: which bits are set cannot be guessed */
+        some += (was & bit) != 0;
+    }
+    if (!some)
+        return 1;
+    memset(marks, 0, (size_t)1 << (bits - 3));
+    for (k = 0; k < some; k++)
+        marks[PLACE_OF(again[k]) >> 6] |= (uint64_t)1 << (PLACE_OF(again[k]) & 63);
+    while (slots < (uint64_t)some * 2) /* for each of them there is one other word at most that came before it */
+        slots *= 2;
+    memset(table, 0, (size_t)slots * 16);
+    slots *= 2;
+    for (k = 0; k < n; k++) {
+        uint64_t word = words[k], at;
+        if (!(marks[PLACE_OF(word) >> 6] >> (PLACE_OF(word) & 63) & 1))
+            continue;
+        if (!word) { /* zero is an empty place of the table */
+            if (zeros++)
+                return 0;
+            continue;
+        }
+        for (at = word * KEY_THIRD >> 32 & (slots - 1); table[at]; at = (at + 1) & (slots - 1))
+            if (table[at] == word)
+                return 0;
+        table[at] = word;
+    }
+    return 1;
+#undef PLACE_OF
+}
+
+static PyObject *unique_words(PyObject *self, PyObject *args)
+{
+    PyObject *words_o, *filled_o;
+    Py_ssize_t own, room, k;
+    Buffers b = {.count = 0};
+    Py_buffer *words, *filled;
+    uint64_t *marks;
+    int bits = 6, unique = 1;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OO:unique_words", &words_o, &filled_o))
+        return NULL;
+    if (!(words = acquire(&b, words_o, 0)) || !(filled = acquire(&b, filled_o, 0))) {
+        release(&b);
+        return NULL;
+    }
+    own = filled->len / 8;
+    room = own ? words->len / 8 / own : 0;
+    for (k = 0; k < own; k++)
+        if (((const int64_t *)filled->buf)[k] < 0 || ((const int64_t *)filled->buf)[k] > room)
+            return refuse(&b, "unique_words: bucket %zd has %lld words, there is room for %zd", k,
+                          (long long)((const int64_t *)filled->buf)[k], room);
+    while (((uint64_t)1 << bits) < (uint64_t)room * 8)
+        bits++;
+    if (!(marks = PyMem_Malloc(((size_t)1 << (bits - 3)) + ((size_t)room * 8 + 64) * 8))) {
+        release(&b);
+        return PyErr_NoMemory();
+    }
+    Py_BEGIN_ALLOW_THREADS
+    for (k = 0; k < own && unique; k++)
+        unique = are_unique((const uint64_t *)words->buf + k * room, ((const int64_t *)filled->buf)[k], marks, bits,
+                            marks + ((size_t)1 << (bits - 6)));
+    Py_END_ALLOW_THREADS
+    PyMem_Free(marks);
+    release(&b);
+    return PyLong_FromLong(unique);
+}
+
 /* Cuts by buckets of equal width: the cuts of bucket k are [first[k], first[k + 1]), so few are compared with an id. */
 #define BUCKETS 4096
 typedef struct {
@@ -1651,6 +1913,8 @@ static PyMethodDef methods[] = {
     {"group_rows", group_rows, METH_VARARGS, "Copy rows to `out`, ordered by owner."},
     {"group_varints", group_varints, METH_VARARGS, "Copy varints to `out`, ordered by owner."},
     {"sort_ids", sort_ids, METH_VARARGS, "Sort ids in place; fill `order` with where each was, unless it is None."},
+    {"put_ids", put_ids, METH_VARARGS, "Put the hashes of ids into their buckets; 0 when one has no room."},
+    {"unique_words", unique_words, METH_VARARGS, "Say whether no word occurs twice in a bucket."},
     {"ranges_of", ranges_of, METH_VARARGS, "Fill `out` with how many of the ascending cuts are not above each id."},
     {"take_rows", take_rows, METH_VARARGS, "Fill `out` with the rows at some places."},
     {"sketch", sketch, METH_VARARGS, "Add rows times their keys to a sketch."},

@@ -27,17 +27,9 @@ except ImportError:  # no compiler at installation: numpy does the same work
 
 
 U8 = npt.NDArray[np.uint8]
-
-
 U16 = npt.NDArray[np.uint16]
-
-
 U32 = npt.NDArray[np.uint32]
-
-
 U64 = npt.NDArray[np.uint64]
-
-
 I64 = npt.NDArray[np.int64]
 
 
@@ -87,7 +79,7 @@ class VarintError(ValueError):
 
 
 def complete_prefix(data: U8) -> int:
-    """Return how many leading bytes of uint8 [n] are whole varints; VarintError when the last one is too long.
+    """Return how many leading bytes of uint8 [n] are whole varints; VarintError for the first too long one.
 
     >>> complete_prefix(np.array([1, 0x80, 1, 0x80], np.uint8))
     3
@@ -96,7 +88,9 @@ def complete_prefix(data: U8) -> int:
         if data[size - 1] < 0x80:
             return size
     if len(data) >= MAX_VARINT_BYTES:
-        raise VarintError(len(data) - MAX_VARINT_BYTES, TOO_LONG)
+        start = int(np.flatnonzero(np.append(np.uint8(0), data) < 0x80)[-1])
+        decode_varints(data[:start])  # raises for a bad one before it
+        raise VarintError(start, TOO_LONG)
     return 0
 
 
@@ -446,6 +440,22 @@ def sketch_rows(sketch: U32, ids: I64, values: U8, *, first_chunk: int = 0) -> N
             for row in range(0, len(ids), _ROWS_AT_ONCE):
                 some = slice(row, row + _ROWS_AT_ONCE)
                 _sketch(sketch, ids[some], values[some, start:stop], salt)
+
+
+def sketch_alone(values: U8) -> U32:
+    """Return the sketch of each row by itself, as that of a dense variable: uint8 [n, size] -> uint32 [n, 8, columns].
+
+    A row has at most one chunk. All have the id 0, so one key, and nothing is added up.
+    """
+    rows, size = values.shape
+    keys = row_keys(np.zeros(1, np.int64), 0)[0].astype(np.int32).view(np.uint32)
+    sketches = np.empty((rows, LIMBS, -(-size // 2) + 1), np.uint32)
+    sketches[:, :, -1] = keys
+    if size % 2:
+        values = np.concatenate([values, np.zeros((rows, 1), np.uint8)], axis=1)
+    numbers = np.ascontiguousarray(values).view("<i2").astype(np.int32).view(np.uint32)
+    np.multiply(keys[:, None], numbers[:, None, :], out=sketches[:, :, :-1])
+    return sketches
 
 
 def _check_sketch(sketch: U32, ids: I64, values: U8, size: int) -> None:

@@ -15,14 +15,17 @@ from typing import Any, Final
 
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.names import ELASTICDL, FREE_FILE, Layout, elasticdl_version, scan_crashes
+from edl_ckpt.core.notebook import Bytes, card, table
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.location import Location
-from edl_ckpt.core.words import counted, describe, escaped, size
+from edl_ckpt.core.words import counted, describe, escaped, missing_shards, size
 
 MISSING_LISTED: Final = 1000
 """So many missing shards are listed one by one. A file's name may claim any number of shards; it is not a size."""
 
 
+_METRICS: Final = 4
+"""Metrics that a notebook shows of each version of a listing."""
 UNNUMBERED: Final = -1
 """The number of a version that has none: it sorts before all others."""
 
@@ -167,6 +170,21 @@ class Version:
             f"tags {escaped(', '.join(self.tags))}" if self.tags else "",
         )
 
+    def _repr_html_(self) -> str:
+        facts = (self.state.value, counted(len(self.shards), "shard"), size(self.size_bytes), self.layout.name)
+        sealed = "does not match" if self.seal_fault else "yes" if self.fingerprint else "no"
+        rows = [
+            ("path", self.path),
+            ("missing", missing_shards(self.missing_ranges, self.ps_num) if self.missing_count else ""),
+            ("fault", self.why_unreadable),
+            ("sealed", sealed),
+            ("tags", ", ".join(self.tags)),
+            ("note", self.note),
+            *((name, f"{value:.6g}") for name, value in self.metrics.items()),
+        ]
+        rows = [row for row in rows if row[1]]
+        return card("Version", self.ref, facts, [table(("field", "value"), rows, len(rows), "metric")])
+
 
 @dataclass(frozen=True, slots=True)
 class ForeignEntry:
@@ -232,6 +250,25 @@ class Listing:
             counted(len(self.foreign), "foreign entry") if self.foreign else "",
             counted(len(self.problems), "problem") if self.problems else "",
         )
+
+    def _repr_html_(self) -> str:
+        named = dict.fromkeys(name for version in reversed(self.versions) for name in version.metrics)
+        metrics = list(named)[:_METRICS]
+        rows = (
+            (
+                *(str(v.key), v.state.value, f"{len(v.shards)} of {v.ps_num}" if v.ps_num else str(len(v.shards))),
+                *(Bytes(v.size_bytes), *(v.metrics.get(name) for name in metrics), ", ".join(v.tags)),
+            )
+            for v in reversed(self.versions)
+        )
+        columns = ("version", "state", "shards", "size", *metrics, "tags")
+        facts = (counted(len(self.versions), "version"), size(sum(v.size_bytes for v in self.versions)))
+        problems = ((problem,) for problem in self.problems)
+        tables = (
+            table(columns, rows, len(self.versions), "older version"),
+            table(("problem",), problems, len(self.problems), "problem"),
+        )
+        return card("Listing", self.location.url, facts, tables)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,7 @@ _NUMBER = r"(0|[1-9][0-9]{0,17})"
 _VERSION_DIR = re.compile(rf"(version[-_]|model_v){_NUMBER}", re.ASCII)
 _SHARD_FILE = re.compile(rf"variables-{_NUMBER}-of-{_NUMBER}(\.ckpt|\.chkpt)", re.ASCII)
 _SINGLE_FILE = re.compile(rf"model_v{_NUMBER}\.chkpt", re.ASCII)
+_VERSION_LINE = re.compile(rf"^(?:(?:version[-_]|model_v){_NUMBER}|model_v{_NUMBER}\.chkpt)$", re.ASCII | re.MULTILINE)
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII)
 _NUMBER_IN_NAME = re.compile(rf".*[_-]v{_NUMBER}(\.[a-z]+)?", re.ASCII | re.DOTALL)
 
@@ -100,6 +101,16 @@ def parse_single_file(name: str) -> int | None:
     """
     match = _SINGLE_FILE.fullmatch(name)
     return int(match[1]) if match else None
+
+
+def numbers_among(names: Iterable[str]) -> set[int]:
+    r"""Return the numbers of the versions among many names, in one step for all.
+
+    >>> sorted(numbers_among(["version-30", "version_7", "model_v33.chkpt", "tmp-30", "version-1\nversion-2"]))
+    [7, 30, 33]
+    """
+    lines = "\n".join(name for name in names if "\n" not in name)
+    return {int(sharded or single) for sharded, single in _VERSION_LINE.findall(lines)}
 
 
 def number_in_name(name: str) -> int | None:

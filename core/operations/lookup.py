@@ -17,21 +17,23 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.arrays import Ids, as_ids
-from edl_ckpt.core.checkpoint.blocks import id_blocks
+from edl_ckpt.core.checkpoint.blocks import as_dtype, check_row_count, id_blocks
 from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version
 from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint, raise_problems
+from edl_ckpt.core.checkpoint.sampling import hash_ids
+from edl_ckpt.core.checkpoint.slices import Axis, Index, choose, memory_bytes, parse_index, read_chosen, result_shape
 from edl_ckpt.core.checkpoint.table import find_rows
-from edl_ckpt.core.errors import IncompleteError, NameNotFoundError, UnsupportedError, UsageError
+from edl_ckpt.core.errors import CorruptError, IncompleteError, NameNotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.format import placement
 from edl_ckpt.core.format.bulk import I64
-from edl_ckpt.core.format.model import DType, Version
+from edl_ckpt.core.format.model import DType, TableEntry, Version
+from edl_ckpt.core.memory import check_memory
 from edl_ckpt.core.numbers import whole_number
+from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.words import abridged, counted, describe, escaped, meant, missing_shards
 
 _QUERIES_AT_ONCE: Final = 256
 _BATCH_ROWS: Final = 4096
-_GOLDEN, _MIX = 0x9E3779B97F4A7C15, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-"""The constants of splitmix64."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +51,8 @@ class Lookup:
     missing: tuple[int, ...]
     duplicates: tuple[int, ...]
     bytes_read: int
+    columns: range | None = None
+    """The elements of each row that a slice chose; None for all."""
 
     def __repr__(self) -> str:
         return describe(
@@ -129,22 +133,94 @@ def _open_some(version: Version, owners: set[int] | None) -> Checkpoint:
     return checkpoint
 
 
-def read_variable(version: VersionLike, name: str) -> tuple[npt.NDArray[np.generic], DType]:
-    """Return a dense variable and its dtype, from the shard its name belongs to, else from any other shard.
-
-    bfloat16, which numpy lacks, becomes float32 with the same values. Raises NotFoundError for an unknown name.
-    """
-    version = as_version(version)
+def _open_with(version: Version, name: str) -> Checkpoint:
+    """Open the shard that a dense variable belongs to, else all shards, if it is there; else NameNotFoundError."""
     ps_num = version.ps_num or 0
     known: list[str] = []
     owner = {placement.variable_owner(name, ps_num)} if ps_num else set()
     present = {shard.ps_id for shard in version.shards}
     for owners in (owner & present, present):
-        with _open_some(version, owners) as checkpoint:
-            if name in checkpoint:
-                return checkpoint.variable(name), checkpoint.find_variable(name)[1].dtype
-            known = checkpoint.variable_names
+        checkpoint = _open_some(version, owners)
+        if name in checkpoint:
+            return checkpoint
+        known = checkpoint.variable_names
+        checkpoint.close()
     raise NameNotFoundError(f"no variable {name!r}", path=version.ref, hint=meant(name, known, "variables"))
+
+
+def slice_variable(version: VersionLike, name: str, index: Index | str = ...) -> tuple[npt.NDArray[np.generic], DType]:
+    """Return a slice of a dense variable, by default all of it, and its dtype; only the slice is read.
+
+    It comes from the shard that the name belongs to, else from any other shard. `index` is what `np.s_[0:10, 3]`
+    returns, or that as a text. bfloat16, which numpy lacks, becomes float32 with the same values. Raises NotFoundError
+    for an unknown name, UsageError for an index that the shape does not allow.
+    """
+    wanted = parse_index(index) if isinstance(index, str) else index
+    with _open_with(as_version(version), name) as checkpoint:
+        shard, entry = checkpoint.find_variable(name)
+        axes = choose(wanted, entry.shape)
+        shape = result_shape(axes)
+        check_memory(memory_bytes(axes, entry.dtype.itemsize), f"variable {name!r}", checkpoint.version.ref)
+        data = read_chosen(checkpoint.reader(shard), entry.values.start, entry.dtype.itemsize, axes)
+        checkpoint.check_unchanged()
+        return as_dtype(data, entry.dtype).reshape(shape), entry.dtype
+
+
+def slice_table(version: VersionLike, table: str, index: Index | str) -> Lookup:
+    """Return rows of a table by their places: shard after shard, as each has them.
+
+    `index` is that of `slice_variable`, for an array [rows, dim]; the result keeps both axes. Of the values only the
+    slice is read; ids have different lengths, so those before the last row are read too. Errors as `slice_variable`.
+    """
+    wanted = parse_index(index) if isinstance(index, str) else index
+    with open_table(version, table) as (checkpoint, name):
+        entries = checkpoint.entries(name)
+        whole = checkpoint.table(name)
+        rows, columns = choose(wanted, (whole.rows, whole.dim))
+        dtype = checkpoint.written_dtype(name)
+        size = 2 * memory_bytes((rows, columns), dtype.itemsize) + 8 * len(rows.chosen)
+        check_memory(size, f"table {name!r}", checkpoint.version.ref)
+        ordered, first = (rows.chosen if rows.chosen.step > 0 else rows.chosen[::-1]), 0
+        ids, values = [np.empty(0, np.int64)], [np.empty(0, np.uint8)]
+        for shard, entry in entries:
+            own = _within(ordered, first, entry.rows)
+            first += entry.rows
+            if own and entry.dim != whole.dim:
+                raise CorruptError(f"table {name!r} has rows of {entry.dim} and of {whole.dim}", path=shard.file.path)
+            if own:
+                reader = checkpoint.reader(shard)
+                ids.append(_ids_at(reader, entry, own))
+                values.append(read_chosen(reader, entry.values.start, dtype.itemsize, (Axis(own, entry.rows), columns)))
+        vectors = as_dtype(np.concatenate(values), dtype).reshape(len(rows.chosen), len(columns.chosen))
+        turn = slice(None, None, 1 if rows.chosen.step > 0 else -1)
+        found = _looked_up(checkpoint, name, np.concatenate(ids)[turn], vectors[turn])
+        return replace(found, vectors=vectors[turn], columns=columns.chosen)
+
+
+def _within(chosen: range, first: int, count: int) -> range:
+    """Return the numbers in [first, first + count), counted from `first`, of an ascending range.
+
+    >>> _within(range(1, 100, 10), 15, 20)
+    range(6, 26, 10)
+    """
+    low, high = (min(max(-((chosen.start - at) // chosen.step), 0), len(chosen)) for at in (first, first + count))
+    own = chosen[low:high]
+    return range(own.start - first, own.start - first + len(own) * own.step, own.step)
+
+
+def _ids_at(reader: RangeReader, entry: TableEntry, rows: range) -> I64:
+    """Return the ids of some rows of a shard, int64 [n], at ascending places; blocks behind the last are not read."""
+    found: list[I64] = []
+    at = 0
+    for block in id_blocks(reader, entry):
+        own = _within(rows, at, len(block.ids))
+        found.append(block.ids[own.start : own.stop : own.step] if own else block.ids[:0])
+        at += len(block.ids)
+        if at > rows[-1]:
+            break
+    else:
+        check_row_count(reader, entry, at)
+    return np.concatenate(found)
 
 
 @contextmanager
@@ -204,18 +280,6 @@ def sample_rows(version: VersionLike, table: str | None = None, count: int = 10,
                 chosen, hashes = chosen[kept], hashes[kept]
         chosen = np.unique(chosen)  # a damaged table may have an id twice
         return _looked_up(checkpoint, name, chosen, find_rows(checkpoint, name, chosen, everywhere=True).vectors)
-
-
-def hash_ids(ids: I64, seed: int) -> npt.NDArray[np.uint64]:
-    """Return uint64 [n]: what splitmix64 returns at the `seed`-th step (from 0) from each id as its state.
-
-    >>> hex(hash_ids(np.array([0]), 0)[0])
-    '0xe220a8397b1dcdaf'
-    """
-    mixed = ids.astype(np.uint64) + np.uint64((seed + 1) * _GOLDEN % (1 << 64))
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(_MIX[0])
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(_MIX[1])
-    return mixed ^ (mixed >> np.uint64(31))
 
 
 def _looked_up(checkpoint: Checkpoint, table: str, ids: I64, vectors: npt.NDArray[np.generic]) -> Lookup:

@@ -51,7 +51,7 @@ class TensorStats:
 
 
 @dataclass(slots=True)
-class _Moments:
+class Moments:
     """Sums over batches. When values exceed the range of the histogram, it doubles and bins are merged in pairs."""
 
     elements: int = 0
@@ -152,7 +152,7 @@ def tensor_stats(
     table_names = checkpoint.table_names if tables is None else list(tables)
     wanted = set(names)
     reporter.start("reading values", _total(checkpoint, wanted, set(table_names)))
-    moments = {name: _Moments() for name in names}
+    moments = {name: Moments() for name in names}
     for piece in dense_pieces(checkpoint):
         if piece.entry.name in wanted:
             moments[piece.entry.name].add(as_dtype(read_dense(checkpoint, piece), piece.entry.dtype))
@@ -173,7 +173,7 @@ def _sizes(checkpoint: Checkpoint) -> Iterator[tuple[str, int]]:
 
 
 def _table_stats(checkpoint: Checkpoint, name: str, reporter: Reporter) -> TensorStats:
-    moments = _Moments()
+    moments = Moments()
     for batch in checkpoint.table(name, batch_rows=16_384):
         moments.add(batch.vectors)
         reporter.advance(batch.vectors.nbytes)

@@ -8,6 +8,7 @@ from typing import Any
 
 from edl_ckpt.core.errors import NotFoundError
 from edl_ckpt.core.format.model import ShardIndex, TableEntry, TableInfo, Version
+from edl_ckpt.core.notebook import Bytes, card, shape_words, table
 from edl_ckpt.core.words import abridged, counted, describe, escaped, meant, size
 
 
@@ -73,6 +74,27 @@ class CheckpointSummary:
             size(self.size_bytes),
             self.generation,
         )
+
+    def _repr_html_(self) -> str:
+        facts = (
+            *(counted(len(self.shards), "shard"), counted(self.parameters, "parameter")),
+            *(size(self.size_bytes), self.generation),
+        )
+        tables = (
+            table(
+                ("table", "rows", "dim", "dtype", "initializer", "size"),
+                ((t.name, t.rows, t.dim, t.dtype, t.initializer, Bytes(t.size_bytes)) for t in self.tables),
+                len(self.tables),
+                "table",
+            ),
+            table(
+                ("variable", "dtype", "shape", "size"),
+                ((v.name, v.dtype, shape_words(v.shape), Bytes(v.size_bytes)) for v in self.variables),
+                len(self.variables),
+                "variable",
+            ),
+        )
+        return card("CheckpointSummary", self.ref, facts, tables)
 
 
 def summarize(version: Version, shards: Sequence[ShardIndex]) -> CheckpointSummary:

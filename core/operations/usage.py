@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from edl_ckpt.core.checkpoint.catalog import list_versions
+from edl_ckpt.core.checkpoint.catalog import list_everything
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.state.paths import STAGE_DIR, STATE_DIR, TRASH_DIR
-from edl_ckpt.core.storage import LocationLike, open_store
+from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.words import counted, describe, escaped, size
 
@@ -61,11 +61,11 @@ def measure_usage(location: LocationLike) -> LocationUsage:
     Raises NotFoundError when there is no such location, and the error of listing it.
     """
     where = Location.of(location)
-    listing = list_versions(where)
+    listing, entries = list_everything(where)
     used: Counter[tuple[str, str]] = Counter()
     problems: list[str] = []
     tops = {version.path.rpartition("/")[2] for version in listing.versions}
-    for entry in open_store(where).entries(lambda _: True):
+    for entry in entries:
         if entry.fault is not None:
             problems.append(f"{entry.path}: {entry.fault.message}")
         if not entry.is_dir and not entry.linked:

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from edl_ckpt.core.errors import EdlCkptError, UnavailableError
 from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
+from edl_ckpt.core.parallel import SMALL_READS, run_parallel
 from edl_ckpt.core.state.document import MAX_DEPTH, is_deep, parse_document
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.paths import INDEX_FILE, META_DIR, STATE_DIR, is_document, metadata_owner, sealed_version
@@ -218,7 +218,7 @@ def _refresh(store: MarkedStore, room: _Room) -> None:
     unknown = [name for name, mark in marks.items() if not known.has(name, mark)]
     sizes = accumulate(files[name].size_bytes for name in unknown)
     wanted = [n for n, size in zip(unknown, sizes, strict=True) if size <= room.size_bytes][: room.files]
-    read = sum(run_parallel(lambda name: _learn(store, name, known), wanted, REMOTE_WORKERS))
+    read = sum(run_parallel(lambda name: _learn(store, name, known), wanted, SMALL_READS))
     if read or stored.names() - marks.keys():
         data = index_bytes(known, marks)
         if len(data) <= MAX_INDEX_BYTES:
@@ -260,7 +260,7 @@ def _learn(store: MarkedStore, name: str, known: Known) -> bool:
         if number is None:
             known.keep(name, mark, parse_document(data, name))
             return True
-        seal = parse_seal_bytes(data)
+        seal = parse_seal_bytes(data, with_chunks=False)
     except EdlCkptError:  # each listing says so
         return False
     if seal.version == number:

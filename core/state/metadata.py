@@ -22,7 +22,7 @@ from edl_ckpt.core.errors import (
     UnsupportedError,
     UsageError,
 )
-from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
+from edl_ckpt.core.parallel import SMALL_READS, run_parallel
 from edl_ckpt.core.state.document import MAX_BYTES, MAX_SUMS_BYTES, parse_document
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, described_key, is_document, sealed_version
@@ -153,7 +153,7 @@ def _read_documents(
 
     found = {name: known.document(name, marks.get(name, "")) for name in names}
     unknown = [name for name in names if found[name] is None]
-    workers = REMOTE_WORKERS if store.properties.round_trips else 1
+    workers = SMALL_READS if store.properties.round_trips else 1
     reads = dict(zip(unknown, run_parallel(read, unknown, workers), strict=True))
     for name in names:
         yield reads[name] if name in reads else partial(found.__getitem__, name)

@@ -6,8 +6,8 @@ immediate child of the state directory ends in -0; below those any name will do 
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 from typing import Final
 
 STATE_DIR: Final = ".edl-ckpt-0"
@@ -138,4 +138,4 @@ def is_damaged(name: str) -> bool:
 
 def damaged_name(name: str) -> str:
     """Return a new name in STAGE_DIR for something that is set aside."""
-    return f"{_DAMAGED}{secrets.token_hex(4)}-{name[:_NAME_PART]}"
+    return f"{_DAMAGED}{os.urandom(4).hex()}-{name[:_NAME_PART]}"

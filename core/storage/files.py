@@ -29,6 +29,7 @@ _AT_FDCWD: Final = -100
 _SYNC_FILE_RANGE_WRITE: Final = 2
 _SPARE_BYTES: Final = 1 << 20
 _FLUSHERS: Final = 4
+_COPY_BYTES: Final = 4 << 20
 _FLUSH_BYTES: Final = 64 << 20
 _FILE_FLUSH_BYTES: Final = 1 << 20
 """Bytes of a file that are worth a call to begin its flush: a thousand files would take it a thousand times."""
@@ -99,14 +100,34 @@ class PreallocatedFile:
 
     def start_flush(self, offset: int, size_bytes: int) -> None:
         """Let the kernel begin to write some bytes that are final, where it can; `flush` waits, and reports errors."""
-        begin = _sync_file_range()
-        if begin is not None:
-            begin(self._fd, offset, size_bytes, _SYNC_FILE_RANGE_WRITE)
+        begin_flush(self._fd, offset, size_bytes)
 
     def write_between(self, between: Iterable[tuple[int, bytes]]) -> None:
         """Write the (offset, bytes) that stand between values."""
         for offset, data in between:
             self.write(offset, data)
+
+    def copy_of(self, other: PreallocatedFile) -> None:
+        """Take all bytes of another file, by reference or within the storage where it can do that."""
+        at = 0
+        with storage_errors(self.path):
+            while at < other.size_bytes:
+                try:
+                    count = os.copy_file_range(other._fd, self._fd, other.size_bytes - at, at, at)
+                except OSError as error:
+                    if error.errno not in {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}:
+                        raise
+                    data = bytearray(min(_COPY_BYTES, other.size_bytes - at))
+                    other.read_into(at, memoryview(data))
+                    self.write(at, memoryview(data))
+                    count = len(data)
+                at += count
+
+    def become(self, other: PreallocatedFile) -> None:
+        """Be another file from now on, in one step for all threads; this one's own is closed, and so is the other."""
+        with storage_errors(self.path):
+            os.dup2(other._fd, self._fd, inheritable=False)
+        other.close()
 
     def flush(self) -> None:
         """Flush the file to the disk. An error here is final: the file must be written again."""
@@ -174,6 +195,13 @@ def rename_new(old: str, new: str) -> None:
             rename_name(old, new)
         except FileExistsError:
             raise RefusedError("already exists; nothing was changed", path=new) from None
+
+
+def begin_flush(file: int, offset: int, size_bytes: int) -> None:
+    """Let the kernel begin to write some bytes of an open file, where it can; a flush waits, and reports errors."""
+    begin = _sync_file_range()
+    if begin is not None:
+        begin(file, offset, size_bytes, _SYNC_FILE_RANGE_WRITE)
 
 
 def flush_file(path: str) -> None:

@@ -24,6 +24,7 @@ from edl_ckpt.core.errors import (
     UsageError,
 )
 from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
+from edl_ckpt.core.storage.facts import Fact, Verdict
 from edl_ckpt.core.storage.faults import Fault, storage_errors
 from edl_ckpt.core.storage.interface import (
     SMALL_BYTES,
@@ -201,6 +202,19 @@ class FsspecStore:
             if full.startswith(prefix) and name not in {"", relative}:
                 yield name, info
 
+    def facts(self) -> Iterator[Fact]:
+        """Yield what is known of the file system: little, as fsspec's have little in common."""
+        yield Fact("file system", f"fsspec: {type(self._fs).__name__}")
+        why = "a version appears file by file, and no trash can be kept"
+        yield Fact("rename", "not used", Verdict.WEAKER, why)
+        if not self.properties.whole_listings:
+            why = "it may leave out what it cannot read: nothing is removed because it is not listed"
+            yield Fact("whole listings", "not certain", Verdict.WEAKER, why)
+
+    def tried(self, relative: str) -> Iterator[Fact]:  # noqa: ARG002 - the protocol has it
+        """Yield nothing: there are no requests of its own."""
+        yield from ()
+
     def names(self, relative: str) -> dict[str, str]:
         """Return the paths of a directory's files by name; {} when there is no such directory."""
         try:
@@ -232,7 +246,7 @@ class FsspecStore:
         stamps = {info["name"].rstrip("/").removeprefix(top).removeprefix("/"): _modified(info) for info in found}
         return {name: now - stamp if stamp else 0.0 for name, stamp in stamps.items()}
 
-    def open(self, path: str, *, mapped: bool = False) -> RangeReader:  # noqa: ARG002 - nothing can be mapped
+    def open(self, path: str) -> RangeReader:
         """Open a file for ranged reads."""
         return FsspecReader(self._fs, self._inner(path.removeprefix(f"{self._url}/")), path)
 

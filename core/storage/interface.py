@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeGuard
 
 from edl_ckpt.core.errors import EdlCkptError
+from edl_ckpt.core.storage.facts import Fact
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.location import Location
 
@@ -125,6 +126,10 @@ class Store(Protocol):
     location: Location
     properties: Properties
 
+    def facts(self) -> Iterable[Fact]:
+        """Return what is known of it without a write."""
+        ...
+
     def path(self, relative: str) -> str:
         """Return the full path or URL of a path below the location, as messages and `open` use it."""
         ...
@@ -138,8 +143,8 @@ class Store(Protocol):
         """
         ...
 
-    def open(self, path: str, *, mapped: bool = False) -> RangeReader:
-        """Open a file by its full path. `mapped` allows memory mappings, for files that no other process changes."""
+    def open(self, path: str) -> RangeReader:
+        """Open a file by its full path."""
         ...
 
     def names(self, relative: str) -> dict[str, str]:
@@ -216,6 +221,10 @@ class ObjectStore(Store, Protocol):
 
     def remove_many(self, relatives: Sequence[str]) -> None:
         """Remove files; missing ones are no error."""
+        ...
+
+    def tried(self, relative: str) -> Iterable[Fact]:
+        """Return what else it does with a small file of ours, which the caller removes."""
         ...
 
     def remove_each(self, relatives: Sequence[str]) -> dict[str, EdlCkptError]:
@@ -359,6 +368,8 @@ class RemoteReader(PlainReader):
 
     block_bytes = 4 << 20
     """What a connection moves in twice the time that a request waits; each worker has memory for one block."""
+    mark = ""
+    """What listings of the store show for these bytes (`Entry.mark`), '' where they show nothing."""
 
     def check_unchanged(self) -> None:
         """Raise LockedError when the file has changed since it was opened."""

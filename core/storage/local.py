@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat as stat_module
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
@@ -11,6 +12,8 @@ from typing import Final, Self
 
 from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError
 from edl_ckpt.core.storage.beneath import Directory, ForeignError, kind_of
+from edl_ckpt.core.storage.disk_facts import disk_facts
+from edl_ckpt.core.storage.facts import Fact
 from edl_ckpt.core.storage.faults import Fault, storage_errors
 from edl_ckpt.core.storage.interface import SMALL_BYTES, Entry, Inside, Properties, RangeReader
 from edl_ckpt.core.storage.location import Location
@@ -23,7 +26,6 @@ class LocalReader:
     """A local file read with `pread`."""
 
     block_bytes = 0
-    generation = ""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -35,6 +37,11 @@ class LocalReader:
             os.close(self._fd)
             raise NotFoundError("not a regular file", path=path)
         self.size_bytes = self._stat.st_size
+
+    @property
+    def generation(self) -> str:
+        """Return the file's number, size and time, which every machine sees alike on a file system that they share."""
+        return f"{self._stat.st_ino}-{self._stat.st_size}-{self._stat.st_mtime_ns}"
 
     def read(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes at `offset`."""
@@ -93,25 +100,6 @@ class LocalReader:
         self.close()
 
 
-class MappedReader(LocalReader):
-    """A file in our own staging directory, which no other process changes, so it is mapped and not copied.
-
-    One mapping for each view, which ends with it: pages of a mapping count as memory of the process.
-    """
-
-    def view(self, offset: int, size: int) -> memoryview | None:
-        """Return bytes of the page cache itself; None where the file system has no mappings."""
-        import mmap
-
-        start = offset - offset % mmap.ALLOCATIONGRANULARITY
-        try:
-            held = mmap.mmap(self._fd, offset + size - start, prot=mmap.PROT_READ, offset=start)
-        except OSError:  # a file system without mappings
-            return None
-        self.bytes_read += size
-        return memoryview(held)[offset - start :]
-
-
 def is_gone(path: str) -> bool:
     """Say whether nothing has a name: only that is absent, whatever other error there is."""
     try:
@@ -165,6 +153,10 @@ class LocalStore:
     def __init__(self, location: Location, root: str) -> None:
         self.location = location
         self.root = root
+
+    def facts(self) -> Iterator[Fact]:
+        """Yield what is known of the file system without a write."""
+        return disk_facts(self.root)
 
     def path(self, relative: str) -> str:
         """Return the full path of something below the location."""
@@ -236,9 +228,9 @@ class LocalStore:
                     entries.append(_private_entry(f"{relative}/{item.name}", directory.join(item.name), info))
             return entries
 
-    def open(self, path: str, *, mapped: bool = False) -> RangeReader:
+    def open(self, path: str) -> RangeReader:
         """Open a file for ranged reads."""
-        return MappedReader(path) if mapped else LocalReader(path)
+        return LocalReader(path)
 
     def names(self, relative: str) -> dict[str, str]:
         """Return the paths of a directory's files by name; {} when there is no such directory."""

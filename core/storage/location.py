@@ -17,6 +17,8 @@ _URL_SCHEMES: Final = frozenset(
     {"s3", "s3a", "gs", "gcs", "abfs", "az", "adl", "hdfs", "webhdfs", "http", "https", "ftp", "sftp", "file", "memory"}
 )
 """The common schemes of fsspec: `Path("s3://bucket/run")` is 's3:/bucket/run'."""
+OPEN_OPTIONS: Final = frozenset({"endpoint_url", "region", "connect_timeout", "read_timeout"})
+"""The options that are no credentials, nor names of any: only they travel to other processes."""
 _LOCAL_SCHEMES: Final = frozenset({"", "file", "local"})
 
 
@@ -72,6 +74,14 @@ class Location:
     def __post_init__(self) -> None:
         object.__setattr__(self, "url", as_url(self.url))
         check_no_password(self.url)
+
+    def without_credentials(self) -> Location:
+        """Return this location for another process, which takes credentials from its own environment.
+
+        >>> Location("s3://bucket/run", {"secret": "hidden", "region": "eu"}).without_credentials().options
+        {'region': 'eu'}
+        """
+        return Location(self.url, {name: self.options[name] for name in self.options if name in OPEN_OPTIONS})
 
     @staticmethod
     def of(place: Location | str | os.PathLike[str]) -> Location:

@@ -20,12 +20,17 @@ _REPORTING: Final = frozenset({
 
 def reports_changes(path: str) -> bool:
     """Say whether the kernel reports every change of a directory: True only where no other machine can write."""
+    return type_of(path) in _REPORTING
+
+
+def type_of(path: str) -> str:
+    """Return the type of the file system that a path lies on, '' where the system does not say."""
     try:
         with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
             mounts = file.read()
     except OSError:
-        return False
-    return filesystem_type(os.path.realpath(path), mounts) in _REPORTING
+        return ""
+    return filesystem_type(os.path.realpath(path), mounts)
 
 
 def filesystem_type(path: str, mounts: str) -> str:

@@ -10,10 +10,15 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
+from edl_ckpt.core.errors import LockedError
+from edl_ckpt.core.parallel import LOOK_SECONDS, Beside, stop_requested
+
 if TYPE_CHECKING:
     from edl_ckpt.core.storage.spool import SpoolFile
 
-PART_MEMORY_BYTES: Final = 128 << 20
+_SENDERS: Final = 24
+"""How many parts are sent at a time, beside the threads that fill them."""
+PART_MEMORY_BYTES: Final = 112 << 20
 """What the parts of all objects of a version may take together by default."""
 _SENT_AGAIN: Final = 4
 """How many parts that were filled on the disk are sent at a time: their memory is set apart."""
@@ -26,6 +31,8 @@ class PartMemory:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         self.peak_bytes = 0
+        self.senders = Beside(_SENDERS)
+        """The threads that send full parts; `close` stops them."""
         self.spooled_bytes = 0
         """The bytes of all parts that went by the local disk so far."""
         self._largest = 0
@@ -44,13 +51,18 @@ class PartMemory:
             self._largest = max(self._largest, size)
 
     def open(self, size: int) -> Part:
-        """Return a new part of `size` bytes: in memory, or on the local disk where parts that wait take the memory."""
+        """Return a new part of `size` bytes: in memory, or on the local disk where parts that wait take the memory.
+
+        Raises LockedError when a signal stops the command while it waits.
+        """
         with self._changed:
             self._largest = max(self._largest, size)
             while self.used_bytes + size + self._largest > self.limit_bytes:  # room for one to be read back stays free
                 if not self._sending_bytes or self._sending_bytes < self.limit_bytes // 4:
                     return Part(self, size, None, self._slot(size))
-                self._changed.wait()
+                self._changed.wait(LOOK_SECONDS)
+                if stop_requested():
+                    raise LockedError("stopped")
             return Part(self, size, self._take(size))
 
     def _take(self, size: int) -> bytearray:
@@ -117,7 +129,8 @@ class PartMemory:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Drop all buffers, and what is on the local disk."""
+        """Stop what is still being sent; drop all buffers, and what is on the local disk."""
+        self.senders.close()
         self._free.clear()
         if self._disk is not None:
             self._disk.close()

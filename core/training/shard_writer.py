@@ -94,12 +94,12 @@ def write_shard(
     written()
     for _ in run_parallel(lambda task: task(), work.sums(), workers):
         pass
-    variables, tables = work.sketch.variables, work.sketch.tables
+    names = [variable.placed.name for variable in content.variables]
     return ShardNote(
         run,
         tuple(done),
-        {name: _le(sums) for name, sums in variables.items()},
-        {name: _le(sums) for name, sums in tables.items()},
+        {name: _le(sums) for name, sums in work.sketch.variable_sums(names)},
+        {name: _le(sums) for name, sums in work.sketch.tables.items()},
     )
 
 

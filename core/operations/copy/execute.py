@@ -9,31 +9,35 @@ the target is held from the first byte to the last.
 from __future__ import annotations
 
 import hashlib
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from typing import Final
 
-import numpy as np
-
-from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES
 from edl_ckpt.core.checkpoint.duplicates import check_unique_ids
+from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
 from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint, value_bytes
-from edl_ckpt.core.checkpoint.proof import MAPPED_BATCH_BYTES, read_back
+from edl_ckpt.core.checkpoint.proof import read_back
 from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
-from edl_ckpt.core.checkpoint.sealing import CHUNK_BYTES, batches, checksum, cut, make_seal, rereads_correctly
+from edl_ckpt.core.checkpoint.seal_work import MOST_CHUNKS, make_seal
+from edl_ckpt.core.checkpoint.sealing import CHUNK_BYTES, batches, cut
 from edl_ckpt.core.checkpoint.target import check_beside
 from edl_ckpt.core.checkpoint.trust import check_trust, hint
+from edl_ckpt.core.checkpoint.values import fingerprint_by, read_back_by
+from edl_ckpt.core.cluster.choice import ExecutorLike, check_shared, executor_of
 from edl_ckpt.core.commit import open_output
 from edl_ckpt.core.commit.interface import LockedLocation, Resume, VersionOutput, Written
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError, RefusedError
-from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.checks import check_texts, check_version, restore_warnings
 from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.format.names import copied_layouts
+from edl_ckpt.core.operations.copy.carry import Carried, CarryWork, carry
 from edl_ckpt.core.operations.copy.plan import CopyEntry, CopyPlan
-from edl_ckpt.core.parallel import default_workers, run_parallel
+from edl_ckpt.core.parallel import Executor, Threads, default_workers, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.annotate import copy_metadata
 from edl_ckpt.core.state.holder import LostLockError, prove_lock
@@ -51,6 +55,9 @@ from edl_ckpt.core.state.seal import (
 from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.interface import RangeReader, Sink
 from edl_ckpt.core.words import counted, describe, size
+
+_FAR_BATCH_BYTES: Final = 8 << 20
+"""What a request of a copy brings: a connection moves it in four times the time that a request waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +98,15 @@ def execute_copy(
     plan: CopyPlan,
     *,
     workers: int | None = None,
+    executor: ExecutorLike | None = None,
     reporter: Reporter = SILENT,
     wait_seconds: float = LOCK_WAIT_SECONDS,
 ) -> CopyResult:
     """Copy the versions of a plan, each whole or not at all, with their metadata, under the lock of the target.
 
     With one version, its error is raised. With several, the others are copied all the same, and the result has the
-    errors. Raises LockedError when another command holds the lock for `wait_seconds`.
+    errors. Raises LockedError when another command holds the lock for `wait_seconds`; UnsupportedError for an
+    `executor` (a `distributed.Client`) with workers that do not share the file system of the target.
     """
     begin = time.perf_counter()
     done: list[CopiedVersion] = []
@@ -106,10 +115,17 @@ def execute_copy(
     if failed and len(plan.entries) == 1:
         raise failed[0][1]
     if len(failed) < len(plan.entries):
+        how = _How(workers, None, reporter)
+        if executor is not None:
+            wanted = [entry.version for entry, error in obstacles if error is None and not entry.skipped]
+            chosen = executor_of(executor, wanted, workers=workers, reporter=reporter)
+            if chosen.elsewhere:
+                check_shared(plan.target)
+                how = _How(workers, chosen, reporter)
         with location_lock(plan.target, "copy", wait_seconds=wait_seconds, reporter=reporter, create=True) as place:
             for entry in (entry for entry, error in obstacles if error is None):
                 try:
-                    done.append(_bring(entry, place, workers, reporter, force=plan.force))
+                    done.append(_bring(entry, place, how, force=plan.force))
                     copy_metadata(entry.version, plan.target, reporter=reporter)
                 except EdlCkptError as error:
                     if len(plan.entries) == 1 or isinstance(error, LostLockError):
@@ -117,6 +133,16 @@ def execute_copy(
                     failed.append((entry.version.ref, error))
     moved = sum(copied.size_bytes - copied.resumed_bytes for copied in done if not copied.skipped)
     return CopyResult(tuple(done), moved, time.perf_counter() - begin, tuple(failed))
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    """Who does the work."""
+
+    workers: int | None
+    elsewhere: Executor | None
+    """Has tasks done in other processes; without it the threads of this one do everything."""
+    reporter: Reporter
 
 
 def _obstacle(entry: CopyEntry) -> EdlCkptError | None:
@@ -163,9 +189,7 @@ def _check_content(source: Checkpoint, workers: int, reporter: Reporter, *, seal
         reporter.warn(f"{source.version.ref}: {warning}")
 
 
-def _bring(
-    entry: CopyEntry, place: LockedLocation, workers: int | None, reporter: Reporter, *, force: bool
-) -> CopiedVersion:
+def _bring(entry: CopyEntry, place: LockedLocation, how: _How, *, force: bool) -> CopiedVersion:
     """Make sure that a version is at the target: it is there, is there unsealed, or is copied."""
     if entry.skipped:
         text = entry.version.fingerprint
@@ -174,25 +198,24 @@ def _bring(
             text = seal.fingerprint if seal is not None else ""
         return CopiedVersion(entry.version.ref, entry.to, entry.version.size_bytes, text, skipped=True)
     if entry.there is not None:
-        return _seal_twin(entry, entry.there, workers, reporter, force=force)
+        return _seal_twin(entry, entry.there, how, force=force)
     for layout in copied_layouts(base_name(entry.version.path), entry.version.layout):
         check_beside(place.location, layout, entry.beside)
-    return _Copy(entry.version, place, workers, reporter, force=force).run(entry.to)
+    return _Copy(entry.version, place, how, force=force).run(entry.to)
 
 
-def _seal_twin(
-    entry: CopyEntry, there: Version, workers: int | None, reporter: Reporter, *, force: bool
-) -> CopiedVersion:
+def _seal_twin(entry: CopyEntry, there: Version, how: _How, *, force: bool) -> CopiedVersion:
     """Seal an unsealed version at the target, as a copy killed at its end leaves it, if its bytes are equal."""
-    workers = default_workers(remote=True) if workers is None else workers
+    reporter, workers = how.reporter, default_workers(remote=True) if how.workers is None else how.workers
+    executor = how.elsewhere or Threads(workers)
     trust, old = (check_trust(v, force=force, reporter=reporter) for v in (entry.version, there))
     with open_checkpoint(entry.version) as source, open_checkpoint(there) as target:
         _check_content(source, workers, reporter)
-        one, two = (make_seal(c, "", workers=workers, reporter=reporter) for c in (source, target))
+        one, two = (make_seal(c, "", executor, reporter=reporter) for c in (source, target))
         if one.shards != two.shards:
             raise RefusedError("exists there already with other content", path=entry.to, hint="nothing was changed")
         reporter.start("proving", value_bytes(target))
-        text = fingerprint_checkpoint(target, workers=workers, reporter=reporter).text
+        text = fingerprint_by(target, executor, reporter=reporter).text
         trust.confirm(text)
         old.confirm(text)
         source.check_unchanged()
@@ -226,18 +249,17 @@ class _Shard:
 class _Copy:
     """The copy of one version."""
 
-    def __init__(
-        self, version: Version, place: LockedLocation, workers: int | None, reporter: Reporter, *, force: bool
-    ) -> None:
+    def __init__(self, version: Version, place: LockedLocation, how: _How, *, force: bool) -> None:
         self.version = version
         self.place = place
-        self.reporter = reporter
+        self.reporter = how.reporter
+        self.elsewhere = how.elsewhere
         self.workers = default_workers(remote=_is_far(version.location) or _is_far(place.location))
-        if workers is not None:
-            self.workers = workers
-        self.trust = check_trust(version, force=force, reporter=reporter)
+        if how.workers is not None:
+            self.workers = how.workers
+        self.trust = check_trust(version, force=force, reporter=self.reporter)
         self.seal = self.trust.seal
-        self._spare = threading.local()
+        self.batch_bytes = _FAR_BATCH_BYTES if _is_far(version.location) else CHUNK_BYTES
 
     def run(self, to: str) -> CopiedVersion:
         """Read, write, prove, publish."""
@@ -248,7 +270,15 @@ class _Copy:
                 sinks = output.create([shard.size_bytes for shard in shards])
                 for index, sums in output.resumed.items():
                     shards[index].sums = list(sums)
-                self._move_all([shard for shard in shards if shard.index not in output.resumed], output, sinks)
+                missing = [shard for shard in shards if shard.index not in output.resumed]
+                self.reporter.start("copying", sum(shard.size_bytes for shard in missing))
+                if self.elsewhere is None:
+                    self._move_all(missing, output, sinks)
+                else:
+                    self._move_elsewhere(missing, output, source, self.elsewhere)
+                for shard in missing:
+                    if not shard.chunks:
+                        output.finish(shard.index, shard.sums)
                 if self.seal is None or self.trust.why:  # else the sums show that the shards are of one moment
                     source.check_unchanged()
                 made: list[Seal] = []
@@ -285,34 +315,43 @@ class _Copy:
 
     def _move_all(self, shards: Sequence[_Shard], output: VersionOutput, sinks: Sequence[Sink]) -> None:
         """Copy these shards; each is finished as soon as its last chunk is written."""
-        self.reporter.start("copying", sum(shard.size_bytes for shard in shards))
 
         def move(task: tuple[_Shard, int, list[Chunk]]) -> None:
             shard, first, group = task
-            self._move(shard, first, group, sinks[shard.index])
+            self._take(shard, first, carry(shard.reader, group, sinks[shard.index]))
+            self.reporter.advance(group[-1].end - group[0].start)
             with shard.lock:
                 shard.open_batches -= 1
                 last = shard.open_batches == 0
             if last:
                 output.finish(shard.index, shard.sums)
 
-        for _ in run_parallel(move, list(_tasks(shards)), self.workers):
+        for _ in run_parallel(move, list(_tasks(shards, self.batch_bytes)), self.workers):
             pass
-        for shard in shards:
-            if not shard.chunks:
-                output.finish(shard.index, shard.sums)
 
-    def _move(self, shard: _Shard, first: int, group: list[Chunk], sink: Sink) -> None:
-        """Copy chunks that follow each other: read them once, sum them, compare them with the seal, write them."""
-        start, end = group[0].start, group[-1].end
-        data = self._buffer(end - start)
-        shard.reader.read_into(start, data.data)
-        for number, chunk in enumerate(group):
-            inside = data[chunk.start - start : chunk.end - start]
-            total = checksum(inside.data)
-            if self.seal is not None and total != chunk.sum and rereads_correctly(shard.reader, chunk):
-                shard.reader.read_into(chunk.start, inside.data)
-                total = checksum(inside.data)
+    def _move_elsewhere(
+        self, shards: Sequence[_Shard], output: VersionOutput, source: Checkpoint, executor: Executor
+    ) -> None:
+        """Do the same in other processes; behind the fence of its shard no task writes any more."""
+        task_bytes = max(executor.task_bytes(sum(shard.size_bytes for shard in shards)), CHUNK_BYTES)
+        groups = [(shard, first, group) for shard, first, group in _tasks(shards, task_bytes, most=MOST_CHUNKS)]
+        if not groups:
+            return
+        targets = output.share(apart=True)
+        executor.share(targets.only(groups[0][0].index).writers)
+        work = CarryWork(CheckpointValue.of(source), targets, self.batch_bytes)
+        tasks = [Carried(shard.index, first, tuple(group)) for shard, first, group in groups]
+        with closing(executor.run(work, source, tasks, self.reporter.advance)) as results:
+            for (shard, first, _), sums in zip(groups, results, strict=True):
+                self._take(shard, first, sums)
+                shard.open_batches -= 1
+                if not shard.open_batches:
+                    output.finish(shard.index, shard.sums)
+
+    def _take(self, shard: _Shard, first: int, sums: Sequence[str]) -> None:
+        """Note the checksums of chunks that were copied, from the `first` on; compare them with the seal."""
+        for number, total in enumerate(sums, first):
+            chunk = shard.chunks[number]
             if self.seal is not None and total != chunk.sum:
                 what = f"{chunk.kind} {chunk.name!r}" if chunk.kind else "the header"
                 self.trust.overrule(
@@ -324,16 +363,7 @@ class _Copy:
                         hint=hint(self.version),
                     )
                 )
-            shard.sums[first + number] = total
-        sink.write(start, data.data)
-        self.reporter.advance(end - start)
-
-    def _buffer(self, size: int) -> bulk.U8:
-        """Return memory that this thread uses again for its next chunks: fresh memory costs more than the read."""
-        if getattr(self._spare, "data", None) is None or len(self._spare.data) < size:
-            self._spare.data = np.empty(max(size, CHUNK_BYTES), np.uint8)
-        data: bulk.U8 = self._spare.data[:size]
-        return data
+            shard.sums[number] = total
 
     def _prove(self, shards: Sequence[_Shard], source: Checkpoint, written: Written) -> Seal:
         """Return the seal of the copy, after comparing what was written with what was read.
@@ -370,13 +400,12 @@ class _Copy:
         is_near = not _is_far(written.version.location)
         with self._open_written(written) as target:
             try:
-                found, sums = read_back(
-                    target,
-                    [shard.chunks for shard in sealed],
-                    workers=min(self.workers, default_workers()) if is_near else self.workers,
-                    batch_bytes=MAPPED_BATCH_BYTES if is_near else VALUE_BATCH_BYTES,
-                    reporter=self.reporter,
-                )
+                chunks = [shard.chunks for shard in sealed]
+                if self.elsewhere is not None:
+                    found, sums = read_back_by(target, chunks, self.elsewhere, reporter=self.reporter)
+                else:
+                    workers = min(self.workers, default_workers()) if is_near else self.workers
+                    found, sums = read_back(target, chunks, workers=workers, reporter=self.reporter)
             except CorruptError as error:
                 raise _differs(error.path, error.offset, f" ({error.message})") from error
             for shard, index, now in zip(sealed, target.shards, sums, strict=True):
@@ -386,10 +415,12 @@ class _Copy:
         return found.text
 
 
-def _tasks(shards: Iterable[_Shard]) -> Iterator[tuple[_Shard, int, list[Chunk]]]:
-    """Yield batches of the chunks of each shard, with the number of the first one."""
+def _tasks(
+    shards: Iterable[_Shard], batch_bytes: int, *, most: int = sys.maxsize
+) -> Iterator[tuple[_Shard, int, list[Chunk]]]:
+    """Yield batches of the chunks of each shard, `most` in each, with the number of the first one."""
     for shard in shards:
-        groups = list(batches(shard.chunks))
+        groups = list(batches(shard.chunks, batch_bytes, most=most))
         shard.open_batches = len(groups)
         first = 0
         for group in groups:

@@ -16,6 +16,7 @@ from edl_ckpt.core.commit.journal import has_interrupted_copy
 from edl_ckpt.core.errors import NotFoundError, UsageError
 from edl_ckpt.core.format.model import Listing, State, Version
 from edl_ckpt.core.format.names import FREE_FILE, SINGLE_FILE, Layout, copied_layouts, layouts_among
+from edl_ckpt.core.notebook import Bytes, card, table
 from edl_ckpt.core.state.seal import base_name, read_seal
 from edl_ckpt.core.storage import Location, LocationLike, Store, open_store
 from edl_ckpt.core.storage.local import is_gone
@@ -59,6 +60,13 @@ class CopyPlan:
         return describe(
             "CopyPlan", f"to {escaped(self.target.url)}", counted(len(self.entries), "version"), size(self.size_bytes)
         )
+
+    def _repr_html_(self) -> str:
+        actions = ("skip" if e.skipped else "refuse" if e.refused else "copy" for e in self.entries)
+        entries = zip(self.entries, actions, strict=True)
+        rows = ((e.version.ref, action, Bytes(e.version.size_bytes), e.why) for e, action in entries)
+        tables = [table(("version", "action", "size", "why"), rows, len(self.entries), "version")]
+        return card("CopyPlan", self.target.url, (counted(len(self.entries), "version"), size(self.size_bytes)), tables)
 
 
 def plan_copy(versions: Sequence[VersionLike], target: LocationLike, *, force: bool = False) -> CopyPlan:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.checkpoint.partition import TablePart
+from edl_ckpt.core.checkpoint.small import SmallTable
 from edl_ckpt.core.operations.diff.measures import Sums, compare
 from edl_ckpt.core.operations.diff.results import HISTOGRAM_EDGES, RowChange, TableDiff
 
@@ -42,7 +43,7 @@ class TableComparison:
     top: list[RowChange] = field(default_factory=list)
     rows: list[tuple[int, str, float | None]] = field(default_factory=list)
 
-    def add(self, a: TablePart, b: TablePart) -> None:
+    def add(self, a: TablePart | SmallTable, b: TablePart | SmallTable) -> None:
         """Compare one part of both sides."""
         at = np.searchsorted(b.ids, a.ids)
         both = np.zeros(len(a.ids), np.bool_)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from edl_ckpt.core.notebook import card, table
 from edl_ckpt.core.words import counted, describe, escaped
 
 HISTOGRAM_EDGES: Final = tuple(10.0**k for k in range(-8, 5))
@@ -84,3 +85,24 @@ class DiffResult:
             counted(len(self.variables), "variable"),
             counted(len(self.tables), "table"),
         )
+
+    def _repr_html_(self) -> str:
+        """Return what differs first."""
+        tables = sorted(self.tables, key=lambda t: t.status == "equal")
+        variables = sorted(self.variables, key=lambda v: v.status == "equal")
+        counts = ("added", "removed", "changed", "unchanged")
+        shown = (
+            table(
+                ("table", "status", *counts, "largest", "relative", "other changes"),
+                ((t.name, t.status, *(getattr(t, c) for c in counts), t.max_abs, t.relative, t.what) for t in tables),
+                len(tables),
+                "table",
+            ),
+            table(
+                ("variable", "status", "largest", "relative", "cosine", "other changes"),
+                ((v.name, v.status, v.max_abs, v.relative, v.cosine, v.what) for v in variables),
+                len(variables),
+                "variable",
+            ),
+        )
+        return card("DiffResult", f"{self.a} and {self.b}", ("equal" if self.equal else "different",), shown)

@@ -8,23 +8,26 @@ known from their ids, and their values are not read.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
 from edl_ckpt.core.checkpoint.partition import PartitionedTable, by_hash, parts_needed
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import IdPiece, count_rows, id_pieces, read_piece
 from edl_ckpt.core.checkpoint.small import read_tables
 from edl_ckpt.core.format import bulk
+from edl_ckpt.core.format.placement import row_owners
 from edl_ckpt.core.operations.diff.comparison import RowOptions, TableComparison
 from edl_ckpt.core.operations.diff.results import TableDiff
-from edl_ckpt.core.parallel import run_parallel
-from edl_ckpt.core.progress import Reporter
+from edl_ckpt.core.parallel import Advance, Executor, Threads, run_parallel
+from edl_ckpt.core.progress import Counted, Reporter
 
 PART_BYTES: Final = 8 << 20
 """Values and ids of a part."""
@@ -34,6 +37,8 @@ _TOGETHER: Final = 64
 """Small tables that are read at a time, with at most about _SMALL_BYTES."""
 _AT_ONCE_BYTES: Final = 160 << 20
 """Memory for the parts that are compared at a time, all together."""
+_MOST_TOP: Final = 1000
+"""Changed rows that a result may name when it travels between processes."""
 _MOST_SLOTS: Final = 32 << 20
 _LOOKED_UP: Final = 4 << 20
 """Ids of the smaller side that are kept in memory: 32 MiB."""
@@ -47,8 +52,91 @@ class TableOptions(RowOptions):
     workers: int
 
 
+class BothOpened:
+    """The two versions, opened."""
+
+    def __init__(self, one: Checkpoint, two: Checkpoint) -> None:
+        self.one, self.two = one, two
+
+    @property
+    def bytes_read(self) -> int:
+        """Return how many bytes were read of both."""
+        return self.one.bytes_read + self.two.bytes_read
+
+    def close(self) -> None:
+        """Close both."""
+        self.one.close()
+        self.two.close()
+
+
+@dataclass(frozen=True, slots=True)
+class BothWork:
+    """Two versions to be compared, as a value."""
+
+    one: CheckpointValue
+    two: CheckpointValue
+    options: TableOptions
+
+    def open(self) -> BothOpened:
+        """Open both versions in another process."""
+        return BothOpened(self.one.open(), self.two.open())
+
+
+@dataclass(frozen=True, slots=True)
+class _SmallWork(BothWork):
+    """The changes of small tables; a task is the names of some."""
+
+    def do(self, opened: BothOpened, task: list[str], advance: Advance) -> list[TableDiff]:
+        parts = [read_tables(checkpoint, task) for checkpoint in (opened.one, opened.two)]
+        results = []
+        for name in task:
+            comparison = TableComparison(self.options)
+            comparison.add(*(part.pop(name) for part in parts))
+            results.append(comparison.result(name, _table_changes(opened.one, opened.two, name)))
+            advance(_table_bytes(opened.one, name) + _table_bytes(opened.two, name))
+        return results
+
+
+@dataclass(frozen=True, slots=True)
+class _LargeWork(BothWork):
+    """The changes of the rows of large tables; a task is (name, remainder, modulus): those of some shards.
+
+    The result is None where rows are misplaced, for then their counterparts may be in other shards.
+    """
+
+    def do(self, opened: BothOpened, task: tuple[str, int, int], advance: Advance) -> TableComparison | None:
+        some = [_shards_of(checkpoint, *task) for checkpoint in (opened.one, opened.two)]
+        if not all(map(_is_placed, some)):
+            return None
+        counted = Counted(advance)
+        one, two = (_Side(checkpoint, 1) for checkpoint in some)
+        return _compare_large(one, two, task[0], self.options, counted)
+
+
+def _shards_of(checkpoint: Checkpoint, name: str, remainder: int, modulus: int) -> Checkpoint:
+    """Return the part of a checkpoint with one table, in the shards of one remainder."""
+    some = [shard for shard in checkpoint.shards if shard.file.ps_id % modulus == remainder]
+    readers = {shard.file.ps_id: checkpoint.reader(shard) for shard in some}
+    only = [replace(s, variables=(), tables=tuple(t for t in s.tables if t.name == name)) for s in some]
+    return Checkpoint(checkpoint.version, only, readers)
+
+
+def _is_placed(checkpoint: Checkpoint) -> bool:
+    """Say whether every row is in its shard."""
+    for piece in id_pieces(checkpoint):
+        shard = piece.shard.file
+        if not (row_owners(read_piece(checkpoint, piece).ids, shard.ps_num) == shard.ps_id).all():
+            return False
+    return True
+
+
 def diff_tables(
-    one: Checkpoint, two: Checkpoint, same: Collection[str], options: TableOptions, reporter: Reporter
+    one: Checkpoint,
+    two: Checkpoint,
+    same: Collection[str],
+    options: TableOptions,
+    executor: Executor,
+    reporter: Reporter,
 ) -> tuple[TableDiff, ...]:
     """Return the changes of all tables, by name; those that are the `same` are not read."""
     names = sorted({*one.table_names, *two.table_names})
@@ -56,22 +144,28 @@ def diff_tables(
     reporter.start("comparing rows", sum(sizes.values()))
     sides = _Side(one, options.workers), _Side(two, options.workers)
     found = {name: _equal_table(one, name) for name in same}
-
-    def compare(some: list[str]) -> list[TableDiff]:
-        parts = [read_tables(checkpoint, some) for checkpoint in (one, two)]
-        results = []
-        for name in some:
-            comparison = TableComparison(options)
-            comparison.add(*(part.pop(name) for part in parts))
-            results.append(comparison.result(name, _table_changes(one, two, name)))
-            reporter.advance(sizes[name])
-        return results
-
+    if options.rows or options.top > _MOST_TOP:  # too much to travel
+        executor = executor if not executor.elsewhere else Threads(options.workers)
+    both, opened = (CheckpointValue.of(one), CheckpointValue.of(two), options), BothOpened(one, two)
     most = min(_SMALL_BYTES, options.part_bytes)
     small = [name for name, size in sizes.items() if name in sides[0] and name in sides[1] and size <= most]
-    for results in run_parallel(compare, _together(small, sizes), options.workers):
+    for results in executor.run(_SmallWork(*both), opened, _together(small, sizes), reporter.advance):
         found |= {result.name: result for result in results}
-    for name in sizes:
+    large = [name for name in sizes if name not in found]
+    if executor.elsewhere:
+        modulus = math.gcd(one.version.ps_num or 1, two.version.ps_num or 1)
+        common = [name for name in large if name in sides[0] and name in sides[1]]
+        tasks = [(name, remainder, modulus) for name in common for remainder in range(modulus)]
+        totals = {name: TableComparison(options) for name in common}
+        for (name, _, _), part in zip(
+            tasks, executor.run(_LargeWork(*both), opened, tasks, reporter.advance), strict=True
+        ):
+            if part is None:
+                totals.pop(name, None)
+            elif name in totals:
+                totals[name].merge(part)
+        found |= {name: total.result(name, _table_changes(one, two, name)) for name, total in totals.items()}
+    for name in large:
         if name not in found:
             found[name] = _diff_large(*sides, name, options, reporter)
     return tuple(found[name] for name in names)
@@ -171,11 +265,24 @@ def _diff_large(first: _Side, second: _Side, name: str, options: TableOptions, r
     if name not in second:
         rows = tuple((i, "removed", None) for i in first.ids(name).tolist()) if options.rows else ()
         return TableDiff(name, "removed", removed=_row_count(first.checkpoint, name), rows=rows)
+    total = _compare_large(first, second, name, options, reporter)
+    return total.result(name, _table_changes(first.checkpoint, second.checkpoint, name))
+
+
+def _compare_large(
+    first: _Side, second: _Side, name: str, options: TableOptions, reporter: Reporter
+) -> TableComparison:
     one, two = first.checkpoint, second.checkpoint
+    total = TableComparison(options)
+    if not _row_count(one, name) or not _row_count(two, name):
+        total.removed, total.added = _row_count(one, name), _row_count(two, name)
+        if options.rows:
+            total.rows += [(i, "removed", None) for i in first.ids(name).tolist()]
+            total.rows += [(i, "added", None) for i in second.ids(name).tolist()]
+        return total
     among = _counterparts(first, second, name, options), _counterparts(second, first, name, options)
     sizes = [_table_bytes(side, name) + 8 * _row_count(side, name) for side in (one, two)]
     parts = parts_needed(min(sizes) if any(among) else max(sizes), options.part_bytes)
-    total = TableComparison(options)
     with (
         first.cut(name, parts, reporter, among[0]) as left,
         second.cut(name, parts, reporter, among[1]) as right,
@@ -192,7 +299,7 @@ def _diff_large(first: _Side, second: _Side, name: str, options: TableOptions, r
         at_once = _AT_ONCE_BYTES // max(5 * max(sizes) // parts, 1)
         for some in run_parallel(compare, range(parts), max(min(options.workers, at_once), 1)):
             total.merge(some)
-    return total.result(name, _table_changes(one, two, name))
+    return total
 
 
 def _counterparts(side: _Side, other: _Side, name: str, options: TableOptions) -> _Among | None:

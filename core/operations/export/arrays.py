@@ -13,10 +13,12 @@ from typing import IO, Any, ClassVar, Final
 
 import numpy as np
 
+from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.operations.export.content_format import ContentFormat
 from edl_ckpt.core.operations.export.interface import ExportContent, FormatTraits, Tensor
-from edl_ckpt.core.operations.export.names import file_names
+from edl_ckpt.core.operations.export.names import NOTES, file_names, member_names
 from edl_ckpt.core.operations.export.places import Crc32, OutputFile, Place, flush_outputs
+from edl_ckpt.core.operations.export.target import ExportTarget
 from edl_ckpt.core.storage.faults import storage_errors
 
 INDEX: Final = "index.json"
@@ -48,15 +50,20 @@ class Safetensors(ContentFormat):
 
     traits: ClassVar = FormatTraits("safetensors", endings=(".safetensors",), spools=False)
 
-    @property
-    def is_directory(self) -> bool:
+    def is_directory(self, checkpoint: Checkpoint) -> bool:
         """Return True when the version is split."""
+        del checkpoint
+        return self._is_split
+
+    @property
+    def _is_split(self) -> bool:
         limit = self.request.max_shard_bytes
         return limit is not None and self.request.version.size_bytes > limit
 
-    def write(self, content: ExportContent, path: str) -> None:
+    def write(self, content: ExportContent, target: ExportTarget) -> None:
         """Write one file, or `model-00001-of-0000N.safetensors` and `model.safetensors.index.json`."""
-        if not self.is_directory:
+        path = target.path
+        if not self._is_split:
             write_safetensors(content, {path: content.tensors}, _notes(content))
             return
         weights: dict[str, str] = {}
@@ -87,12 +94,15 @@ def _notes(content: ExportContent) -> dict[str, str]:
 
 
 def write_safetensors(content: ExportContent, files: Mapping[str, Sequence[Tensor]], notes: Mapping[str, str]) -> None:
-    """Write safetensors files, given by their paths, with these tensors; their metadata are also `notes`."""
+    """Write safetensors files, given by their paths, with these tensors; their metadata are also `notes`.
+
+    Loaders of PyTorch's weights refuse a file whose metadata has no `format`.
+    """
     places: dict[str, Place] = {}
     outputs: dict[str, OutputFile] = {}
     heads: dict[str, bytes] = {}
     for path, tensors in files.items():
-        heads[path] = _header(tensors, {**content.metadata, **notes})
+        heads[path] = _header(tensors, {"format": "pt", **content.metadata, **notes})
         at = len(heads[path])
         outputs[path] = OutputFile(path, at + sum(tensor.size_bytes for tensor in tensors))
         for tensor in tensors:
@@ -130,12 +140,12 @@ class NpyDirectory(ContentFormat):
 
     traits: ClassVar = FormatTraits("npy", endings=(".npy",), is_directory=True, spools=False)
 
-    def write(self, content: ExportContent, path: str) -> None:
+    def write(self, content: ExportContent, target: ExportTarget) -> None:
         """Write the files; the name of a file is that of its tensor, with %XX for characters that could make a path.
 
         A long name is shortened; the index has the whole.
         """
-        files = file_names(tensor.name for tensor in content.tensors)
+        path, files = target.path, file_names(tensor.name for tensor in content.tensors)
         places: dict[str, Place] = {}
         for tensor in content.tensors:
             head = npy_header(tensor)
@@ -148,13 +158,14 @@ class NpyDirectory(ContentFormat):
 
 
 class Npz(ContentFormat):
-    """An uncompressed .npz, which numpy opens; members are named as in `NpyDirectory`, with `index.json` among them."""
+    """An uncompressed .npz: the keys of numpy are the names of the tensors, and those of `NOTES` its index as JSON."""
 
     traits: ClassVar = FormatTraits("npz", endings=(".npz",), spools=False)
 
-    def write(self, content: ExportContent, path: str) -> None:
+    def write(self, content: ExportContent, target: ExportTarget) -> None:
         """Write the archive."""
-        files = file_names(tensor.name for tensor in content.tensors)
+        path = target.path
+        files = member_names(tensor.name for tensor in content.tensors)
         members, end = self._members(content.tensors, files)
         output = OutputFile(path, end)
         places = {m.tensor.name: Place(output, m.info.header_offset + m.head_bytes, Crc32()) for m in members}
@@ -166,14 +177,14 @@ class Npz(ContentFormat):
                 place.crc.add(-len(head), head)
                 member.info.CRC = place.crc.value()
                 output.write(member.info.header_offset, member.info.FileHeader(zip64=True) + head)
-        index = json.dumps(index_document(content, files), indent=1)
+        index = json.dumps(index_document(content, files)).encode()
         with storage_errors(path), open(path, "r+b") as file:
             file.seek(end)
             with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
                 for member in members:
                     archive.filelist.append(member.info)
                     archive.NameToInfo[member.info.filename] = member.info
-                archive.writestr(zipfile.ZipInfo(INDEX), index)
+                archive.writestr(zipfile.ZipInfo(f"{NOTES}.npy"), _npy_head("uint8", (len(index),)) + index)
             _flush(file)
 
     def _members(self, tensors: Sequence[Tensor], files: Mapping[str, str]) -> tuple[list[_Member], int]:
@@ -201,7 +212,7 @@ class _Member:
 
 
 def index_document(content: ExportContent, files: Mapping[str, str]) -> dict[str, Any]:
-    """Return the content of `index.json`: the file and dtype of each tensor, notes on tables, metadata."""
+    """Return the index of .npy files or members: the file and dtype of each tensor, notes on tables, metadata."""
     return {
         "schema": INDEX_SCHEMA,
         "tensors": {t.name: {"file": f"{files[t.name]}.npy", "dtype": t.dtype.name} for t in content.tensors},
@@ -212,13 +223,13 @@ def index_document(content: ExportContent, files: Mapping[str, str]) -> dict[str
 
 def npy_header(tensor: Tensor) -> bytes:
     """Return the head of an .npy file; bfloat16, which numpy lacks, is written as the uint16 of the same bits."""
-    name = "uint16" if tensor.dtype.name == "bfloat16" else tensor.dtype.name
+    return _npy_head("uint16" if tensor.dtype.name == "bfloat16" else tensor.dtype.name, tensor.shape)
+
+
+def _npy_head(dtype: str, shape: tuple[int, ...]) -> bytes:
     head = io.BytesIO()
-    described = {
-        "descr": np.lib.format.dtype_to_descr(np.dtype(name).newbyteorder("<")),
-        "fortran_order": False,
-        "shape": tensor.shape,
-    }
+    descr = np.lib.format.dtype_to_descr(np.dtype(dtype).newbyteorder("<"))
+    described = {"descr": descr, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(head, described)
     return head.getvalue()
 

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES, as_dtype
 from edl_ckpt.core.checkpoint.fingerprint import ContentSketch, fingerprint_of
@@ -28,8 +27,25 @@ from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.initial_rows import initial_rows
 from edl_ckpt.core.format.model import DTYPES, DenseEntry, DType, ShardIndex
 from edl_ckpt.core.operations.export.casts import cast_floats
-from edl_ckpt.core.operations.export.dense import SPAN_BYTES, Span, read_span, spans, write_piece
-from edl_ckpt.core.operations.export.interface import ContentCounts, ExportContent, TableNote, TableRows, Tensor
+from edl_ckpt.core.operations.export.dense import (
+    SPAN_BYTES,
+    Piece,
+    SmallVariable,
+    Span,
+    read_span,
+    spans,
+    write_piece,
+    write_together,
+)
+from edl_ckpt.core.operations.export.interface import (
+    Batch,
+    ContentCounts,
+    ExportContent,
+    TableNote,
+    TableRows,
+    Take,
+    Tensor,
+)
 from edl_ckpt.core.operations.export.places import Place
 from edl_ckpt.core.operations.export.selection import STORED, Selection
 from edl_ckpt.core.operations.export.tables import TableSource
@@ -45,6 +61,8 @@ _VIEW_BYTES: Final = 8 << 20
 """Bytes of a file that are read back at a time: mapped pages count as memory."""
 _CAST_BYTES: Final = 1 << 20
 _FEW_PIECES: Final = 64
+_MOST_TAKERS: Final = 4
+"""Threads that make something of batches: each needs memory for what it makes."""
 _INT64: Final = DTYPES["int64"]
 
 
@@ -147,7 +165,7 @@ class ContentReader:
         source, done = ContentSketch(), self._source
         names = {name for name in self._names if name not in done.tables}
         pieces = [piece for name in names for piece in self._pieces.get(name, ())]
-        missing = self.checkpoint.keys() - done.variables.keys()
+        missing = self.checkpoint.keys() - done.variable_names()
         found = spans(self.checkpoint) if missing else ()
         dense = [span for span in found if any(piece.entry.name in missing for piece in span.pieces)]
         size = sum(span.size_bytes for span in dense) + sum(p.rows * p.entry.row_bytes for p in pieces)
@@ -165,8 +183,7 @@ class ContentReader:
         for size in run_parallel(lambda span: read_span(self.checkpoint, span, source), dense, self._workers):
             self.reporter.advance(size)
         done.tables.update({name: sketch for name, sketch in source.tables.items() if name in names})
-        for name, sketch in source.variables.items():
-            done.variables.setdefault(name, sketch)
+        done.take_variables(source, missing)
 
     def _fill(
         self, variables: Sequence[str], tables: Sequence[str], tensors: Sequence[Tensor], places: Mapping[str, Place]
@@ -175,12 +192,8 @@ class ContentReader:
         source = ContentSketch()
         wanted = {name: places[name] for name in variables if name in places}
         if wanted:
-            take = partial(write_piece, places=wanted, convert=self._cast)
-            read = partial(read_span, self.checkpoint, sketch=source, take=take)
-            found = list(spans(self.checkpoint))
-            for size in run_parallel(read, found, self._workers if _are_large(found) else 1):
-                self.reporter.advance(2 * size)
-            self._source.variables.update(source.variables)
+            self._fill_dense(wanted, source)
+            self._source.take_variables(source)
         for name in tables:
             ids, vectors = places.get(f"{name}.ids"), places.get(f"{name}.vectors")
             if ids is not None and vectors is not None:
@@ -189,6 +202,23 @@ class ContentReader:
         for tensor in tensors:
             if tensor.name in places and tensor.name not in filled:
                 self._fill_stream(tensor, places[tensor.name])
+
+    def _fill_dense(self, places: Mapping[str, Place], source: ContentSketch) -> None:
+        """Read all variables, and write those that have a place."""
+        found = list(spans(self.checkpoint))
+
+        def read(span: Span) -> list[SmallVariable]:
+            small: list[SmallVariable] = []
+
+            def take(piece: Piece, data: bulk.U8) -> None:
+                later = write_piece(piece, data, places, self._cast)
+                if later is not None:
+                    small.append(later)
+
+            self.reporter.advance(2 * read_span(self.checkpoint, span, source, take))
+            return small
+
+        write_together(run_parallel(read, found, self._workers if _are_large(found) else 1))
 
     def _fill_stream(self, tensor: Tensor, place: Place) -> None:
         at = 0
@@ -258,7 +288,7 @@ class ContentReader:
             started.add_dense(entry.name, entry.size_bytes, start, data)
             self.reporter.advance(2 * len(data))
             yield self._cast(data, entry.dtype)
-        self._source.variables.update(started.variables)
+        self._source.take_variables(started)
 
     def _cast(self, data: bulk.U8, dtype: DType | None) -> bulk.U8:
         """Return bytes of elements in the dtype that is written."""
@@ -323,7 +353,7 @@ class ContentReader:
         return self._spooled[name]
 
     def _parts(self, name: str, *, cast: bool = True) -> Iterator[TablePart]:
-        """Yield a table in batches; at the end, the sums of what was yielded are those of what was read."""
+        """Yield a table in parts; at the end, the sums of what was yielded are those of what was read."""
         table = self._table(name, cast=cast)
         started, yielded = ContentSketch(), ContentSketch()
         for part in table.batches(partial(started.add_rows, name), self.directory):
@@ -336,14 +366,18 @@ class ContentReader:
             _compare(name, started, yielded)
 
     def _rows(self, name: str) -> TableRows:
-        def batches() -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.generic]]]:
+        def batches() -> Iterator[Batch]:
             for part in self._parts(name):
                 step = max(_BATCH_ELEMENTS // max(part.dim, 1), 1)
                 for start in range(0, len(part.ids), step):
                     some = slice(start, start + step)
                     yield part.ids[some], part.rows(some)
 
-        return TableRows(name, self._row_count(name), self._dim(name), batches)
+        def each(take: Take) -> Iterator[Any]:
+            workers = min(default_workers(), _MOST_TAKERS)
+            return run_parallel(lambda batch: take(*batch), batches(), workers, most=workers + 1)
+
+        return TableRows(name, self._row_count(name), self._dim(name), batches, each)
 
     def _matrix(self, name: str) -> Tensor:
         """Return a table as [N, dim]: row i is that of id i."""

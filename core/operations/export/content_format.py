@@ -35,13 +35,18 @@ class ContentFormat(ABC):
     def __init__(self, request: ExportRequest) -> None:
         self.request = request
 
-    @property
-    def is_directory(self) -> bool:
-        """Return True when this export makes a directory."""
+    def is_directory(self, checkpoint: Checkpoint) -> bool:
+        """Return True when this export of a checkpoint makes a directory."""
+        del checkpoint
         return self.traits.is_directory
 
+    def beside(self, checkpoint: Checkpoint, goal: Location) -> Location | None:
+        """Return the directory that this export makes beside its output; None when it makes none."""
+        del self, checkpoint, goal
+        return None
+
     @abstractmethod
-    def write(self, content: ExportContent, path: str) -> None:
+    def write(self, content: ExportContent, target: ExportTarget) -> None:
         """Write everything to a new file, or into a new, empty directory; errors are those of storage."""
 
     def export(self, goal: Location, *, force: bool) -> ExportOutcome:
@@ -49,7 +54,8 @@ class ContentFormat(ABC):
         trust = check_trust(self.request.version, force=not self.request.use_seal, reporter=self.request.reporter)
         with open_checkpoint(self.request.version) as checkpoint:
             self._check_dtypes(checkpoint)
-            with open_target(goal, is_directory=self.is_directory, force=force) as target:
+            is_directory, beside = self.is_directory(checkpoint), self.beside(checkpoint, goal)
+            with open_target(goal, self.traits, is_directory=is_directory, force=force, beside=beside) as target:
                 return self._export(checkpoint, target, trust)
 
     def lacked_dtypes(self, *, in_table: bool) -> frozenset[str]:
@@ -81,7 +87,7 @@ class ContentFormat(ABC):
             content = reader.content()
             spools = self.traits.spools or request.selection.dense_rows is not None
             check_space(folder, estimated_bytes(content, spools=spools))
-            self.write(content, target.path)
+            self.write(content, target)
             fingerprint = content.finish()["fingerprint"]
             checkpoint.check_unchanged()
         proved = request.selection.is_lossless and request.limit is None and self.traits.is_lossless
@@ -102,7 +108,7 @@ def _metadata(version: Version) -> dict[str, str]:
         raise version.unread.kind(why, path=version.ref)
     metrics = {name: json_number(value) for name, value in version.metrics.items()}
     return {
-        "format": "edl-ckpt/export/1",
+        "schema": "edl-ckpt/export/1",
         "version": "" if version.number is None else str(version.number),
         "fingerprint": PREFIX + "0" * 64,
         "metrics": json.dumps(metrics),

@@ -1,10 +1,13 @@
-"""Dense variables on their way out, read in the order of the shards: neighbours in one read, large ones in pieces."""
+"""Dense variables on their way out, read in the order of the shards: neighbours in one read, large ones in pieces.
+
+Small ones are written together: an output has them in the order of their names, which is another one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -16,6 +19,10 @@ from edl_ckpt.core.format.model import DenseEntry, DType, ShardIndex
 from edl_ckpt.core.operations.export.places import Place
 
 SPAN_BYTES: Final = 4 << 20
+_SMALL_BYTES: Final = bulk.CHUNK_BYTES
+"""The size up to which a variable is small: a write and a read of its own would cost more than its bytes."""
+_TOGETHER_BYTES: Final = 8 << 20
+"""Bytes of small variables that are written together."""
 _GAP_BYTES: Final = 4096
 """Bytes between two variables that are read along: the head of the second is among them."""
 
@@ -23,8 +30,7 @@ Convert = Callable[[bulk.U8, DType | None], bulk.U8]
 """Returns bytes of elements of some dtype in the dtype that is written."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """Bytes [start, start + size) of the values of a dense variable."""
 
     entry: DenseEntry
@@ -54,21 +60,20 @@ def spans(checkpoint: Checkpoint) -> Iterator[Span]:
     """Yield all dense variables; an empty one is an empty piece."""
     for shard in checkpoint.shards:
         near: list[Piece] = []
+        begin = end = 0
         for entry in sorted(shard.variables, key=lambda entry: entry.values.start):
             for start in range(0, max(entry.size_bytes, 1), SPAN_BYTES):
                 piece = Piece(entry, start, min(SPAN_BYTES, entry.size_bytes - start))
-                if near and not _is_near(near, piece):
+                offset = piece.offset
+                if near and not (0 <= offset - end <= _GAP_BYTES and offset + piece.size - begin <= SPAN_BYTES):
                     yield Span(shard, tuple(near))
                     near = []
+                if not near:
+                    begin = offset
                 near.append(piece)
+                end = offset + piece.size
         if near:
             yield Span(shard, tuple(near))
-
-
-def _is_near(near: list[Piece], piece: Piece) -> bool:
-    """Say whether a piece is read with those before it."""
-    gap = piece.offset - near[-1].offset - near[-1].size
-    return 0 <= gap <= _GAP_BYTES and piece.offset + piece.size - near[0].offset <= SPAN_BYTES
 
 
 def read_span(
@@ -90,19 +95,80 @@ def read_span(
     return span.size_bytes
 
 
-def write_piece(piece: Piece, data: bulk.U8, places: Mapping[str, Place], convert: Convert) -> None:
-    """Write a piece if its variable has a place, and compare what the file then has with what was written."""
+class SmallVariable(NamedTuple):
+    """A whole variable to be written: its place, and its bytes as they are written."""
+
+    place: Place
+    name: str
+    data: bytes
+
+
+def write_piece(piece: Piece, data: bulk.U8, places: Mapping[str, Place], convert: Convert) -> SmallVariable | None:
+    """Write a piece if its variable has a place, and check what the file then has; return a small variable instead."""
     place = places.get(piece.entry.name)
     if place is None:
-        return
+        return None
     written = convert(data, piece.entry.dtype)
+    if piece.entry.size_bytes <= _SMALL_BYTES:
+        return SmallVariable(place, piece.entry.name, written.tobytes())
     at = piece.start * len(written) // max(piece.size, 1)
     with place.file as file:
         area = place.area(file)
         area.write(at, written)
         if not (place.read_back(area, at, len(written)) == written).all():
-            raise EdlCkptError(
-                f"{piece.entry.name!r} reads back differently; nothing was published",
-                path=area.file.path,
-                hint="check the memory and the disk of this machine",
-            )
+            raise _reads_back_differently(piece.entry.name, place)
+    return None
+
+
+def write_together(found: Iterable[Sequence[SmallVariable]]) -> None:
+    """Write small variables as they come, many at a time, and check what the files then have."""
+    some: list[SmallVariable] = []
+    size = 0
+    for variables in found:
+        some += variables
+        size += sum(len(small.data) for small in variables)
+        if size >= _TOGETHER_BYTES:
+            _write_all(some)
+            some, size = [], 0
+    _write_all(some)
+
+
+def _write_all(some: list[SmallVariable]) -> None:
+    """Write variables; those that follow each other in a file, in one go."""
+    some.sort(key=lambda small: (small.place.file.path, small.place.offset))
+    run: list[SmallVariable] = []
+    end = 0
+    for small in some:
+        if run and (small.place.offset != end or small.place.file is not run[0].place.file):
+            _write_run(run)
+            run = []
+        run.append(small)
+        end = small.place.offset + len(small.data)
+    if run:
+        _write_run(run)
+
+
+def _write_run(run: Sequence[SmallVariable]) -> None:
+    """Write variables that follow each other in one file, and compare what the file then has."""
+    first = run[0].place
+    data = b"".join(small.data for small in run)
+    with first.file as file:
+        area = first.area(file)
+        area.write(0, np.frombuffer(data, np.uint8))
+        back = first.bytes_of(area, len(data))
+    at = 0
+    for small in run if first.crc is not None or back != data else ():
+        own = bytes(back[at : at + len(small.data)])
+        at += len(small.data)
+        if own != small.data:
+            raise _reads_back_differently(small.name, small.place)
+        if small.place.crc is not None:
+            small.place.crc.add(0, own)
+
+
+def _reads_back_differently(name: str, place: Place) -> EdlCkptError:
+    return EdlCkptError(
+        f"{name!r} reads back differently; nothing was published",
+        path=place.file.path,
+        hint="check the memory and the disk of this machine",
+    )

@@ -12,30 +12,40 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import numpy as np
+import numpy.typing as npt
 
+from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.errors import UnsupportedError
 from edl_ckpt.core.format.model import DTYPES
 from edl_ckpt.core.libraries import library
 from edl_ckpt.core.operations.export.arrays import write_safetensors
 from edl_ckpt.core.operations.export.content_format import ContentFormat
-from edl_ckpt.core.operations.export.interface import ExportContent, FormatTraits, Tensor
-from edl_ckpt.core.operations.export.names import file_names
+from edl_ckpt.core.operations.export.interface import ExportContent, FormatTraits, TableRows, Tensor
+from edl_ckpt.core.operations.export.names import NOTES, file_names
 from edl_ckpt.core.operations.export.places import Crc32, OutputFile, Place
+from edl_ckpt.core.operations.export.row_groups import RowGroup, RowGroupFile
+from edl_ckpt.core.operations.export.target import DENSE_FILE, ExportTarget
+from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import flush_file
+from edl_ckpt.core.storage.location import Location
 
-DENSE_FILE: Final = "dense.safetensors"
+PARQUET: Final = ".parquet"
+"""The ending of a Parquet file."""
 CHECKPOINT_PREFIX: Final = "model"
 METADATA_FILE: Final = "edl-ckpt.json"
-_MOST_OPEN: Final = 200
-"""Parquet files that are open at a time."""
-_NOTES: Final = "__edl_ckpt__"
 _SLICE_BYTES: Final = 64 << 20
+_FLUSHERS: Final = 4
+"""Files that are flushed at a time, which a disk does faster."""
+_STATE: Final = "".join(
+    f'{key}: "{CHECKPOINT_PREFIX}"\n' for key in ("model_checkpoint_path", "all_model_checkpoint_paths")
+)
+"""What TensorFlow writes into the file `checkpoint` of a directory."""
 
 
 def missing_names(module: Any) -> frozenset[str]:
@@ -53,49 +63,109 @@ def _document(content: ExportContent, metadata: Mapping[str, str]) -> dict[str, 
 
 
 class Parquet(ContentFormat):
-    """A directory with a Parquet file for each table, columns `id` and `vector`, and dense.safetensors beside them."""
+    """One table is one file, columns `id` and `vector`. Several are a directory with a file for each.
 
-    traits: ClassVar = FormatTraits(
-        "parquet", endings=(".parquet",), is_directory=True, lacked_dtypes=frozenset({"bfloat16"})
-    )
+    A reader may take the directory for one dataset, so its files have one schema: a `vector` is a list of any length
+    there, and a third column, `table`, names the table. For the same reason the directory has nothing else in it. Dense
+    variables are in a directory beside the output, and the footer of each file says how many there are.
+    """
 
-    def write(self, content: ExportContent, path: str) -> None:
+    traits: ClassVar = FormatTraits("parquet", endings=(PARQUET,), lacked_dtypes=frozenset({"bfloat16"}))
+
+    def is_directory(self, checkpoint: Checkpoint) -> bool:
+        """Return True for several tables; a version without any is a file without rows."""
+        return len(self.request.selection.choose_tables(checkpoint.table_names)) > 1
+
+    def beside(self, checkpoint: Checkpoint, goal: Location) -> Location | None:
+        """Return the directory of the dense variables, if there are any."""
+        if not self.request.selection.choose_variables(checkpoint.variable_names):
+            return None
+        return goal.with_url(dense_directory(goal.url))
+
+    def write(self, content: ExportContent, target: ExportTarget) -> None:
         """Write the files; UnsupportedError for a table as a matrix, which has no ids."""
-        arrow, parquet = library("pyarrow", "arrow"), library("pyarrow.parquet", "arrow")
-        files = file_names(table.name for table in content.tables)
         if content.tables and not content.notes:
             raise UnsupportedError("a Parquet file contains ids and vectors; --dense-rows is for other formats")
+        outputs: dict[TableRows | None, RowGroupFile] = {}
         dtypes = {tensor.name: tensor.dtype.name for tensor in content.tensors}
-        if len(content.tables) > _MOST_OPEN:
-            content.finish()  # reads everything now: no more than so many files can wait for the fingerprint
-        used = {name for note in content.notes.values() for name in (note.ids, note.vectors)}
-        dense = [tensor for tensor in content.tensors if tensor.name not in used]
-        notes = json.dumps(_document(content, {k: v for k, v in content.metadata.items() if k != "fingerprint"}))
-        with ExitStack() as waiting:
-            for table in content.tables:
-                values = arrow.from_numpy_dtype(np.dtype(dtypes[content.notes[table.name].vectors]))
-                columns = [("id", arrow.int64()), ("vector", arrow.list_(values, table.dim))]
-                schema = arrow.schema(columns, metadata={"edl-ckpt": notes, "table": table.name})
-                target = os.path.join(path, f"{files[table.name]}.parquet")
-                with ExitStack() as file, storage_errors(target):
-                    writer = file.enter_context(
-                        parquet.ParquetWriter(target, schema, use_dictionary=False, write_statistics=["id"])
-                    )
-                    for ids, vectors in table.batches():
-                        flat = arrow.array(np.ascontiguousarray(vectors).reshape(-1), values)
-                        column = arrow.FixedSizeListArray.from_arrays(flat, table.dim)
-                        writer.write_table(arrow.Table.from_arrays([arrow.array(ids), column], schema=schema))
-                    file.callback(_describe, writer, content)
-                    if len(content.tables) <= _MOST_OPEN:
-                        waiting.push(file.pop_all())
-            write_safetensors(content, {os.path.join(path, DENSE_FILE): dense}, {"tables": "{}"})
-        for name in files.values():
-            flush_file(os.path.join(path, f"{name}.parquet"))
+        for table, path in self._files(content, target).items():
+            schema = _schema(content, table, dtypes)
+            outputs[table] = file = RowGroupFile(path, schema, use_dictionary=["table"], write_statistics=["id"])
+            file.write(() if table is None else table.each(partial(_row_group, file, schema, table)))
+        if target.beside:
+            used = {name for note in content.notes.values() for name in (note.ids, note.vectors)}
+            dense = [tensor for tensor in content.tensors if tensor.name not in used]
+            write_safetensors(content, {os.path.join(target.beside, DENSE_FILE): dense}, {"tables": "{}"})
+        metadata = content.finish()
+
+        def finish(written: tuple[TableRows | None, RowGroupFile]) -> None:
+            table, output = written
+            output.finish(_description(content, metadata, table))
+
+        for _ in run_parallel(finish, outputs.items(), _FLUSHERS):
+            pass
+
+    def _files(self, content: ExportContent, target: ExportTarget) -> dict[TableRows | None, str]:
+        """Return the path of the file for each table; None is the table of a version that has none.
+
+        Readers of a directory pass over names that begin with `_`.
+        """
+        if len(content.tables) < 2:
+            return {next(iter(content.tables), None): target.path}
+        names = file_names(table.name for table in content.tables)
+        hidden = {name: f"%5F{file[1:]}" if file.startswith("_") else file for name, file in names.items()}
+        return {table: os.path.join(target.path, f"{hidden[table.name]}{PARQUET}") for table in content.tables}
 
 
-def _describe(writer: Any, content: ExportContent) -> None:
-    """Write what the schema says into the footer of a Parquet file, with the fingerprint."""
-    writer.add_key_value_metadata({"edl-ckpt": json.dumps(metadata_document(content))})
+def dense_directory(url: str) -> str:
+    """Return the path or URL of the directory for the dense variables of a Parquet export.
+
+    >>> dense_directory("s3://bucket/m.parquet"), dense_directory("tables/")
+    ('s3://bucket/m.dense', 'tables.dense')
+    """
+    stem = url.rstrip("/")
+    return (stem[: -len(PARQUET)] if stem.lower().endswith(PARQUET) else stem) + ".dense"
+
+
+def _schema(content: ExportContent, table: TableRows | None, dtypes: Mapping[str, str]) -> Any:
+    """Return the schema of the file of a table; `dtypes` are those of all tensors."""
+    arrow = library("pyarrow", "arrow")
+    columns = [("id", arrow.int64())]
+    if table is None:
+        return arrow.schema(columns)
+    values = arrow.from_numpy_dtype(np.dtype(dtypes[content.notes[table.name].vectors]))
+    if len(content.tables) == 1:
+        fixed = table.dim or -1  # Arrow has no list of the fixed size 0
+        columns += [("vector", arrow.list_(values, fixed))]
+    else:
+        columns += [("vector", arrow.list_(values)), ("table", arrow.dictionary(arrow.int32(), arrow.string()))]
+    return arrow.schema(columns, metadata={"table": table.name})
+
+
+def _rows(schema: Any, table: TableRows, ids: npt.NDArray[np.int64], vectors: npt.NDArray[np.generic]) -> Any:
+    """Return some rows of a table for its file."""
+    arrow = library("pyarrow", "arrow")
+    kind = schema.field("vector").type
+    flat = arrow.array(np.ascontiguousarray(vectors).reshape(-1), kind.value_type)
+    if hasattr(kind, "list_size"):
+        return arrow.Table.from_arrays([ids, arrow.FixedSizeListArray.from_arrays(flat, table.dim)], schema=schema)
+    ends = arrow.array(np.arange(len(ids) + 1, dtype=np.int32) * table.dim)
+    title = arrow.DictionaryArray.from_arrays(np.zeros(len(ids), np.int32), [table.name])
+    columns = [ids, arrow.ListArray.from_arrays(ends, flat), title]
+    return arrow.Table.from_arrays(columns[: len(schema.names)], schema=schema)
+
+
+def _row_group(
+    file: RowGroupFile, schema: Any, table: TableRows, ids: npt.NDArray[np.int64], vectors: npt.NDArray[np.generic]
+) -> RowGroup:
+    return file.encoded(_rows(schema, table, ids, vectors))
+
+
+def _description(content: ExportContent, metadata: Mapping[str, str], table: TableRows | None) -> dict[str, str]:
+    """Return what an importer must know of a table, and of the whole export, for the footer of its Parquet file."""
+    note = {} if table is None else {table.name: asdict(content.notes[table.name])}
+    whole = {"tables": len(content.tables), "variables": content.counts.variables}
+    return {"edl-ckpt": json.dumps({**metadata, "tables": note, "whole": whole})}
 
 
 class Torch(ContentFormat):
@@ -112,14 +182,16 @@ class Torch(ContentFormat):
         del in_table
         return missing_names(library("torch", "torch"))
 
-    def write(self, content: ExportContent, path: str) -> None:
-        """Write the file."""
-        torch = library("torch", "torch")
+    def write(self, content: ExportContent, target: ExportTarget) -> None:
+        """Write the file; UnsupportedError for a tensor that has the name of the notes for importers."""
+        torch, path = library("torch", "torch"), target.path
+        if any(tensor.name == NOTES for tensor in content.tensors):
+            raise UnsupportedError(f"{NOTES!r} is the name of the notes in a file of PyTorch")
         fake = library("torch._subclasses.fake_tensor", "torch")
         pending = json.dumps(_document(content, content.metadata)).encode()
         with fake.FakeTensorMode():
             empty = {t.name: torch.empty(t.shape, dtype=getattr(torch, t.dtype.name)) for t in content.tensors}
-            empty[_NOTES] = torch.empty(len(pending), dtype=torch.uint8)
+            empty[NOTES] = torch.empty(len(pending), dtype=torch.uint8)
         with storage_errors(path), torch.serialization.skip_data(materialize_fake_tensors=True):
             torch.save(empty, path)
         with storage_errors(path), zipfile.ZipFile(path) as archive:
@@ -184,6 +256,8 @@ def _set_sums(file: Any, start: int, sums: dict[str, int]) -> None:
 class TensorFlow(ContentFormat):
     """A checkpoint that `tf.train.load_checkpoint` lists and reads: `model.index` and its data, in a directory.
 
+    A file `checkpoint` there leads `tf.train.latest_checkpoint` to it, wherever the directory is moved.
+
     Large tensors are saved slice by slice and merged, as TensorFlow does with partitioned variables.
     """
 
@@ -194,9 +268,9 @@ class TensorFlow(ContentFormat):
         del in_table
         return missing_names(library("tensorflow", "tensorflow"))
 
-    def write(self, content: ExportContent, path: str) -> None:
+    def write(self, content: ExportContent, target: ExportTarget) -> None:
         """Write the checkpoint with the prefix `model`."""
-        tf = library("tensorflow", "tensorflow")
+        tf, path = library("tensorflow", "tensorflow"), target.path
         parts = os.path.join(path, "parts")
         prefixes: list[str] = []
         with storage_errors(path):
@@ -208,10 +282,12 @@ class TensorFlow(ContentFormat):
                         prefix=prefixes[-1], tensor_names=[tensor.name], shape_and_slices=[spec], tensors=[values]
                     )
             if prefixes:
-                target = os.path.join(path, CHECKPOINT_PREFIX)
+                merged = os.path.join(path, CHECKPOINT_PREFIX)
                 tf.raw_ops.MergeV2Checkpoints(
-                    checkpoint_prefixes=prefixes, destination_prefix=target, delete_old_dirs=False
+                    checkpoint_prefixes=prefixes, destination_prefix=merged, delete_old_dirs=False
                 )
+                with open(os.path.join(path, "checkpoint"), "x", encoding="utf-8") as file:
+                    file.write(_STATE)
             shutil.rmtree(parts)
             with open(os.path.join(path, METADATA_FILE), "x", encoding="utf-8") as file:
                 json.dump(metadata_document(content), file, indent=1)

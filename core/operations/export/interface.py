@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -33,14 +33,23 @@ class Tensor:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
+Batch = tuple[npt.NDArray[np.int64], npt.NDArray[np.generic]]
+Take = Callable[[npt.NDArray[np.int64], npt.NDArray[np.generic]], Any]
+"""Makes something of a batch of rows."""
+
+
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """A table for a format of rows: batches of (int64 [n] ids in the order asked for, [n, dim] vectors)."""
+    """A table for a format of rows: batches of (int64 [n] ids in the order asked for, [n, dim] vectors).
+
+    `each` yields what a function makes of each batch, in their order; several threads call it.
+    """
 
     name: str
     rows: int
     dim: int
-    batches: Callable[[], Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.generic]]]]
+    batches: Callable[[], Iterator[Batch]]
+    each: Callable[[Take], Iterator[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +106,8 @@ class FormatTraits:
     """False when tensors are written to their places, so that no temporary file is needed."""
     is_lossless: bool = True
     """True when the output contains every value unchanged, so that a whole export can be proved."""
+    is_text: bool = False
+    """True for lines of text, which a terminal may have, and a stream while they are made."""
     lacked_dtypes: frozenset[str] = frozenset()
     """Names of the dtypes that tables cannot have in this format."""
 

@@ -23,11 +23,12 @@ from edl_ckpt.core.operations.reshard.prepare import prepare_reshard
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.regular import check_target
+from edl_ckpt.core.storage.streams import is_stream
 from edl_ckpt.core.storage.trees import remove_tree
 
 
 class MergedCheckpoint:
-    """A reshard to one server: to a file with the ending of a shard, else to a checkpoint_dir."""
+    """A reshard to one server: to a stream, a file with the ending of a shard, else to a checkpoint_dir."""
 
     traits: ClassVar = FormatTraits("checkpoint", endings=(".ckpt", ".chkpt"))
 
@@ -40,13 +41,14 @@ class MergedCheckpoint:
 
     def export(self, goal: Location, *, force: bool) -> ExportOutcome:
         """Write the shard; a checkpoint_dir must not have the version yet, whether with `force` or without."""
-        if os.path.splitext(goal.url.rstrip("/"))[1].lower() not in self.traits.endings:
-            path = goal.local_path
+        path = goal.local_path
+        is_file = path is not None and is_stream(path)
+        if not is_file and os.path.splitext(goal.url.rstrip("/"))[1].lower() not in self.traits.endings:
             url = goal.url.rstrip("/") if path is None else os.path.normpath(path)
             if path is not None:
                 check_target(path)
             return self._merge(goal.with_url(url))
-        with open_target(goal, is_directory=False, force=force) as target:
+        with open_target(goal, self.traits, is_directory=False, force=force) as target:
             beside = f"{target.path}.d"
             try:
                 outcome = self._merge(Location(beside))

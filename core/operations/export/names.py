@@ -1,18 +1,27 @@
-"""Names from checkpoints as names of files: never a path, never too long, and reversible where that is possible."""
+"""Names from checkpoints as names of files and of members of archives, reversible where that is possible.
+
+The name of a file is never a path and never too long. A member of an archive has the name itself, wherever an archive
+can have it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Final
 from urllib.parse import quote, unquote
 
 _SAFE: Final = " !#$&'()+,-.;=@[]^_`{}~"
 _DEVICES: Final = {"CON", "PRN", "AUX", "NUL", *(f"{name}{k}" for name in ("COM", "LPT") for k in range(1, 10))}
 _MAX_BYTES: Final = 200
+_UNSAFE_IN_ARCHIVES: Final = re.compile(r"\0|\\|\A/|(?<![^/])\.(?=\.?(?:/|\Z))")
 _KEPT_BYTES: Final = 79
 _DIGEST_BYTES: Final = 20
+_MAX_MEMBER_BYTES: Final = 65_000
+"""Of the name of a member: its length has 16 bits."""
+NOTES: Final = "__edl_ckpt__"
+"""The array of bytes, JSON, that an archive has for importers; no tensor has this name there."""
 
 
 def escaped_file_name(name: str) -> str:
@@ -56,6 +65,42 @@ def file_names(names: Iterable[str]) -> dict[str, str]:
         taken.add(written.casefold())
         files[name] = written
     return files
+
+
+def member_names(names: Iterable[str]) -> dict[str, str]:
+    """Return the key of each name in an .npz archive: the name itself, unless an archive cannot have it.
+
+    %XX stands for NUL, where readers cut a name; for a backslash; for a slash at the begin, and the first dot of the
+    components '.' and '..', which would lead out of the directory where somebody unpacks the archive; for the first
+    character of `NOTES`; and for the dot of 'a.npy' beside 'a', because numpy takes that key for the file of 'a'. A
+    name that is then too long or taken is shortened and gets a digest, as in `file_names`.
+
+    >>> list(member_names(["dense/kernel:0", "../a", "a", "a.npy"]).values())
+    ['dense/kernel:0', '%2E./a', 'a', 'a%2Enpy']
+    """
+    names = list(names)
+    there = set(names)
+    members: dict[str, str] = {}
+    taken: set[str] = set()
+    for name in names:
+        written = escaped = _escaped_member(name, there)
+        salt = b""
+        while len(written.encode()) > _MAX_MEMBER_BYTES or not taken.isdisjoint({written, f"{written}.npy"}):
+            written = _shortened(escaped, name.encode() + salt)
+            salt += b"~"
+        taken |= {written, f"{written}.npy"}
+        members[name] = written
+    return members
+
+
+def _escaped_member(name: str, there: Container[str]) -> str:
+    """Return a name with %XX for what a member of an archive beside the names `there` cannot have."""
+    if name == NOTES:
+        return f"%{ord(name[0]):02X}{name[1:]}"
+    escaped = _UNSAFE_IN_ARCHIVES.sub(lambda found: f"%{ord(found[0]):02X}", name)
+    if escaped.endswith(".npy") and name.removesuffix(".npy") in there:
+        escaped = f"{escaped.removesuffix('.npy')}%2Enpy"
+    return escaped
 
 
 def _shortened(escaped: str, data: bytes) -> str:

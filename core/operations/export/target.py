@@ -1,21 +1,32 @@
-"""The targets of exports: a local path, visible by one rename, or a URL, visible after everything was uploaded."""
+"""The targets of exports: a local path, visible by one rename, a URL, visible after all was uploaded, or a stream.
+
+A format may have a second output, a directory beside the first. It becomes visible first, because the other refers to
+it.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
-from typing import Protocol, Self
+from typing import IO, Final, Protocol, Self
 
 from edl_ckpt.core.checkpoint.grouping import is_version_dir
 from edl_ckpt.core.commit.single_file import StagedOutput, put_files
 from edl_ckpt.core.errors import RefusedError
 from edl_ckpt.core.format.names import parse_single_file, parse_version_dir
-from edl_ckpt.core.operations.export.interface import ExportedFile
+from edl_ckpt.core.operations.export.interface import ExportedFile, FormatTraits
+from edl_ckpt.core.operations.export.stream import StreamTarget
 from edl_ckpt.core.storage import LocalStore, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.storage.streams import descriptor_of, is_stream
+
+DENSE_FILE: Final = "dense.safetensors"
+"""The only file in the directory beside an output."""
 
 
 class ExportTarget(Protocol):
@@ -23,6 +34,12 @@ class ExportTarget(Protocol):
 
     path: str
     """The path to write to; a directory exists already."""
+    beside: str
+    """The directory beside it; '' when there is none."""
+
+    def open_text(self) -> AbstractContextManager[IO[str]]:
+        """Return the output as a new file of text."""
+        ...
 
     def publish(self) -> tuple[ExportedFile, ...]:
         """Make everything visible; return the files under their final names."""
@@ -35,20 +52,52 @@ class ExportTarget(Protocol):
     ) -> None: ...
 
 
-def open_target(goal: Location, *, is_directory: bool, force: bool) -> ExportTarget:
-    """Return the target for a path or URL; RefusedError when it lies among checkpoints, or is there without `force`."""
+def open_target(
+    goal: Location, traits: FormatTraits, *, is_directory: bool, force: bool, beside: Location | None = None
+) -> ExportTarget:
+    """Return the target for a path or URL, perhaps with a directory beside it.
+
+    Raises RefusedError when it lies among checkpoints, or is there without `force`, or when what is beside it is not of
+    an export; UsageError for a stream in the place of several files.
+    """
+    path, is_file = goal.local_path, not is_directory and beside is None
+    if path is not None and (is_stream(path) if is_file else descriptor_of(path) is not None):
+        return StreamTarget(path, traits, is_file=is_file)
+    first = _place(goal, is_directory=is_directory, force=force)
+    if beside is None:
+        return first
+    _check_beside(beside)
+    return PairTarget(first, _place(beside, is_directory=True, force=force))
+
+
+def _place(goal: Location, *, is_directory: bool, force: bool) -> LocalTarget | UploadTarget:
     if goal.local_path is None:
         return UploadTarget(goal, is_directory=is_directory, force=force)
     return LocalTarget(os.path.normpath(goal.local_path), is_directory=is_directory, force=force)
 
 
+@contextmanager
+def _text_file(path: str) -> Iterator[IO[str]]:
+    """Open a new file of text, and flush it to the disk at the end."""
+    with storage_errors(path), open(path, "x", encoding="utf-8", newline="\n") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
 class LocalTarget:
     """A local file or directory, staged under a hidden name beside its place."""
+
+    beside = ""
 
     def __init__(self, target: str, *, is_directory: bool, force: bool) -> None:
         _check_place(target)
         self._staged = StagedOutput(target, is_directory=is_directory, force=force)
         self.path = self._staged.path
+
+    def open_text(self) -> AbstractContextManager[IO[str]]:
+        """Return the staged file."""
+        return _text_file(self.path)
 
     def publish(self) -> tuple[ExportedFile, ...]:
         """Rename the output to its place; return its files."""
@@ -68,16 +117,19 @@ class LocalTarget:
 class UploadTarget:
     """A remote file or directory: written to the local disk first, then uploaded and made visible at once."""
 
+    beside = ""
+
     def __init__(self, goal: Location, *, is_directory: bool, force: bool) -> None:
         folder, self._name = goal.split()
         store = open_store(folder)
         assert not isinstance(store, LocalStore)  # noqa: S101 - `open_target` asks only for remote goals
         self._goal, self._store, self._force = goal, store, force
+        self._is_directory = is_directory
         self._check()
-        self._directory = tempfile.TemporaryDirectory(prefix="edl-ckpt-")
-        self.path = os.path.join(self._directory.name, self._name)
-        if is_directory:
-            os.mkdir(self.path)
+
+    def open_text(self) -> AbstractContextManager[IO[str]]:
+        """Return the file on the local disk."""
+        return _text_file(self.path)
 
     def _check(self) -> None:
         """Raise RefusedError for a target that exists, or that ElasticDL's scan would meet."""
@@ -97,12 +149,69 @@ class UploadTarget:
         return tuple(ExportedFile(self._store.path(name), file.size_bytes) for name, file in sorted(written.items()))
 
     def __enter__(self) -> Self:
+        self._directory = tempfile.TemporaryDirectory(prefix="edl-ckpt-")
+        self.path = os.path.join(self._directory.name, self._name)
+        if self._is_directory:
+            os.mkdir(self.path)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._directory.cleanup()
+
+
+class PairTarget:
+    """Two outputs side by side: a file or directory, and a directory that it refers to."""
+
+    def __init__(self, first: LocalTarget | UploadTarget, second: LocalTarget | UploadTarget) -> None:
+        self._first, self._second = first, second
+        self._entered = ExitStack()
+
+    def open_text(self) -> AbstractContextManager[IO[str]]:
+        """Return the first output."""
+        return self._first.open_text()
+
+    def publish(self) -> tuple[ExportedFile, ...]:
+        """Make both visible; return their files, those of the first one first."""
+        others = self._second.publish()
+        return self._first.publish() + others
+
+    def __enter__(self) -> Self:
+        with ExitStack() as entering:
+            entering.enter_context(self._first)
+            entering.enter_context(self._second)
+            self._entered = entering.pop_all()
+        self.path, self.beside = self._first.path, self._second.path
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._entered.__exit__(kind, error, trace)
+
+
+def _check_beside(place: Location) -> None:
+    """Raise RefusedError for a directory beside an output that has anything else than what an export writes there.
+
+    `force` replaces it, and its name was not chosen by the user.
+    """
+    folder, name = place.split()
+    store = open_store(folder)
+    if isinstance(store, LocalStore):
+        path = os.path.join(folder.url, name)
+        if not os.path.lexists(path):
+            return
+        with storage_errors(path):
+            names = os.listdir(path)
+    else:
+        names = [each.removeprefix(f"{name}/") for each in store.tree(name)]
+    if set(names) - {DENSE_FILE}:
+        raise RefusedError(
+            f"the dense variables go there, and it contains {min(set(names) - {DENSE_FILE})!r}; nothing was changed",
+            path=place.url,
+            hint="choose another name for OUTPUT",
+        )
 
 
 def files_of(path: str) -> tuple[ExportedFile, ...]:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.operations.export.content_format import ContentFormat
 from edl_ckpt.core.operations.export.interface import ExportContent, FormatTraits, TableRows
+from edl_ckpt.core.operations.export.target import ExportTarget
 from edl_ckpt.core.state.metadata import json_number
 from edl_ckpt.core.storage.faults import storage_errors
 
@@ -36,15 +37,14 @@ class RowsFormat(ContentFormat):
 class LinesFormat(RowsFormat):
     """A file of lines: `head` makes the first of them, `lines` those of some rows."""
 
-    def write(self, content: ExportContent, path: str) -> None:
+    def write(self, content: ExportContent, target: ExportTarget) -> None:
         """Write the only table; UsageError when there are several, or none."""
         table = _only(content)
         rows = self.row_count(table)
-        with storage_errors(path), open(path, "x", encoding="utf-8", newline="\n") as file:
+        with target.open_text() as file:
             file.write(self.head(rows, table.dim))
             for ids, text in _texts(table, rows):
                 file.writelines(self.lines(ids, text))
-            _flush(file)
 
     def head(self, rows: int, dim: int) -> str:
         """Return the text before the first row; by default there is none."""
@@ -59,7 +59,7 @@ class LinesFormat(RowsFormat):
 class Csv(LinesFormat):
     """A header `id,v0,v1,...`, then a line for each row."""
 
-    traits: ClassVar = FormatTraits("csv", endings=(".csv",), takes_limit=True, is_lossless=False)
+    traits: ClassVar = FormatTraits("csv", endings=(".csv",), takes_limit=True, is_lossless=False, is_text=True)
 
     def head(self, rows: int, dim: int) -> str:
         """Return the names of the columns."""
@@ -74,7 +74,7 @@ class Csv(LinesFormat):
 class JsonLines(LinesFormat):
     """A line `{"id": 5, "vector": [...]}` for each row; NaN and infinities, which JSON lacks, are texts."""
 
-    traits: ClassVar = FormatTraits("jsonl", endings=(".jsonl",), takes_limit=True, is_lossless=False)
+    traits: ClassVar = FormatTraits("jsonl", endings=(".jsonl",), takes_limit=True, is_lossless=False, is_text=True)
 
     def lines(self, ids: npt.NDArray[np.int64], text: list[list[str]]) -> Iterator[str]:
         """Yield JSON objects."""
@@ -87,7 +87,12 @@ class Word2Vec(LinesFormat):
     """The text format of word2vec: a line `rows dim`, then `id v0 v1 ...` for each row."""
 
     traits: ClassVar = FormatTraits(
-        "word2vec", endings=(".vec",), takes_limit=True, is_lossless=False, lacked_dtypes=frozenset({"bool"})
+        "word2vec",
+        endings=(".vec",),
+        takes_limit=True,
+        is_lossless=False,
+        is_text=True,
+        lacked_dtypes=frozenset({"bool"}),
     )
 
     def head(self, rows: int, dim: int) -> str:
@@ -106,9 +111,9 @@ class Projector(RowsFormat):
         "projector", is_directory=True, takes_limit=True, is_lossless=False, lacked_dtypes=frozenset({"bool"})
     )
 
-    def write(self, content: ExportContent, path: str) -> None:
+    def write(self, content: ExportContent, target: ExportTarget) -> None:
         """Write the only table; UsageError when there are several, or none."""
-        table = _only(content)
+        table, path = _only(content), target.path
         files = [os.path.join(path, name) for name in ("vectors.tsv", "metadata.tsv", "projector_config.pbtxt")]
         with (
             storage_errors(path),

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import IO, Any, Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -28,13 +28,14 @@ from edl_ckpt.core.errors import CorruptError, NotFoundError, UnsupportedError
 from edl_ckpt.core.format.checks import dtype_named
 from edl_ckpt.core.format.model import DTYPES, DType
 from edl_ckpt.core.operations.export.arrays import INDEX, SAFETENSORS_DTYPES
-from edl_ckpt.core.operations.export.frameworks import CHECKPOINT_PREFIX, DENSE_FILE, METADATA_FILE
-from edl_ckpt.core.operations.export.names import original_name
+from edl_ckpt.core.operations.export.frameworks import CHECKPOINT_PREFIX, METADATA_FILE, PARQUET, dense_directory
+from edl_ckpt.core.operations.export.names import NOTES, original_name
+from edl_ckpt.core.operations.export.target import DENSE_FILE
 from edl_ckpt.core.operations.importing.frameworks import Found, read_notes, read_parquet, read_tensorflow, read_torch
 from edl_ckpt.core.storage import LocalStore, Location, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import RangeReader
-from edl_ckpt.core.storage.regular import check_input, open_input
+from edl_ckpt.core.storage.regular import check_input, is_file, open_input
 from edl_ckpt.core.storage.spool import SpooledReader
 from edl_ckpt.core.words import counted
 
@@ -44,6 +45,7 @@ _OTHER_DTYPES: Final = ("C64", "F4", "F6_E2M3", "F6_E3M2", "F8_E4M3", "F8_E5M2",
 _MAX_HEADER_BYTES: Final = 100_000_000
 """As the safetensors library has it."""
 _NPY_HEAD_BYTES: Final = 1 << 16
+_NOTES_FILE: Final = f"{NOTES}.npy"
 _FETCH_BYTES: Final = 8 << 20
 ARRAY_ENDINGS: Final = (".safetensors", ".npz", ".npy", ".pt", ".pth", ".parquet", ".json")
 """The endings of files that contain arrays, so no checkpoint."""
@@ -87,6 +89,8 @@ class ArraySource:
         self.notes: dict[str, dict[str, Any]] = {}
         self._fingerprint: object = None
         """The fingerprint that an export recorded here."""
+        self._document: Mapping[str, Any] = {}
+        """The notes that an export left, other than those on tables."""
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -121,6 +125,8 @@ class ArraySource:
             self._open_safetensors(self.path)
         elif self.path.lower().endswith(".npz"):
             self._open_npz()
+        elif self.path.lower().endswith(PARQUET):
+            self._open_parquet()
         elif self.path.lower().endswith((".pt", ".pth")):
             with storage_errors(self.path):
                 os.stat(self.path)
@@ -129,8 +135,8 @@ class ArraySource:
             with storage_errors(self.path):
                 os.stat(self.path)
             raise UnsupportedError(
-                "unknown kind of file; expected .safetensors, .npz, .pt, a directory of .npy or Parquet files, a"
-                " TensorFlow checkpoint, or a checkpoint of ElasticDL",
+                "unknown kind of file; expected .safetensors, .npz, .pt, .parquet, a directory of .npy or Parquet"
+                " files, a TensorFlow checkpoint, or a checkpoint of ElasticDL",
                 path=self.path,
             )
         if not self.arrays and self._fingerprint != empty_fingerprint():
@@ -152,12 +158,37 @@ class ArraySource:
             names = os.listdir(self.path)
         if os.path.exists(index):
             self._open_sharded(index)
-        elif any(name.endswith(".parquet") for name in names) or DENSE_FILE in names:
-            if DENSE_FILE in names:
+        elif any(name.endswith(PARQUET) for name in names):
+            if DENSE_FILE in names:  # as it was before they had a directory of their own
                 self._open_safetensors(os.path.join(self.path, DENSE_FILE))
-            self._spool(read_parquet(self.path, self._take_document))
+            self._open_parquet()
+        elif names == [DENSE_FILE]:
+            self._open_safetensors(os.path.join(self.path, DENSE_FILE))
         else:
             self._open_directory()
+
+    def _open_parquet(self) -> None:
+        """Open one file or a directory of them, and the dense variables beside it, of the same export.
+
+        One file of several is imported alone.
+        """
+        self._spool(read_parquet(self.path, self._take_document))
+        whole = self._document.get("whole")
+        noted = whole if isinstance(whole, dict) else {}
+        one_of_several = noted.get("tables") not in (0, 1) and not os.path.isdir(self.path)
+        if not noted.get("variables") or one_of_several:
+            return
+        dense = os.path.join(dense_directory(self.path), DENSE_FILE)
+        fingerprint = self._fingerprint
+        if not is_file(dense):
+            raise NotFoundError(
+                f"the dense variables of {self.path} are not beside it",
+                path=dense,
+                hint="put the directory back, or export again",
+            )
+        self._open_safetensors(dense)
+        if self._fingerprint != fingerprint:
+            raise CorruptError(f"is not of the same export as {self.path}: their fingerprints differ", path=dense)
 
     def _spool(self, found: Iterator[Found]) -> None:
         """Write arrays from a library, one after the other, to files without names."""
@@ -186,8 +217,11 @@ class ArraySource:
         below = [relative for relative in store.tree(name) if relative.count("/") == 1]
         if not below and store.stat(name) is None:
             raise NotFoundError("no such file or directory", path=self.path)
+        wanted = below or [name]
+        if any(relative.endswith(PARQUET) for relative in wanted):
+            wanted += [each for each in store.tree(dense_directory(name)) if each.endswith(f"/{DENSE_FILE}")]
         directory = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="edl-ckpt-"))
-        for relative in below or [name]:
+        for relative in wanted:
             target = os.path.join(directory, *relative.split("/"))
             os.makedirs(os.path.dirname(target), exist_ok=True)
             with (
@@ -254,6 +288,7 @@ class ArraySource:
 
     def _take_document(self, document: Mapping[str, Any]) -> None:
         """Take what an export leaves for importers: notes on tables, and the fingerprint of everything."""
+        self._document = document
         self._take_notes(document["tables"], self.path)
         self._fingerprint = document.get("fingerprint")
 
@@ -269,21 +304,33 @@ class ArraySource:
             try:
                 archive = self._stack.enter_context(zipfile.ZipFile(self.path))
                 names = archive.namelist()
-                index = _parse_json(archive.read(INDEX), self.path) if INDEX in names else {}
+                index = self._index_of(archive, names)
                 known = self._tensors_by_file(index)
                 for name in names:
-                    if name.endswith(".npy"):
-                        with archive.open(name) as member:
-                            self._add_npy(name, SpooledReader(self._unpack(member), self.path), known)
+                    if name.endswith(".npy") and (name != _NOTES_FILE or INDEX in names):
+                        own = known.get(name, (name.removesuffix(".npy"), ""))
+                        self._add_npy(own, self._member(archive, name))
             except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
                 raise CorruptError(f"not a readable .npz: {error}", path=self.path) from None
         self._take_index(index)
 
-    def _unpack(self, member: IO[bytes]) -> IO[bytes]:
+    def _index_of(self, archive: zipfile.ZipFile, names: list[str]) -> dict[str, Any]:
+        """Return the index of an archive that an export wrote: an array of bytes, before that a text; else {}."""
+        if INDEX in names:
+            return _parse_json(archive.read(INDEX), self.path)
+        if _NOTES_FILE not in names:
+            return {}
+        reader = self._member(archive, _NOTES_FILE)
+        _, _, offset = npy_header(reader, NOTES)
+        return _parse_json(reader.read(offset, reader.size_bytes - offset), self.path)
+
+    def _member(self, archive: zipfile.ZipFile, name: str) -> RangeReader:
+        """Unpack a member to a file without a name."""
         file = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed with the stack
-        shutil.copyfileobj(member, file, 1 << 20)
+        with archive.open(name) as member:
+            shutil.copyfileobj(member, file, 1 << 20)
         file.flush()
-        return file
+        return SpooledReader(file, self.path)
 
     def _open_directory(self) -> None:
         with storage_errors(self.path):
@@ -292,7 +339,8 @@ class ArraySource:
         known = self._tensors_by_file(index)
         for name in names:
             if name.endswith(".npy"):
-                self._add_npy(name, self._reader(os.path.join(self.path, name)), known)
+                own = known.get(name, (original_name(name.removesuffix(".npy")), ""))
+                self._add_npy(own, self._reader(os.path.join(self.path, name)))
         self._take_index(index)
 
     def _take_index(self, index: Mapping[str, Any]) -> None:
@@ -317,9 +365,9 @@ class ArraySource:
                 raise CorruptError(f"the index has two names for {file!r}", path=self.path)
         return known
 
-    def _add_npy(self, file: str, reader: RangeReader, index: Mapping[str, tuple[str, str]]) -> None:
-        """Add the array of an .npy file; the index has its name, and its dtype where numpy has no such dtype."""
-        name, noted = index.get(file, (original_name(file.removesuffix(".npy")), ""))
+    def _add_npy(self, own: tuple[str, str], reader: RangeReader) -> None:
+        """Add the array of an .npy file, by its name and the dtype that an index has for it."""
+        name, noted = own
         dtype, shape, offset = npy_header(reader, name)
         if noted == "bfloat16" and dtype.name == "uint16":
             dtype = DTYPES["bfloat16"]

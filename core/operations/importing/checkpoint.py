@@ -68,5 +68,5 @@ def import_checkpoint(
     for warning in (*plan.warnings, *settings.warnings):
         reporter.warn(warning)
     done = execute_reshard(plan, settings, force=force, wait_seconds=wait_seconds, reporter=reporter)
-    values = {field.name: getattr(done, field.name) for field in fields(done)}
+    values = {field.name: getattr(done, field.name) for field in fields(ImportResult)}
     return ImportResult(**values | {"ref": f"{where}@{version}"})

@@ -18,8 +18,8 @@ from edl_ckpt.core.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.format.checks import dtype_named
 from edl_ckpt.core.format.model import DTYPES, DType
 from edl_ckpt.core.libraries import library
-from edl_ckpt.core.operations.export.frameworks import METADATA_FILE
-from edl_ckpt.core.operations.export.names import original_name
+from edl_ckpt.core.operations.export.frameworks import METADATA_FILE, PARQUET
+from edl_ckpt.core.operations.export.names import NOTES, original_name
 
 TakeNotes = Callable[[Mapping[str, Any]], None]
 """Takes the document that an export leaves for importers: its `tables`, and its metadata beside them."""
@@ -37,7 +37,7 @@ def read_torch(path: str, take_notes: TakeNotes) -> Iterator[Found]:
         raise CorruptError(f"not a file of tensors that is safe to read: {first}", path=path) from None
     if not isinstance(loaded, dict):
         raise UnsupportedError(f"expected a dict of tensors, got {type(loaded).__name__}", path=path)
-    notes = loaded.pop("__edl_ckpt__", None)
+    notes = loaded.pop(NOTES, None)
     if notes is not None:
         take_notes(read_notes(bytes(notes.numpy()), path))
     for name, tensor in loaded.items():
@@ -67,35 +67,66 @@ def read_tensorflow(prefix: str, take_notes: TakeNotes) -> Iterator[Found]:
 
 
 def read_parquet(path: str, take_notes: TakeNotes) -> Iterator[Found]:
-    """Yield NAME.ids and NAME.vectors of each Parquet file of a directory: columns `id` and `vector`."""
+    """Yield NAME.ids and NAME.vectors of a Parquet file, or of each in a directory: columns `id` and `vector`.
+
+    Raises CorruptError for a directory that lacks the files of some tables.
+    """
     parquet = library("pyarrow.parquet", "arrow")
-    for file_name in sorted(name for name in os.listdir(path) if name.endswith(".parquet")):
-        full = os.path.join(path, file_name)
+    folder = os.path.isdir(path)
+    files = (
+        [os.path.join(path, name) for name in sorted(os.listdir(path)) if name.endswith(PARQUET)] if folder else [path]
+    )
+    for full in files:
         try:
             table = parquet.ParquetFile(full)
         except Exception as error:  # noqa: BLE001 - pyarrow's errors have no common root but Exception
             raise CorruptError(f"not a Parquet file: {error}", path=full) from None
-        schema = table.schema_arrow
-        if not {"id", "vector"} <= set(schema.names) or not hasattr(schema.field("vector").type, "list_size"):
-            raise UnsupportedError("expected columns `id` and `vector`, a list of fixed size", path=full)
-        metadata = {**(schema.metadata or {}), **(table.metadata.metadata or {})}
+        metadata = {**(table.schema_arrow.metadata or {}), **(table.metadata.metadata or {})}
+        notes: Mapping[str, Any] = {"tables": {}}
         if b"edl-ckpt" in metadata:
-            take_notes(read_notes(metadata[b"edl-ckpt"], full))
-        name = metadata[b"table"].decode("utf-8", "replace") if b"table" in metadata else original_name(file_name[:-8])
-        rows, vector = table.metadata.num_rows, schema.field("vector").type
-        ids = str(schema.field("id").type)
-        yield f"{name}.ids", dtype_named(name, ids), (rows,), _column(table, "id")
-        element = {"float": "float32", "double": "float64", "halffloat": "float16"}.get(
-            str(vector.value_type), str(vector.value_type)
-        )
-        yield f"{name}.vectors", dtype_named(name, element), (rows, vector.list_size), _column(table, "vector")
+            notes = read_notes(metadata[b"edl-ckpt"], full)
+            take_notes(notes)
+            _check_whole(notes.get("whole"), path, len(files) if folder else None)
+            if table.schema_arrow.names == ["id"] and not table.metadata.num_rows:
+                continue  # of a version without tables
+        yield from _read_table(table, metadata, notes["tables"], full)
 
 
-def _column(table: Any, name: str) -> Iterator[npt.NDArray[np.uint8]]:
+def _check_whole(whole: object, path: str, files: int | None) -> None:
+    """Raise CorruptError when a directory does not have a file for each table."""
+    count = whole.get("tables") if isinstance(whole, dict) else None
+    if files is not None and isinstance(count, int) and files != count:
+        raise CorruptError(f"there are Parquet files of {files} tables, and {count} were exported", path=path)
+
+
+def _read_table(table: Any, metadata: Mapping[bytes, bytes], notes: Mapping[str, Any], path: str) -> Iterator[Found]:
+    """Yield the ids and the vectors of a Parquet file."""
+    schema = table.schema_arrow
+    title = metadata.get(b"table")
+    file_name = os.path.basename(path)
+    name = original_name(file_name.removesuffix(PARQUET)) if title is None else title.decode("utf-8", "replace")
+    kind = schema.field("vector").type if {"id", "vector"} <= set(schema.names) else None
+    dim = getattr(kind, "list_size", None)
+    if dim is None and hasattr(kind, "value_type"):  # of any length, but that of each is noted
+        note = notes.get(name)
+        dim = note.get("dim") if isinstance(note, dict) else None
+    if not isinstance(dim, int) or kind is None:
+        raise UnsupportedError("expected columns `id` and `vector`, a list of fixed size", path=path)
+    rows, ids = table.metadata.num_rows, str(schema.field("id").type)
+    yield f"{name}.ids", dtype_named(name, ids), (rows,), _column(table, "id", 1)
+    element = {"float": "float32", "double": "float64", "halffloat": "float16"}.get(
+        str(kind.value_type), str(kind.value_type)
+    )
+    yield f"{name}.vectors", dtype_named(name, element), (rows, dim), _column(table, "vector", dim)
+
+
+def _column(table: Any, name: str, dim: int) -> Iterator[npt.NDArray[np.uint8]]:
     for batch in table.iter_batches(columns=[name]):
         column = batch.column(0)
         if column.null_count:
             raise CorruptError(f"column {name!r} contains nulls")
+        if hasattr(column, "offsets") and (np.diff(column.offsets.to_numpy()) != dim).any():
+            raise CorruptError(f"column {name!r} contains lists of other lengths than {dim}")
         values = column.flatten() if name == "vector" else column
         yield np.ascontiguousarray(values.to_numpy(zero_copy_only=False)).reshape(-1).view(np.uint8)
 

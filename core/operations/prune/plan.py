@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from edl_ckpt.core.checkpoint.catalog import list_versions
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.format.model import Listing, State, Version
+from edl_ckpt.core.notebook import Bytes, card, table
 from edl_ckpt.core.operations.prune.guards import (
     NO_EXCEPTIONS,
     Guards,
@@ -104,6 +105,19 @@ class PrunePlan:
             counted(len(self.warnings), "warning") if self.warnings else "",
         )
 
+    def _repr_html_(self) -> str:
+        going_first = sorted(self.entries, key=lambda entry: entry.action is Action.KEEP)
+        one = len(self.locations) == 1
+        names = ((str(e.version) if one else e.ref, e) for e in going_first)
+        rows = ((name, e.action.value, Bytes(e.size_bytes), e.state, "; ".join(e.reasons)) for name, e in names)
+        facts = (f"delete {len(self.deletions)} of {counted(len(self.entries), 'version')}", size(self.deleted_bytes))
+        warnings = ((warning,) for warning in self.warnings)
+        tables = (
+            table(("version", "action", "size", "state", "why"), rows, len(self.entries), "version"),
+            table(("warning",), warnings, len(self.warnings), "warning"),
+        )
+        return card("PrunePlan", abridged((location.url for location in self.locations), 2), facts, tables)
+
 
 def plan_prune(
     locations: Sequence[LocationLike],
@@ -131,14 +145,22 @@ def plan_prune(
     listings = [
         list_versions(place, grace_seconds=guards.grace_seconds, now=moment, known=known[place]) for place in places
     ]
+    plan = plan_listed(listings, policy, guards=guards, now=moment)
+    return replace(plan, locations=places, purge_older_than_seconds=purge_older_than_seconds)
+
+
+def plan_listed(
+    listings: Sequence[Listing], policy: Policy, *, guards: Guards = NO_EXCEPTIONS, now: float | None = None
+) -> PrunePlan:
+    """Return the plan for locations that are listed already; looks for unreadable versions, and errors, as above."""
     versions = prunable(v for listing in listings for v in listing.versions)
     errors: list[EdlCkptError] = []
     unreadable = {} if guards.everything else find_unreadable(versions, errors)
     modes = _common_modes(listings, needed=policy.needs_modes)
-    plan = judge_versions(versions, _settled(policy, modes, versions), guards=guards, unreadable=unreadable, now=moment)
+    plan = judge_versions(versions, _settled(policy, modes, versions), guards=guards, unreadable=unreadable, now=now)
     unread = bool(errors) or any(listing.unread for listing in listings)
     plan = replace(plan, warnings=(*plan.warnings, *map(_left_to_determined, filter(_has_uuids, listings))))
-    return replace(plan, locations=places, purge_older_than_seconds=purge_older_than_seconds, unread=unread)
+    return replace(plan, locations=tuple(listing.location for listing in listings), unread=unread)
 
 
 def _has_uuids(listing: Listing) -> bool:

@@ -15,6 +15,7 @@ from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.checkpoint.scan import PIECE_BYTES
 from edl_ckpt.core.checkpoint.target import TargetShard, check_beside
 from edl_ckpt.core.checkpoint.trust import check_trust
+from edl_ckpt.core.cluster.choice import ExecutorLike, check_shared, executor_of
 from edl_ckpt.core.commit import open_output
 from edl_ckpt.core.commit.interface import LockedLocation, Written
 from edl_ckpt.core.commit.recovery import location_lock
@@ -23,6 +24,7 @@ from edl_ckpt.core.memory import peak_memory_bytes
 from edl_ckpt.core.operations.reshard.move import Move
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan
 from edl_ckpt.core.operations.reshard.settings import ReshardSettings, settings_for
+from edl_ckpt.core.parallel import Executor
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.annotate import copy_metadata
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
@@ -33,7 +35,10 @@ from edl_ckpt.core.words import counted, describe, escaped, size
 
 @dataclass(frozen=True, slots=True)
 class ReshardResult:
-    """The written version; the source and the version that was read back both have its `fingerprint`."""
+    """The written version; the source and the version that was read back both have its `fingerprint`.
+
+    It was not `needed` when the version was there already; its fingerprint is then '' without a seal.
+    """
 
     ref: str
     output: str
@@ -50,6 +55,7 @@ class ReshardResult:
     shards: tuple[TargetShard, ...]
     forced: str | None = None
     """Why the source did not match its seal, where `force` went on; None in every other case."""
+    needed: bool = True
 
     def __repr__(self) -> str:
         return describe(
@@ -66,6 +72,7 @@ def execute_reshard(
     plan: ReshardPlan,
     settings: ReshardSettings | None = None,
     *,
+    executor: ExecutorLike | None = None,
     keep_old: bool = False,
     force: bool = False,
     wait_seconds: float = LOCK_WAIT_SECONDS,
@@ -83,10 +90,13 @@ def execute_reshard(
         raise UnsupportedError(
             "this storage has no rename, so no trash for the old shards", path=plan.target.location.url
         )
+    work = executor_of(executor, [plan.survey.source], reporter=reporter)
+    if work.elsewhere:
+        check_shared(plan.target.location)
     lock = location_lock(plan.target.location, "reshard", create=True, wait_seconds=wait_seconds, reporter=reporter)
     with lock as place:
         chosen = settings or settings_for(plan)
-        return write_reshard(plan, place, chosen, keep_old=keep_old, force=force, reporter=reporter)
+        return write_reshard(plan, place, chosen, executor=work, keep_old=keep_old, force=force, reporter=reporter)
 
 
 def write_reshard(
@@ -94,12 +104,13 @@ def write_reshard(
     place: LockedLocation,
     settings: ReshardSettings,
     *,
+    executor: Executor | None = None,
     keep_old: bool = False,
     force: bool = False,
     reporter: Reporter = SILENT,
 ) -> ReshardResult:
     """Do the work of `execute_reshard` for a caller that holds the lock of the target."""
-    begin = time.perf_counter()
+    begin, read_before = time.perf_counter(), 0 if executor is None else executor.bytes_read()
     target, source = plan.target, plan.survey.source
     if target.in_place:
         check_listed(source, "the version has changed since the plan was made; try again")
@@ -122,7 +133,13 @@ def write_reshard(
         _check_unchanged(checkpoint)
         checkpoint.take_ids(plan.survey.kept)
         files = output.create(plan.layouts.size_bytes.tolist())
-        read = Move(plan, settings, checkpoint, files, reporter).run()
+        move = Move(plan, settings, checkpoint, files, reporter)
+        if executor is None or not executor.elsewhere:
+            read = move.run()
+        else:
+            targets = output.share()
+            executor.share(targets.writers)
+            read = move.run_elsewhere(executor, targets)
         trust.confirm(read.text)
 
         def prove(written: Written) -> Seal:
@@ -131,6 +148,7 @@ def write_reshard(
                 read,
                 staged=written.staged,
                 workers=settings.workers,
+                executor=executor,
                 batch_bytes=settings.proof_batch_bytes,
                 piece_bytes=min(settings.piece_bytes, PIECE_BYTES),
                 reporter=reporter,
@@ -141,6 +159,8 @@ def write_reshard(
         output.publish(prove)
         bytes_written = sum(file.bytes_written for file in files)
         bytes_read = plan.survey.bytes_read + checkpoint.bytes_read
+        if executor is not None and executor.elsewhere:
+            bytes_written, bytes_read = plan.size_bytes, bytes_read + executor.bytes_read() - read_before
     if not target.in_place and target.number == source.version:
         copy_metadata(source, target.location, reporter=reporter)
     return ReshardResult(

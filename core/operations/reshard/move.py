@@ -11,15 +11,19 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
 from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES, IdBlock, raise_bad_ids, read_rows
+from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
 from edl_ckpt.core.checkpoint.fingerprint import ContentSketch, Fingerprint, fingerprint_of, value_bytes
+from edl_ckpt.core.checkpoint.places import DenseAt, IdsAt, dense_at
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import DensePiece, IdPiece, cut_piece, dense_pieces, read_dense, read_piece
+from edl_ckpt.core.commit.writers import StagedTargets
 from edl_ckpt.core.errors import EdlCkptError, LockedError
 from edl_ckpt.core.format import bulk, routing
 from edl_ckpt.core.format.model import ShardIndex, TableEntry
@@ -29,8 +33,8 @@ from edl_ckpt.core.operations.reshard.order import moved_together, piece_order
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan, Route
 from edl_ckpt.core.operations.reshard.settings import ReshardSettings
 from edl_ckpt.core.operations.reshard.survey import PieceCounts, together
-from edl_ckpt.core.parallel import run_parallel
-from edl_ckpt.core.progress import Reporter
+from edl_ckpt.core.parallel import RESULT_BYTES, Advance, Executor, run_parallel
+from edl_ckpt.core.progress import Counted, Reporter
 from edl_ckpt.core.storage.interface import Sink
 
 _LOOK_BYTES = 256 << 10
@@ -95,6 +99,70 @@ class _Turns:
             self._changed.notify_all()
 
 
+class Stretch(NamedTuple):
+    """A stretch as a task for another process: its ids, what of them goes to each target, and where that begins."""
+
+    ids: IdsAt
+    rows: bulk.I64
+    id_bytes: bulk.I64
+    values_at: bulk.I64
+    ids_at: bulk.I64
+
+
+class OpenedMove:
+    """The source, opened, and in the process of the operation the targets."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+
+    @property
+    def bytes_read(self) -> int:
+        """Return how many bytes were read so far."""
+        return self.checkpoint.bytes_read
+
+    def close(self) -> None:
+        """Close the source."""
+        self.checkpoint.close()
+
+
+@dataclass(frozen=True, slots=True)
+class MoveWork:
+    """The pass as a work for other processes; a task is a stretch, some small tables, or a piece of a variable.
+
+    The plan has neither counts nor routes, which grow with the version: those of a stretch are in its task. A task
+    opens the targets that it writes, and answers when they are safe and closed again.
+    """
+
+    source: CheckpointValue
+    plan: ReshardPlan
+    settings: ReshardSettings
+    targets: StagedTargets
+
+    def open(self) -> OpenedMove:
+        """Open the source in another process."""
+        return OpenedMove(self.source.open())
+
+    def do(self, opened: OpenedMove, task: Stretch | DenseAt | Sequence[str], advance: Advance) -> ContentSketch:
+        """Move the values of one task; return the sketch of what was read."""
+        with self.targets.opened(self._written(opened.checkpoint, task)) as files:
+            move = Move(self.plan, self.settings, opened.checkpoint, files, Counted(advance))
+            if isinstance(task, DenseAt):
+                move.move_dense(task.piece(opened.checkpoint))
+            elif isinstance(task, Stretch):
+                move.move_stretch(task)
+            else:
+                move.move_small(task)
+        return move.sketch
+
+    def _written(self, checkpoint: Checkpoint, task: Stretch | DenseAt | Sequence[str]) -> list[int]:
+        """Return the numbers of the targets that a task writes."""
+        if isinstance(task, DenseAt):
+            return [self.plan.layouts.dense_at(task.piece(checkpoint).entry.name)[0]]
+        if isinstance(task, Stretch):
+            return np.flatnonzero(task.id_bytes).tolist()
+        return list(range(self.plan.to_ps))
+
+
 class Move:
     """The pass over the values: each is read once, ordered by owner, and written at its offset."""
 
@@ -111,7 +179,7 @@ class Move:
         self._checkpoint = checkpoint
         self._files = files
         self._reporter = reporter
-        self._sketch = ContentSketch()
+        self.sketch = ContentSketch()
         self._small = {counts.table: counts for counts in plan.survey.small}
 
     def run(self) -> Fingerprint:
@@ -124,7 +192,32 @@ class Move:
         tasks = (task for group in range(groups) for task in self._group(group, groups, dense))
         for _ in run_parallel(self._do, chain(self._small_tables(), tasks), self._settings.workers):
             pass
-        return fingerprint_of(self._checkpoint, self._sketch)
+        return fingerprint_of(self._checkpoint, self.sketch)
+
+    def run_elsewhere(self, executor: Executor, targets: StagedTargets) -> Fingerprint:
+        """Do the same with the values moved by other processes; what stands between them is written here."""
+        self._write_between()
+        plan, checkpoint = self._plan, self._checkpoint
+        self._reporter.start("resharding", value_bytes(checkpoint))
+        light = replace(plan, survey=replace(plan.survey, counts=(), pieces=(), kept={}), routes=())
+        work = MoveWork(CheckpointValue.of(checkpoint), light, self._settings, targets)
+        for sketch in executor.run(work, OpenedMove(checkpoint), self._tasks(executor), self._reporter.advance):
+            self.sketch.add(sketch)
+        return fingerprint_of(checkpoint, self.sketch)
+
+    def _tasks(self, executor: Executor) -> Iterator[Stretch | DenseAt | Sequence[str]]:
+        """Yield all tasks; a result has the sketches of a variable, of a table or of some small ones."""
+        plan, checkpoint = self._plan, self._checkpoint
+        yield from (small.tables for small in self._small_tables(most=_small_at_once(plan)))
+        yield from dense_at(checkpoint, executor.task_bytes(value_bytes(checkpoint)))
+        shards = {shard.file.ps_id: number for number, shard in enumerate(checkpoint.shards)}
+        for number in piece_order(plan):
+            piece, counts, route = plan.survey.pieces[number], plan.survey.counts[number], plan.routes[number]
+            shard = checkpoint.shards[shards[piece.shard.file.ps_id]]
+            table = next(k for k, entry in enumerate(shard.tables) if entry.name == piece.entry.name)
+            run = shard.tables[table].ids.index(piece.run)
+            place = IdsAt(shards[shard.file.ps_id], table, run, piece.start, piece.end, piece.first_row, piece.rows)
+            yield Stretch(place, counts.rows, counts.id_bytes, route.values_at, route.ids_at)
 
     def _write_between(self) -> None:
         """Write what stands between values, but for that among small tables."""
@@ -148,8 +241,13 @@ class Move:
                 cuts = cut_piece(self._checkpoint, stretch, self._settings.piece_bytes)
                 yield from (_Piece(piece, place, turns) for place, piece in enumerate(cuts))
 
-    def _small_tables(self) -> Iterator[_Small]:
-        """Yield the small tables, as many at a time as one worker may have in memory."""
+    def _small_tables(self, *, most: int = sys.maxsize) -> Iterator[_Small]:
+        """Yield the small tables, as many at a time as one worker may have in memory, and `most` of them."""
+        for small in self._neighbours():
+            for first in range(0, len(small.tables), most):
+                yield _Small(small.tables[first : first + most])
+
+    def _neighbours(self) -> Iterator[_Small]:
         layouts, last = self._plan.layouts, -1
         sizes = np.diff(layouts.tables_at, axis=0).sum(axis=1)  # ids and heads may be far more than the values
         some: list[tuple[str, int]] = []
@@ -168,9 +266,9 @@ class Move:
 
     def _do(self, task: DensePiece | _Piece | _Small) -> None:
         if isinstance(task, DensePiece):
-            self._move_dense(task)
+            self.move_dense(task)
         elif isinstance(task, _Small):
-            self._move_small(task.tables)
+            self.move_small(task.tables)
         else:
             try:
                 self._move_rows(task)
@@ -178,9 +276,24 @@ class Move:
                 task.turns.fail(task.number)
                 raise
 
-    def _move_dense(self, piece: DensePiece) -> None:
+    def move_stretch(self, task: Stretch) -> None:
+        """Move a stretch, one piece after the other."""
+        stretch = task.ids.piece(self._checkpoint)
+        counts = PieceCounts(stretch.entry.name, task.rows, task.id_bytes)
+        turns = _Turns(stretch, counts, Route(task.values_at, task.ids_at))
+        for number, piece in enumerate(cut_piece(self._checkpoint, stretch, self._settings.piece_bytes)):
+            self._move_rows(_Piece(piece, number, turns))
+
+    def move_dense(self, piece: DensePiece) -> None:
+        """Move bytes of a variable, some at a time."""
+        step = max(self._settings.batch_bytes // bulk.CHUNK_BYTES, 1) * bulk.CHUNK_BYTES
+        for start in range(piece.start, max(piece.start + piece.size, piece.start + 1), step):
+            size = min(step, piece.start + piece.size - start)
+            self._move_bytes(DensePiece(piece.shard, piece.entry, start, size))
+
+    def _move_bytes(self, piece: DensePiece) -> None:
         data = read_dense(self._checkpoint, piece)
-        self._sketch.add_dense(piece.entry.name, piece.entry.size_bytes, piece.start, data)
+        self.sketch.add_dense(piece.entry.name, piece.entry.size_bytes, piece.start, data)
         owner, offset = self._place(piece)
         self._files[owner].write(offset, data.data)
         self._reporter.advance(piece.size)
@@ -194,7 +307,7 @@ class Move:
         write_groups(self._files, bulk.group_varints(block.data, block.lengths, owner, id_bytes), id_bytes, ids_at)
         row_bytes = task.piece.entry.row_bytes
         if not row_bytes:
-            self._sketch.add_rows(task.piece.entry.name, block.ids, np.empty((len(block.ids), 0), np.uint8))
+            self.sketch.add_rows(task.piece.entry.name, block.ids, np.empty((len(block.ids), 0), np.uint8))
             return
         sketch = bulk.new_sketch(row_bytes)
         gathered = np.empty(min(self._step(row_bytes), len(block.ids)) * row_bytes, np.uint8)
@@ -208,7 +321,7 @@ class Move:
             write_groups(self._files, gathered, sizes, values_at)
             values_at += sizes
             self._reporter.advance(int(sizes.sum()))
-        self._sketch.add_sketch(task.piece.entry.name, sketch)
+        self.sketch.add_sketch(task.piece.entry.name, sketch)
 
     def _step(self, row_bytes: int) -> int:
         """Return how many rows are gathered at a time."""
@@ -263,7 +376,7 @@ class Move:
                 read = read_rows(reader, piece.entry, first_row + start, buffer[: now.stop - start])
                 routing.move_rows(sketch, block.ids[now], owner[now], read, places, gathered)
 
-    def _move_small(self, tables: Sequence[str]) -> None:
+    def move_small(self, tables: Sequence[str]) -> None:
         """Put small tables together for each target, with all that stands between them, and write them."""
         layouts = self._plan.layouts
         first, last = layouts.number(tables[0]), layouts.number(tables[-1])
@@ -281,7 +394,7 @@ class Move:
         self._check_full(tables, found, parts, values_at - shift, ids_at - shift)
         write_groups(self._files, out, sizes, starts)
         own = np.unique(parts[:, Part.TABLE], return_index=True)[1]
-        self._sketch.add_parts([tables[k] for k in parts[own, Part.TABLE].tolist()], sums, parts[own])
+        self.sketch.add_parts([tables[k] for k in parts[own, Part.TABLE].tolist()], sums, parts[own])
         self._reporter.advance(int((parts[:, Part.ROWS] * parts[:, Part.ROW_BYTES]).sum()))
 
     def _check_full(
@@ -344,6 +457,12 @@ class Move:
         sums_at = np.cumsum([0] + [routing.sketch_size(widths.get(k, 0)) for k in range(len(tables))])
         parts[:, Part.SUMS] = sums_at[parts[:, Part.TABLE]]
         return data, parts, np.zeros(int(sums_at[-1]), np.uint32)
+
+
+def _small_at_once(plan: ReshardPlan) -> int:
+    """Return how many small tables have sketches that are a small result."""
+    widest = max((table.row_bytes for table in plan.survey.tables), default=0)
+    return max(RESULT_BYTES // (4 * routing.sketch_size(widest)), 1)
 
 
 def _changed_ids(piece: IdPiece) -> LockedError:

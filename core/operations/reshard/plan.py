@@ -6,23 +6,57 @@ target is that of the source's shards and rows, so the result depends neither on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import overload
 
 import numpy as np
 
 from edl_ckpt.core.checkpoint.target import Target, TargetShard, target_shards
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.shard_layout import CountedTable, VersionLayout, lay_out_shards, layout_warnings
+from edl_ckpt.core.notebook import Bytes, card, table
+from edl_ckpt.core.operations.reshard.sparse import SparsePairs
 from edl_ckpt.core.operations.reshard.survey import Survey
 from edl_ckpt.core.words import counted, describe, escaped
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Route:
-    """The offsets of the first row and the first id of one stretch of ids in each target: int64 [to_ps]."""
+    """The offsets of the first row and the first id of one stretch of ids in each target: int64 [to_ps].
+
+    It is 0 for a target that the stretch does not go to.
+    """
 
     values_at: bulk.I64
     ids_at: bulk.I64
+
+
+class Routes(Sequence[Route]):
+    """The routes of stretches; one takes memory for the targets that it goes to, until somebody looks at it."""
+
+    def __init__(self, to_ps: int) -> None:
+        self._pairs = SparsePairs(to_ps)
+
+    def __repr__(self) -> str:
+        return f"<Routes of {counted(len(self), 'stretch')}>"
+
+    def append(self, route: Route, targets: bulk.I64) -> None:
+        """Keep the route of the next stretch, which goes to these targets."""
+        self._pairs.append(route.values_at, route.ids_at, targets)
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    @overload
+    def __getitem__(self, index: int) -> Route: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Route]: ...
+    def __getitem__(self, index: int | slice) -> Route | Sequence[Route]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(len(self))[index]]
+        return Route(*self._pairs.pair(index))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +70,7 @@ class ReshardPlan:
     survey: Survey
     target: Target
     layouts: VersionLayout
-    routes: tuple[Route, ...]
+    routes: Sequence[Route]
     shards: tuple[TargetShard, ...]
     warnings: tuple[str, ...]
 
@@ -79,6 +113,16 @@ class ReshardPlan:
             f"to {escaped(self.target.directory)}",
         )
 
+    def _repr_html_(self) -> str:
+        facts = (f"{self.from_ps} to {counted(self.to_ps, 'shard')}", counted(self.rows, "row"), self.target.directory)
+        rows = ((str(k), Bytes(shard.size_bytes), shard.rows) for k, shard in enumerate(self.shards))
+        warnings = ((warning,) for warning in self.warnings)
+        tables = (
+            table(("shard", "size", "rows"), rows, len(self.shards), "shard"),
+            table(("warning",), warnings, len(self.warnings), "warning"),
+        )
+        return card("ReshardPlan", self.ref, facts, tables)
+
 
 def plan_reshard(survey: Survey, target: Target, *, renumber: bool = False) -> ReshardPlan:
     """Return the plan to write a surveyed version to a target; nothing is read and nothing is written.
@@ -106,20 +150,20 @@ def _count_tables(survey: Survey) -> dict[str, CountedTable]:
     tables = {
         table.info.name: CountedTable(table.info, table.dtype, zero.copy(), zero.copy()) for table in survey.tables
     }
-    for piece in (*survey.counts, *survey.small):
+    for piece in chain(survey.counts, survey.small):
         tables[piece.table].rows[:] += piece.rows
         tables[piece.table].id_bytes[:] += piece.id_bytes
     return tables
 
 
-def _routes(survey: Survey, layouts: VersionLayout) -> tuple[Route, ...]:
+def _routes(survey: Survey, layouts: VersionLayout) -> Routes:
     """Return the route of each stretch: in each target it begins where the one before it, of the same table, ends."""
     row_bytes = {table.info.name: table.row_bytes for table in survey.tables}
     next_at: dict[str, tuple[bulk.I64, bulk.I64]] = {}
-    routes: list[Route] = []
+    routes = Routes(survey.to_ps)
     for stretch in survey.counts:
         name = stretch.table
         values_at, ids_at = next_at.get(name) or (layouts.values_at(name), layouts.ids_at(name))
-        routes.append(Route(values_at, ids_at))
+        routes.append(Route(values_at, ids_at), np.flatnonzero(stretch.id_bytes))
         next_at[name] = values_at + stretch.rows * row_bytes[name], ids_at + stretch.id_bytes
-    return tuple(routes)
+    return routes

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version
 from edl_ckpt.core.checkpoint.reader import open_checkpoint
 from edl_ckpt.core.checkpoint.target import Target, free_target
 from edl_ckpt.core.checkpoint.trust import check_trust
 from edl_ckpt.core.checkpoint.uuids import has_no_number
+from edl_ckpt.core.cluster.choice import ExecutorLike, check_shared, executor_of
 from edl_ckpt.core.commit.local import replaces_link
 from edl_ckpt.core.errors import RefusedError, UsageError
 from edl_ckpt.core.format.checks import check_ps_num
@@ -32,6 +35,7 @@ def reshard_version(
     empty: Layout | None = None,
     number: int | None = None,
     workers: int | None = None,
+    executor: ExecutorLike | None = None,
     max_memory_bytes: int | None = None,
     keep_old: bool = False,
     force: bool = False,
@@ -51,13 +55,22 @@ def reshard_version(
         empty=empty,
         number=number,
         workers=workers,
+        executor=executor,
         max_memory_bytes=max_memory_bytes,
         force=force,
         reporter=reporter,
     )
     for warning in (*plan.warnings, *settings.warnings):
         reporter.warn(warning)
-    return execute_reshard(plan, settings, keep_old=keep_old, force=force, wait_seconds=wait_seconds, reporter=reporter)
+    return execute_reshard(
+        plan,
+        settings,
+        executor=executor,
+        keep_old=keep_old,
+        force=force,
+        wait_seconds=wait_seconds,
+        reporter=reporter,
+    )
 
 
 def prepare_reshard(
@@ -69,6 +82,7 @@ def prepare_reshard(
     empty: Layout | None = None,
     number: int | None = None,
     workers: int | None = None,
+    executor: ExecutorLike | None = None,
     max_memory_bytes: int | None = None,
     force: bool = False,
     reporter: Reporter = SILENT,
@@ -86,6 +100,11 @@ def prepare_reshard(
     where = None if output is None else Location.of(output)
     target = reshard_target(version, output=where, layout=layout, empty=empty, number=number)
     check_trust(version, force=force, reporter=reporter)
+    chosen = executor_of(executor, [version], workers=workers, reporter=reporter)
+    if chosen.elsewhere:
+        check_shared(target.location)
+        workers = chosen.threads
+    read_before = chosen.bytes_read()
     with open_checkpoint(version) as checkpoint:
         first = choose_settings(
             widest_row_bytes(checkpoint),
@@ -98,10 +117,12 @@ def prepare_reshard(
             checkpoint,
             ps_num,
             workers=first.workers,
+            executor=chosen if chosen.elsewhere else None,
             piece_bytes=first.piece_bytes,
             max_memory_bytes=max_memory_bytes,
             reporter=reporter,
         )
+    survey = replace(survey, bytes_read=survey.bytes_read + chosen.bytes_read() - read_before)
     plan = plan_reshard(
         survey, target, renumber=number is not None or version.layout == FREE_FILE or bool(version.uuid)
     )

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES
-from edl_ckpt.core.checkpoint.proof import MAPPED_BATCH_BYTES
 from edl_ckpt.core.checkpoint.scan import PIECE_BYTES
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.format import bulk
@@ -25,9 +24,9 @@ _BYTES_PER_ID_BYTE: Final = 24
 _LEAST_PIECE_BYTES: Final = 4096
 REMOTE_BATCH_BYTES: Final = 4 << 20
 """Bytes of values of one request to remote storage, which spread the cost of a round trip."""
-_STRETCH_BYTES: Final = 32 << 10
+_STRETCH_BYTES: Final = 64 << 10
 """Bytes that go to each target at a time, where memory allows it: shorter writes cost more than their bytes."""
-_GATHERED_BYTES: Final = 32 << 20
+_GATHERED_BYTES: Final = 64 << 20
 """The most bytes of values that all workers gather, unless a batch for each is more."""
 _WIDE_BYTES: Final = 8 << 20
 
@@ -42,7 +41,7 @@ class ReshardSettings:
     batch_bytes: int
     """Bytes of values that are read and written at a time."""
     proof_batch_bytes: int
-    """Bytes of the written version that the proof maps at a time."""
+    """Bytes of the written version that the proof reads at a time."""
     gather_bytes: int = 1 << 20
     """Bytes of values that each worker gathers before it writes them to their targets."""
     part_memory_bytes: int = 0
@@ -113,7 +112,7 @@ def choose_settings(
     elif gather > _WIDE_BYTES:
         piece *= 4  # or the ids would be written in stretches of a few hundred bytes
     part_memory = PART_MEMORY_BYTES if max_memory_bytes is None else max_memory_bytes // 2
-    proof_batch = MAPPED_BATCH_BYTES if target.properties.rename else REMOTE_BATCH_BYTES
+    proof_batch = VALUE_BATCH_BYTES if target.properties.rename else REMOTE_BATCH_BYTES
     if max_memory_bytes is not None:
         proof_batch = max(batch, min(proof_batch, max_memory_bytes // (2 * workers)))
     return ReshardSettings(

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from itertools import chain, groupby
+from typing import Final, NamedTuple, overload
 
 import numpy as np
 
 from edl_ckpt.core.checkpoint.blocks import raise_bad_ids
 from edl_ckpt.core.checkpoint.duplicates import NO_IDS, IdOrder, check_unique, order_of
+from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
+from edl_ckpt.core.checkpoint.fingerprint import value_bytes
+from edl_ckpt.core.checkpoint.places import IdsAt, ids_at
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import (
     PIECE_BYTES,
     IdPiece,
     cut_piece,
-    id_pieces,
     is_small,
     number_rows,
     read_piece,
@@ -25,7 +28,8 @@ from edl_ckpt.core.format.checks import check_ps_num
 from edl_ckpt.core.format.model import DType, ShardIndex, TableEntry, TableInfo, Version
 from edl_ckpt.core.format.routing import PART_NUMBERS, Part, tally_parts
 from edl_ckpt.core.format.shard_layout import PlacedVariable
-from edl_ckpt.core.parallel import default_workers, run_parallel
+from edl_ckpt.core.operations.reshard.sparse import SparsePairs
+from edl_ckpt.core.parallel import RESULT_BYTES, Advance, Executor, Threads, default_workers
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader
@@ -34,6 +38,8 @@ from edl_ckpt.core.words import counted, describe, escaped
 _MAX_STRETCHES: Final = 256
 """About how many stretches all ids are counted in, however many they are: a plan does not grow with the rows."""
 _LEAST_STRETCH_BYTES: Final = 8 << 20
+_SORTED_BYTES: Final = 128 << 20
+"""Memory for the ids that all threads of a process compare at a time."""
 _SMALL_TABLE_BYTES: Final = 1 << 20
 """The most bytes of a table whose parts move together with those of others."""
 
@@ -60,6 +66,34 @@ class PieceCounts:
     id_bytes: bulk.I64
 
 
+class StretchCounts(Sequence[PieceCounts]):
+    """The counts of stretches; one takes memory for the targets that it goes to, until somebody looks at it."""
+
+    def __init__(self, to_ps: int) -> None:
+        self._tables: list[str] = []
+        self._pairs = SparsePairs(to_ps)
+
+    def __repr__(self) -> str:
+        return f"<StretchCounts of {counted(len(self), 'stretch')}>"
+
+    def append(self, counts: PieceCounts) -> None:
+        """Keep the counts of the next stretch."""
+        self._tables.append(counts.table)
+        self._pairs.append(counts.rows, counts.id_bytes, np.flatnonzero(counts.id_bytes))
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+    @overload
+    def __getitem__(self, index: int) -> PieceCounts: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[PieceCounts]: ...
+    def __getitem__(self, index: int | slice) -> PieceCounts | Sequence[PieceCounts]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(len(self))[index]]
+        return PieceCounts(self._tables[index], *self._pairs.pair(index))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Survey:
     """A version, counted for `to_ps` parameter servers. A plan needs nothing else of it."""
@@ -70,7 +104,7 @@ class Survey:
     """The version number that its shards contain."""
     variables: tuple[PlacedVariable, ...]
     tables: tuple[SurveyedTable, ...]
-    counts: tuple[PieceCounts, ...]
+    counts: Sequence[PieceCounts]
     """Of each stretch, in the order of the rows in the target: by table, source shard and row."""
     pieces: tuple[IdPiece, ...]
     """The stretches: ids of one table in one shard. There are few of them; the execution cuts them into pieces."""
@@ -83,7 +117,7 @@ class Survey:
     @property
     def id_bytes(self) -> int:
         """Return the bytes of all ids."""
-        return sum(int(piece.id_bytes.sum()) for piece in (*self.counts, *self.small))
+        return sum(int(piece.id_bytes.sum()) for piece in chain(self.counts, self.small))
 
     @property
     def widest_row_bytes(self) -> int:
@@ -105,6 +139,7 @@ def survey_ids(
     ps_num: int,
     *,
     workers: int | None = None,
+    executor: Executor | None = None,
     piece_bytes: int | None = None,
     max_memory_bytes: int | None = None,
     reporter: Reporter = SILENT,
@@ -119,14 +154,17 @@ def survey_ids(
     check_ps_num(ps_num)
     if workers is None:
         workers = default_workers(remote=open_store(checkpoint.version.location).properties.round_trips)
-    kept = checkpoint.keep_ids(workers)
-    counting = _Counting(checkpoint, ps_num, workers, piece_bytes or PIECE_BYTES // 2, reporter)
+    executor = executor or Threads(workers)
+    kept = {} if executor.elsewhere else checkpoint.keep_ids(workers)
+    counting = _Counting(checkpoint, ps_num, executor, piece_bytes or PIECE_BYTES // 2, reporter)
     reporter.start("reading ids", total_id_bytes(checkpoint))
     small = counting.small_tables()
     stretches, counts, orders = counting.large_tables()
-    # Sorting takes memory and a core, and waits for no request.
-    sorters = min(workers, default_workers())
-    check_unique(checkpoint, stretches, orders, workers=sorters, max_memory_bytes=max_memory_bytes)
+    if executor.elsewhere:
+        counting.check_unique(stretches, orders)
+    else:  # sorting takes memory and a core, and waits for no request
+        sorters = min(workers, default_workers())
+        check_unique(checkpoint, stretches, orders, workers=sorters, max_memory_bytes=max_memory_bytes)
     variables = {v.name: v for shard in checkpoint.shards for v in shard.variables}
     return Survey(
         source=checkpoint.version,
@@ -136,7 +174,7 @@ def survey_ids(
         tables=tuple(
             SurveyedTable(checkpoint.infos[name], checkpoint.table_dtype(name)) for name in checkpoint.table_names
         ),
-        counts=tuple(counts),
+        counts=counts,
         pieces=tuple(stretches),
         small=small,
         bytes_read=checkpoint.bytes_read,
@@ -144,26 +182,18 @@ def survey_ids(
     )
 
 
-class _Counting:
-    """The pass over all ids."""
+@dataclass(frozen=True, slots=True)
+class _SmallWork:
+    """The counts of small tables; a task is the names of some."""
 
-    def __init__(self, checkpoint: Checkpoint, ps_num: int, workers: int, piece_bytes: int, reporter: Reporter) -> None:
-        self._checkpoint = checkpoint
-        self._ps_num = ps_num
-        self._workers = workers
-        self._piece_bytes = piece_bytes
-        self._reporter = reporter
-        self._small = {name for name in checkpoint.table_names if is_small_table(checkpoint, name)}
+    source: CheckpointValue
+    ps_num: int
 
-    def small_tables(self) -> tuple[PieceCounts, ...]:
-        """Count the small tables, many at a time."""
-        names = [name for name in self._checkpoint.table_names if name in self._small]
-        sizes = [sum(entry.ids[0].end - entry.ids[0].start for _, entry in self._filled(name)) for name in names]
-        some = together(zip(names, sizes, strict=True), self._piece_bytes)
-        return tuple(count for counts in run_parallel(self._count_tables, some, self._workers) for count in counts)
+    def open(self) -> Checkpoint:
+        return self.source.open()
 
-    def _count_tables(self, names: Sequence[str]) -> list[PieceCounts]:
-        parts = [(number, shard, entry) for number, name in enumerate(names) for shard, entry in self._filled(name)]
+    def do(self, opened: Checkpoint, task: Sequence[str], advance: Advance) -> list[PieceCounts]:
+        parts = [(number, shard, entry) for number, name in enumerate(task) for shard, entry in _filled(opened, name)]
         sizes = np.array([entry.ids[0].end - entry.ids[0].start for _, _, entry in parts], np.int64)
         numbers = np.zeros((len(parts), PART_NUMBERS), np.int64)
         numbers[:, Part.IDS] = np.cumsum(sizes) - sizes
@@ -172,67 +202,163 @@ class _Counting:
         numbers[:, Part.TABLE] = [number for number, _, _ in parts]
         data = np.empty(int(sizes.sum()), np.uint8)
         for (_, shard, entry), at, size in zip(parts, numbers[:, Part.IDS].tolist(), sizes.tolist(), strict=True):
-            self._checkpoint.reader(shard).read_into(entry.ids[0].start, data[at : at + size].data)
-        rows, id_bytes = (np.zeros((len(names), self._ps_num), np.int64) for _ in range(2))
+            opened.reader(shard).read_into(entry.ids[0].start, data[at : at + size].data)
+        rows, id_bytes = (np.zeros((len(task), self.ps_num), np.int64) for _ in range(2))
         ids = np.empty(int(numbers[:, Part.ROWS].sum()), np.int64)
-        bad = tally_parts(data, numbers, self._ps_num, rows, id_bytes, ids)
+        bad = tally_parts(data, numbers, self.ps_num, rows, id_bytes, ids)
         if bad >= 0:
-            raise_bad_ids(self._checkpoint.reader(parts[bad][1]), parts[bad][2])
-        self._check_unique(names, ids, rows.sum(axis=1))
-        self._reporter.advance(len(data))
-        return [PieceCounts(name, *both) for name, *both in zip(names, rows, id_bytes, strict=True)]
+            raise_bad_ids(opened.reader(parts[bad][1]), parts[bad][2])
+        _check_small(opened, task, ids, rows.sum(axis=1))
+        advance(len(data))
+        return [PieceCounts(name, *both) for name, *both in zip(task, rows, id_bytes, strict=True)]
 
-    def _filled(self, table: str) -> list[tuple[ShardIndex, TableEntry]]:
-        return [(shard, entry) for shard, entry in self._checkpoint.entries(table) if entry.ids]
 
-    def _check_unique(self, names: Sequence[str], ids: bulk.I64, rows: bulk.I64) -> None:
-        """Raise CorruptError when a table has an id twice; `ids` are those of all tables, one after the other."""
-        for name, start, count in zip(names, (np.cumsum(rows) - rows).tolist(), rows.tolist(), strict=True):
-            own = ids[start : start + count]
-            own.sort()
-            if (own[1:] == own[:-1]).any():  # the ordinary way names the rows
-                pieces = [
-                    IdPiece(shard, entry, run, run.start, run.end)
-                    for shard, entry in self._filled(name)
-                    for run in entry.ids
-                ]
-                orders = [order_of(read_piece(self._checkpoint, p).ids, p.shard.file) for p in pieces]
-                check_unique(self._checkpoint, pieces, orders, workers=1)
+def _filled(checkpoint: Checkpoint, table: str) -> list[tuple[ShardIndex, TableEntry]]:
+    return [(shard, entry) for shard, entry in checkpoint.entries(table) if entry.ids]
 
-    def large_tables(self) -> tuple[list[IdPiece], list[PieceCounts], list[IdOrder]]:
+
+def _check_small(checkpoint: Checkpoint, names: Sequence[str], ids: bulk.I64, rows: bulk.I64) -> None:
+    """Raise CorruptError when a table has an id twice; `ids` are those of all tables, one after the other."""
+    for name, start, count in zip(names, (np.cumsum(rows) - rows).tolist(), rows.tolist(), strict=True):
+        own = ids[start : start + count]
+        own.sort()
+        if (own[1:] == own[:-1]).any():  # the ordinary way names the rows
+            pieces = [
+                IdPiece(shard, entry, run, run.start, run.end)
+                for shard, entry in _filled(checkpoint, name)
+                for run in entry.ids
+            ]
+            orders = [order_of(read_piece(checkpoint, p).ids, p.shard.file) for p in pieces]
+            check_unique(checkpoint, pieces, orders, workers=1)
+
+
+class _Counted(NamedTuple):
+    """The counts and the order of some ids."""
+
+    rows: bulk.I64
+    id_bytes: bulk.I64
+    order: IdOrder
+
+
+@dataclass(frozen=True, slots=True)
+class _StretchWork:
+    """The counts of large tables; a task is a stretch, or a piece of one."""
+
+    source: CheckpointValue
+    ps_num: int
+    piece_bytes: int
+
+    def open(self) -> Checkpoint:
+        return self.source.open()
+
+    def do(self, opened: Checkpoint, task: IdsAt, advance: Advance) -> _Counted:
+        rows, id_bytes = (np.zeros(self.ps_num, np.int64) for _ in range(2))
+        order = NO_IDS
+        for piece in cut_piece(opened, task.piece(opened), self.piece_bytes):
+            block = read_piece(opened, piece)
+            found = bulk.tally(bulk.owners(block.ids, self.ps_num), block.lengths, self.ps_num)
+            rows += found[0]
+            id_bytes += found[1]
+            order = order.followed_by(order_of(block.ids, piece.shard.file))
+            advance(piece.end - piece.start)
+        return _Counted(rows, id_bytes, order)
+
+
+@dataclass(frozen=True, slots=True)
+class _UniqueWork:
+    """The search for ids that a table has twice; a task is those that can be equal, with their orders."""
+
+    source: CheckpointValue
+    max_memory_bytes: int
+
+    def open(self) -> Checkpoint:
+        return self.source.open()
+
+    def do(self, opened: Checkpoint, task: tuple[Sequence[IdsAt], Sequence[IdOrder]], advance: Advance) -> None:  # noqa: ARG002
+        pieces = [place.piece(opened) for place in task[0]]
+        check_unique(opened, pieces, task[1], workers=1, max_memory_bytes=self.max_memory_bytes)
+
+
+class _Counting:
+    """The pass over all ids."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, ps_num: int, executor: Executor, piece_bytes: int, reporter: Reporter
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._source = CheckpointValue.of(checkpoint)
+        self._ps_num = ps_num
+        self._executor = executor
+        self._piece_bytes = piece_bytes
+        self._reporter = reporter
+        self._small = {name for name in checkpoint.table_names if is_small_table(checkpoint, name)}
+        self._places: list[IdsAt] = []
+
+    def small_tables(self) -> tuple[PieceCounts, ...]:
+        """Count the small tables, many at a time."""
+        names = [name for name in self._checkpoint.table_names if name in self._small]
+        sizes = [sum(e.ids[0].end - e.ids[0].start for _, e in _filled(self._checkpoint, name)) for name in names]
+        if self._executor.elsewhere:  # a result has the counts of each server
+            sizes = [max(size, self._piece_bytes * 16 * self._ps_num // RESULT_BYTES) for size in sizes]
+        some = together(zip(names, sizes, strict=True), self._piece_bytes)
+        work = _SmallWork(self._source, self._ps_num)
+        found = self._executor.run(work, self._checkpoint, some, self._reporter.advance)
+        return tuple(count for counts in found for count in counts)
+
+    def large_tables(self) -> tuple[list[IdPiece], StretchCounts, list[IdOrder]]:
         """Return the stretches of all other tables, with their counts and orders."""
-        stretches = self.stretches()
-        counts = [
-            PieceCounts(s.entry.name, np.zeros(self._ps_num, np.int64), np.zeros(self._ps_num, np.int64))
-            for s in stretches
-        ]
-        orders = [NO_IDS] * len(stretches)
-        cuts = (
-            (number, piece)
-            for number, stretch in enumerate(stretches)
-            for piece in cut_piece(self._checkpoint, stretch, self._piece_bytes)
-        )
-        for number, rows, id_bytes, order in run_parallel(self._count_piece, cuts, self._workers):
-            counts[number].rows[:] += rows
-            counts[number].id_bytes[:] += id_bytes
-            orders[number] = orders[number].followed_by(order)
-        found = [order.rows for order in orders]
-        numbered = number_rows(self._checkpoint, stretches, found, without=self._small)
+        checkpoint = self._checkpoint
+        self._places = stretches = self.stretches()
+        counts, orders = StretchCounts(self._ps_num), [NO_IDS] * len(stretches)
+        tasks = [(number, task) for number, stretch in enumerate(stretches) for task in self._tasks(stretch)]
+        work = _StretchWork(self._source, self._ps_num, self._piece_bytes)
+        results = self._executor.run(work, checkpoint, (task for _, task in tasks), self._reporter.advance)
+        of_stretches = groupby(zip(tasks, results, strict=True), key=lambda done: done[0][0])
+        for stretch, (number, done) in zip(stretches, of_stretches, strict=True):
+            own = PieceCounts(stretch.piece(checkpoint).entry.name, *np.zeros((2, self._ps_num), np.int64))
+            for _, found in done:
+                own.rows[:] += found.rows
+                own.id_bytes[:] += found.id_bytes
+                orders[number] = orders[number].followed_by(found.order)
+            counts.append(own)
+        pieces = [place.piece(checkpoint) for place in stretches]
+        numbered = number_rows(checkpoint, pieces, [order.rows for order in orders], without=self._small)
         return numbered, counts, orders
 
-    def stretches(self) -> list[IdPiece]:
-        """Cut the ids of large tables into stretches, whose number does not grow with that of the rows."""
-        stretch_bytes = max(_LEAST_STRETCH_BYTES, total_id_bytes(self._checkpoint) // _MAX_STRETCHES)
-        stretch_bytes += -stretch_bytes % self._piece_bytes
-        pieces = id_pieces(self._checkpoint, stretch_bytes)
-        return [piece for piece in pieces if piece.entry.name not in self._small]
+    def _tasks(self, stretch: IdsAt) -> Iterator[IdsAt]:
+        """Yield a stretch, or where tasks cost nothing its pieces."""
+        if self._executor.elsewhere:
+            yield stretch
+            return
+        for piece in cut_piece(self._checkpoint, stretch.piece(self._checkpoint), self._piece_bytes):
+            yield stretch._replace(start=piece.start, end=piece.end)
 
-    def _count_piece(self, task: tuple[int, IdPiece]) -> tuple[int, bulk.I64, bulk.I64, IdOrder]:
-        number, piece = task
-        block = read_piece(self._checkpoint, piece)
-        rows, id_bytes = bulk.tally(bulk.owners(block.ids, self._ps_num), block.lengths, self._ps_num)
-        self._reporter.advance(piece.end - piece.start)
-        return number, rows, id_bytes, order_of(block.ids, piece.shard.file)
+    def stretches(self) -> list[IdsAt]:
+        """Cut the ids of large tables into stretches, whose number does not grow with that of the rows.
+
+        Elsewhere a stretch is a task, and has as many values as a task should have.
+        """
+        total = total_id_bytes(self._checkpoint)
+        stretch_bytes = max(_LEAST_STRETCH_BYTES, total // _MAX_STRETCHES)
+        stretch_bytes += -stretch_bytes % self._piece_bytes
+        task_bytes = self._executor.task_bytes(total + value_bytes(self._checkpoint))
+        places = ids_at(self._checkpoint, task_bytes or stretch_bytes, values=bool(task_bytes))
+        return [place for place in places if place.piece(self._checkpoint).entry.name not in self._small]
+
+    def check_unique(self, stretches: Sequence[IdPiece], orders: Sequence[IdOrder]) -> None:
+        """Let other processes find ids that a table has twice."""
+        units: dict[tuple[str, int], tuple[list[IdsAt], list[IdOrder]]] = {}
+        placed = {piece.entry.name: True for piece in stretches}
+        for piece, order in zip(stretches, orders, strict=True):
+            placed[piece.entry.name] &= order.placed
+        for place, piece, order in zip(self._places, stretches, orders, strict=True):
+            key = piece.entry.name, piece.shard.file.ps_id if placed[piece.entry.name] else -1
+            places, seen = units.setdefault(key, ([], []))
+            places.append(place)
+            seen.append(order)
+        work = _UniqueWork(self._source, _SORTED_BYTES // self._executor.threads)
+        for _ in self._executor.run(work, self._checkpoint, units.values(), lambda _: None):
+            pass
 
 
 def is_small_table(checkpoint: Checkpoint, name: str) -> bool:

@@ -15,9 +15,10 @@ from typing import Final
 from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version, being_replaced, list_versions
 from edl_ckpt.core.checkpoint.files import named_file
 from edl_ckpt.core.checkpoint.reader import check_all_unchanged, check_not_replaced
+from edl_ckpt.core.cluster.choice import ExecutorLike, executor_of
 from edl_ckpt.core.errors import LockedError, UsageError
 from edl_ckpt.core.format.consistency import blocking_problems
-from edl_ckpt.core.format.model import CheckpointRef, State, Version
+from edl_ckpt.core.format.model import CheckpointRef, ShardIndex, State, Version
 from edl_ckpt.core.operations.verify.findings import LEVELS, Report, VerifyResult
 from edl_ckpt.core.operations.verify.headers import (
     check_headers,
@@ -28,10 +29,10 @@ from edl_ckpt.core.operations.verify.headers import (
 )
 from edl_ckpt.core.operations.verify.ids import ContentCheck
 from edl_ckpt.core.operations.verify.seals import compare_with_seal, find_seal, sums_of_seal
-from edl_ckpt.core.parallel import default_workers
+from edl_ckpt.core.parallel import Executor
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.seal import Seal
-from edl_ckpt.core.storage import Location, open_store
+from edl_ckpt.core.storage import Location
 from edl_ckpt.core.storage.interface import RangeReader
 
 _ATTEMPTS: Final = 10
@@ -43,6 +44,7 @@ def verify_version(
     *,
     level: str = "default",
     workers: int | None = None,
+    executor: ExecutorLike | None = None,
     reporter: Reporter = SILENT,
     use_seal: bool = True,
     beside: bool = True,
@@ -51,20 +53,42 @@ def verify_version(
 
     A sealed version is compared with its seal: names and sizes at each level, every byte at `deep`. `use_seal=False`
     ignores the seal. `beside=False` does not look at the other names in the location, on which ElasticDL's scan may
-    crash. When a job changes a shard meanwhile, the version is verified again. Raises UsageError for another
-    level, LockedError when a shard keeps changing, and the errors of storage; a damaged checkpoint raises nothing.
+    crash. With a `distributed.Client` as `executor`, its workers read the ids and values. When a job changes a shard
+    meanwhile, the version is verified again. Raises UsageError for another level, LockedError when a shard keeps
+    changing, and the errors of storage; a damaged checkpoint raises nothing.
     """
+    result, _ = verify_indexed(
+        version,
+        level=level,
+        workers=workers,
+        executor=executor,
+        reporter=reporter,
+        use_seal=use_seal,
+        beside=beside,
+    )
+    return result
+
+
+def verify_indexed(
+    version: VersionLike,
+    *,
+    level: str = "default",
+    workers: int | None = None,
+    executor: ExecutorLike | None = None,
+    reporter: Reporter = SILENT,
+    use_seal: bool = True,
+    beside: bool = True,
+) -> tuple[VerifyResult, tuple[ShardIndex, ...]]:
+    """Verify a version, and return the indexes of the shards whose headers could be read with the findings."""
     version = as_version(version)
     if level not in LEVELS:
         raise UsageError(f"no level {level!r}; expected {', '.join(LEVELS)}")
-    workers = (
-        default_workers(remote=open_store(version.location).properties.round_trips) if workers is None else workers
-    )
+    chosen = executor_of(executor, [version], workers=workers, reporter=reporter)
     if version.replaced_by:
         raise being_replaced(version.ref, version.replaced_by)
     for attempt in range(_ATTEMPTS):
         try:
-            return _verify(version, level, workers, reporter, use_seal=use_seal, beside=beside)
+            return _verify(version, level, chosen, reporter, use_seal=use_seal, beside=beside)
         except LockedError:  # a job is saving it: verify the files that it leaves
             if attempt == _ATTEMPTS - 1:
                 raise
@@ -80,15 +104,15 @@ def verify_version(
 def _verify(
     version: Version,
     level: str,
-    workers: int,
+    executor: Executor,
     reporter: Reporter,
     *,
     use_seal: bool,
     beside: bool,
-) -> VerifyResult:
+) -> tuple[VerifyResult, tuple[ShardIndex, ...]]:
     if version.fault and not version.shards:
         raise version.fault.error()
-    report = Report()
+    report, read_before = Report(), executor.bytes_read()
     with report.checking("names"):
         check_listing(version, report)
         check_runs(version, report)
@@ -102,7 +126,7 @@ def _verify(
         fingerprint, sound = None, True
         seal = _sealed(version, report) if use_seal else None
         if level != "quick":
-            content = ContentCheck(checkpoint, version, report, workers, reporter)
+            content = ContentCheck(checkpoint, version, report, executor, reporter, values=level == "deep")
             with report.checking("ids"):
                 sound = content.check_ids()
             if level == "deep":
@@ -114,7 +138,8 @@ def _verify(
                     with report.checking("seal"):
                         report.add("fingerprint-mismatch", message, path=version.path)
         check_all_unchanged(version.location, [checkpoint.reader(shard) for shard in checkpoint.shards])
-        bytes_read, shards_read = checkpoint.bytes_read, len(checkpoint.shards)
+        bytes_read = checkpoint.bytes_read + executor.bytes_read() - read_before
+        shards_read = len(checkpoint.shards)
     if any(finding.severity == "error" for finding in report.findings):  # names, shards and seal may be of two moments
         check_not_replaced(version)
     order = {"error": 0, "warning": 1}
@@ -122,7 +147,7 @@ def _verify(
         report.findings,
         key=lambda f: (order[f.severity], f.shard is None, f.shard or 0, f.offset or 0, f.code, f.subject),
     )
-    return VerifyResult(
+    result = VerifyResult(
         version.ref,
         level,
         tuple(findings),
@@ -134,6 +159,7 @@ def _verify(
         ids_read=sound,
         checks=report.checks(),
     )
+    return result, checkpoint.shards
 
 
 def _check_all(
@@ -149,7 +175,7 @@ def _check_all(
         fingerprint = content.check_values(certain=certain, sums=sums)
     if seal is not None and sums is not None:
         with report.checking("seal"):
-            sound = compare_with_seal(seal, content.version, readers, report, sums, workers=content.workers)
+            sound = compare_with_seal(seal, content.version, readers, report, sums, workers=content.executor.threads)
         if not sound:
             content.checkpoint.forget_ids()
             with report.checking("values"):

@@ -12,6 +12,7 @@ from typing import Final
 from edl_ckpt.core.errors import CorruptError
 from edl_ckpt.core.format.consistency import WARNINGS
 from edl_ckpt.core.format.model import Problem, ShardFile, ShardIndex
+from edl_ckpt.core.notebook import card, table
 from edl_ckpt.core.words import counted, describe, escaped
 
 LEVELS: Final = ("quick", "default", "deep")
@@ -84,6 +85,12 @@ class VerifyResult:
             f"level {self.level}",
             "sealed" if self.sealed else "",
         )
+
+    def _repr_html_(self) -> str:
+        rows = ((f.code, f.severity, f.place, f.message, f.hint) for f in self.findings)
+        facts = ("ok" if self.ok else "not ok", f"level {self.level}", "sealed" if self.sealed else "")
+        columns = ("finding", "severity", "place", "message", "what to do")
+        return card("VerifyResult", self.ref, facts, [table(columns, rows, len(self.findings), "finding")])
 
 
 _OWN_DTYPE: Final = (

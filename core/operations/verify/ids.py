@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES
-from edl_ckpt.core.checkpoint.duplicates import SORTED_AT_ONCE, count_repeated, find_repeated
-from edl_ckpt.core.checkpoint.fingerprint import ContentSketch, fingerprint_of
-from edl_ckpt.core.checkpoint.reader import Checkpoint
-from edl_ckpt.core.checkpoint.scan import (
-    DensePiece,
-    IdPiece,
-    dense_pieces,
-    id_pieces,
-    number_rows,
-    read_dense,
-    read_piece,
-    row_batches,
+from edl_ckpt.core.checkpoint.blocks import check_row_count
+from edl_ckpt.core.checkpoint.duplicates import (
+    NO_IDS,
+    SORTED_AT_ONCE,
+    IdOrder,
+    count_repeated,
+    order_of,
+    repeated_of_turn,
 )
+from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
+from edl_ckpt.core.checkpoint.fingerprint import fingerprint_of, value_bytes
+from edl_ckpt.core.checkpoint.places import IdsAt, ids_at, in_tasks
+from edl_ckpt.core.checkpoint.reader import Checkpoint
+from edl_ckpt.core.checkpoint.scan import PIECE_BYTES, cut_piece, read_piece
 from edl_ckpt.core.checkpoint.summing import ChunkSums
+from edl_ckpt.core.checkpoint.values import read_values
 from edl_ckpt.core.errors import CorruptError, EdlCkptError
 from edl_ckpt.core.format import bulk, placement
 from edl_ckpt.core.format.model import DenseEntry, ShardIndex, TableEntry, Version
+from edl_ckpt.core.format.odd_values import HUGE_EXPONENT
 from edl_ckpt.core.operations.verify.findings import Report
-from edl_ckpt.core.operations.verify.values import HUGE_EXPONENT, odd_values
-from edl_ckpt.core.parallel import run_parallel
+from edl_ckpt.core.parallel import Advance, Executor
 from edl_ckpt.core.progress import Reporter
 from edl_ckpt.core.words import counted
 
@@ -39,102 +39,178 @@ _NAMED: Final = 5
 
 
 @dataclass(slots=True)
-class _IdCounts:
-    """The odd ids of one table in one shard, counted, with examples."""
+class _Ids:
+    """The ids of one table in one shard, or of a piece of them: their order, and the odd ones, with the lowest."""
 
+    order: IdOrder = NO_IDS
     misplaced: int = 0
     negative: int = 0
     examples: list[int] = field(default_factory=list)
     negative_examples: list[int] = field(default_factory=list)
+    kept: list[bulk.I64] = field(default_factory=list)
+    fault: CorruptError | None = None
+
+    def add(self, behind: _Ids) -> None:
+        """Add the piece that follows."""
+        self.fault = self.fault or behind.fault
+        self.order = self.order.followed_by(behind.order)
+        self.misplaced += behind.misplaced
+        self.negative += behind.negative
+        self.examples = sorted(self.examples + behind.examples)[:_NAMED]
+        self.negative_examples = sorted(self.negative_examples + behind.negative_examples)[:_NAMED]
+        self.kept += behind.kept
+
+
+@dataclass(frozen=True, slots=True)
+class _IdsWork:
+    """The pass over ids; a task is some pieces. With `keep`, small tables keep their ids, to be sorted later."""
+
+    source: CheckpointValue
+    keep: bool
+
+    def open(self) -> Checkpoint:
+        return self.source.open()
+
+    def do(self, opened: Checkpoint, task: tuple[IdsAt, ...], advance: Advance) -> list[_Ids]:
+        return [self._look(opened, place, advance) for place in task]
+
+    def _look(self, checkpoint: Checkpoint, place: IdsAt, advance: Advance) -> _Ids:
+        shard, entry = checkpoint.shards[place.shard], checkpoint.shards[place.shard].tables[place.table]
+        found = _Ids()
+        try:
+            for piece in cut_piece(checkpoint, place.piece(checkpoint), PIECE_BYTES):
+                ids = read_piece(checkpoint, piece).ids
+                wrong = np.flatnonzero(placement.row_owners(ids, shard.file.ps_num) != shard.file.ps_id)
+                negative = np.flatnonzero(ids < 0)
+                odd = (ids[wrong[:_NAMED]].tolist(), ids[negative[:_NAMED]].tolist())
+                kept = [ids] if self.keep and entry.rows <= SORTED_AT_ONCE and len(ids) else []
+                found.add(_Ids(order_of(ids), len(wrong), len(negative), *odd, kept))
+                advance(piece.end - piece.start)
+        except CorruptError as error:
+            found.fault = error
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _TwiceWork:
+    """The search for ids that occur twice in a table of one shard; a task is (its pieces, bits of a hash, turn)."""
+
+    source: CheckpointValue
+
+    def open(self) -> Checkpoint:
+        return self.source.open()
+
+    def do(
+        self,
+        opened: Checkpoint,
+        task: tuple[tuple[IdsAt, ...], int, int],
+        advance: Advance,  # noqa: ARG002
+    ) -> tuple[int, list[int]]:
+        places, bits, turn = task
+        entry = opened.shards[places[0].shard].tables[places[0].table]
+        pieces = [cut for place in places for cut in cut_piece(opened, place.piece(opened), PIECE_BYTES)]
+        return repeated_of_turn(opened, pieces, entry.rows, bits, turn)
 
 
 class ContentCheck:
-    """The checks that read ids and values, over all shards with several workers."""
+    """The checks that read ids and values, over all shards."""
 
     def __init__(
-        self, checkpoint: Checkpoint, version: Version, report: Report, workers: int, reporter: Reporter
+        self,
+        checkpoint: Checkpoint,
+        version: Version,
+        report: Report,
+        executor: Executor,
+        reporter: Reporter,
+        *,
+        values: bool = False,
     ) -> None:
         self.checkpoint = checkpoint
         self.version = version
         self.report = report
-        self.workers = workers
+        self.executor = executor
         self.reporter = reporter
-        self.pieces: list[IdPiece] = []
-        self._odd: Mapping[tuple[int, str, str], npt.NDArray[np.int64]] = {}
+        self._places: list[IdsAt] = []
+        self._odd: Mapping[tuple[int, bool, str], npt.NDArray[np.int64]] = {}
+        self._id_bytes = sum(run.end - run.start for s in checkpoint.shards for t in s.tables for run in t.ids)
+        total = self._id_bytes + (value_bytes(checkpoint) if values else 0)
+        self._task_bytes = executor.task_bytes(total)
+        self._with_values = values
 
     def check_ids(self) -> bool:
         """Check placement, duplicates and counts of all ids; return whether ids and rows match everywhere."""
-        sound = True
-        pieces: list[IdPiece] = []
-        self.checkpoint.keep_ids(self.workers)
-        entries_of_all = [t for s in self.checkpoint.shards for t in s.tables]
-        self.reporter.start("checking ids", sum(run.end - run.start for t in entries_of_all for run in t.ids))
-        for entries in self._units():
-            try:
-                pieces += self._check_unit(entries)
-            except CorruptError as error:
-                sound = False
-                shard = next((s for s, _ in entries if s.file.path == error.path), entries[0][0])
-                self.report.add(
-                    error.code,
-                    error.message,
-                    shard=shard.file,
-                    subject=entries[0][1].name,
-                    offset=error.offset,
-                )
-        self.pieces = pieces
+        checkpoint, executor = self.checkpoint, self.executor
+        if not executor.elsewhere:
+            checkpoint.keep_ids(executor.threads)
+        self.reporter.start("checking ids", self._id_bytes)
+        units: dict[tuple[int, int], tuple[_Ids, list[IdsAt]]] = {}
+        places = list(ids_at(checkpoint, self._task_bytes, values=self._with_values))
+        work = _IdsWork(CheckpointValue.of(checkpoint), keep=not executor.elsewhere)
+        some = in_tasks(places, self._task_bytes)
+        results = (found for each in executor.run(work, checkpoint, some, self.reporter.advance) for found in each)
+        sound, current = True, None
+        for place, found in zip(places, results, strict=True):
+            key = (place.shard, place.table)
+            if current not in {None, key}:
+                sound &= self._finish_unit(*units[current])
+            current = key
+            unit, own = units.setdefault(key, (_Ids(), []))
+            own.append(place._replace(first_row=unit.order.rows, rows=found.order.rows))
+            unit.add(found)
+        if current is not None:
+            sound &= self._finish_unit(*units[current])
+        for number, shard in enumerate(checkpoint.shards):
+            for at, entry in enumerate(shard.tables):
+                if (number, at) not in units:  # rows without ids, or neither
+                    sound &= self._has_all_ids(shard, entry, 0)
         return sound
 
-    def _units(self) -> Iterator[list[tuple[ShardIndex, TableEntry]]]:
-        """Yield each table's entry in each shard alone, so that a fault in one leaves the others checked."""
-        for name in self.checkpoint.table_names:
-            for shard, entry in self.checkpoint.entries(name):
-                yield [(shard, entry)]
+    def _finish_unit(self, found: _Ids, places: list[IdsAt]) -> bool:
+        """Report what was found in one table of one shard; return whether it has as many ids as rows."""
+        shard = self.checkpoint.shards[places[0].shard]
+        entry = shard.tables[places[0].table]
+        if found.fault is not None:
+            self._report_fault(shard, entry, found.fault)
+            return False
+        self._report_counts(shard, entry, found)
+        if not self._has_all_ids(shard, entry, found.order.rows):
+            return False
+        if not found.order.ascending:
+            twice = count_repeated(found.kept) if found.kept else self._find_repeated(entry, places)
+            self._report_duplicates(shard, entry, twice)
+        found.kept.clear()
+        self._places += places
+        return True
 
-    def _check_unit(self, entries: list[tuple[ShardIndex, TableEntry]]) -> list[IdPiece]:
-        """Check the ids of one table in one shard and return its pieces, numbered."""
-        (shard, entry), *_ = entries
-        view = Checkpoint(self.version, [_only(shard, entry)], {shard.file.ps_id: self.checkpoint.reader(shard)})
-        pieces = list(id_pieces(view))
-        keep = entry.rows <= SORTED_AT_ONCE
-        counts = _IdCounts()
+    def _has_all_ids(self, shard: ShardIndex, entry: TableEntry, ids: int) -> bool:
+        try:
+            check_row_count(self.checkpoint.reader(shard), entry, ids)
+        except CorruptError as error:
+            self._report_fault(shard, entry, error)
+            return False
+        return True
 
-        def look(piece: IdPiece) -> tuple[int, bulk.I64 | None, bool]:
-            ids = read_piece(view, piece).ids
-            self._count(shard, counts, ids)
-            self.reporter.advance(piece.end - piece.start)
-            ascending = len(ids) < 2 or bool((ids[1:] > ids[:-1]).all())
-            return len(ids), ids if keep else ids[[0, -1]] if len(ids) else ids, ascending
+    def _report_fault(self, shard: ShardIndex, entry: TableEntry, error: CorruptError) -> None:
+        self.report.add(error.code, error.message, shard=shard.file, subject=entry.name, offset=error.offset)
 
-        seen = list(run_parallel(look, pieces, self.workers))
-        self._report_counts(shard, entry, counts)
-        numbered = number_rows(view, pieces, [rows for rows, _, _ in seen])
-        edges = [ids for _, ids, _ in seen if ids is not None and len(ids)]
-        rising = all(up for _, _, up in seen) and all(a[-1] < b[0] for a, b in pairwise(edges))
-        if not rising:
-            found = count_repeated(edges) if keep else find_repeated(view, numbered, entry.rows, self.workers)
-            self._report_duplicates(shard, entry, found)
-        return [IdPiece(shard, entry, p.run, p.start, p.end, p.first_row, p.rows) for p in numbered]
+    def _find_repeated(self, entry: TableEntry, places: Sequence[IdsAt]) -> tuple[int, list[int]]:
+        """Return (the number of ids that repeat another one, the lowest of them); each turn sorts those of one hash."""
+        at_once = SORTED_AT_ONCE // self.executor.threads
+        bits = (max(-(-entry.rows // at_once), 1) - 1).bit_length()
+        work = _TwiceWork(CheckpointValue.of(self.checkpoint))
+        tasks = ((tuple(places), bits, turn) for turn in range(1 << bits))
+        found = list(self.executor.run(work, self.checkpoint, tasks, _ignore))
+        return sum(count for count, _ in found), sorted(i for _, some in found for i in some)[:_NAMED]
 
-    def _count(self, shard: ShardIndex, counts: _IdCounts, ids: bulk.I64) -> None:
-        wrong = np.flatnonzero(placement.row_owners(ids, shard.file.ps_num) != shard.file.ps_id)
-        negative = np.flatnonzero(ids < 0)
-        if len(wrong) or len(negative):
-            with self.report.lock:
-                counts.misplaced += len(wrong)
-                counts.negative += len(negative)
-                counts.examples += ids[wrong[:_NAMED]].tolist()
-                counts.negative_examples += ids[negative[:_NAMED]].tolist()
-
-    def _report_counts(self, shard: ShardIndex, entry: TableEntry, counts: _IdCounts) -> None:
+    def _report_counts(self, shard: ShardIndex, entry: TableEntry, counts: _Ids) -> None:
         n = shard.file.ps_num
         if counts.misplaced:
-            named = ", ".join(f"id {i} to shard {i % n}" for i in sorted(counts.examples)[:_NAMED])
+            named = ", ".join(f"id {i} to shard {i % n}" for i in counts.examples)
             belong = "row belongs to another shard" if counts.misplaced == 1 else "rows belong to other shards"
             message = f"{counts.misplaced} {belong}: {named}"
             self.report.add("misplaced-row", message, shard=shard.file, subject=entry.name, offset=entry.offset)
         if counts.negative:
-            named = ", ".join(map(str, sorted(counts.negative_examples)[:_NAMED]))
+            named = ", ".join(map(str, counts.negative_examples))
             message = f"the table has {counted(counts.negative, 'negative id')} in this shard: {named}"
             self.report.add("negative-id", message, shard=shard.file, subject=entry.name, offset=entry.offset)
 
@@ -152,52 +228,31 @@ class ContentCheck:
         All bytes that are read are added to `sums`. A second call stands for the first: `report_odd` is for the end.
         Shards that contradict each other have no fingerprint: their rows, of one name and two sizes, do not add up.
         """
-        checkpoint, sketch = self.checkpoint, ContentSketch()
-        odd: dict[tuple[int, str, str], npt.NDArray[np.int64]] = {}
-        sizes = [v.size_bytes for s in checkpoint.shards for v in s.variables]
-        sizes += [t.values.size_bytes for s in checkpoint.shards for t in s.tables]
-        self.reporter.start("checking values", sum(sizes))
-
-        def look(piece: IdPiece | DensePiece) -> None:
-            key = (
-                piece.shard.file.ps_id,
-                "variable" if isinstance(piece, DensePiece) else "table",
-                piece.entry.name,
-            )
-            counts = np.zeros(3, np.int64)
-            if isinstance(piece, DensePiece):
-                data = read_dense(checkpoint, piece, sums)
-                if certain:
-                    sketch.add_dense(piece.entry.name, piece.entry.size_bytes, piece.start, data)
-                counts += odd_values(data, piece.entry.dtype)
-                self.reporter.advance(piece.size)
-            else:
-                ids = read_piece(checkpoint, piece, sums).ids
-                for some, rows in row_batches(checkpoint, piece, len(ids), VALUE_BATCH_BYTES, sums):
-                    if certain:
-                        sketch.add_rows(piece.entry.name, ids[some], rows)
-                    counts += odd_values(rows.reshape(-1), piece.entry.dtype)
-                    self.reporter.advance(rows.nbytes)
-            if counts.any():
-                with self.report.lock:
-                    odd[key] = odd.get(key, np.zeros(3, np.int64)) + counts
-
-        tasks: list[IdPiece | DensePiece] = [*dense_pieces(checkpoint), *self.pieces]
-        for _ in run_parallel(look, tasks, self.workers):
-            pass
-        self._odd = odd
+        checkpoint = self.checkpoint
+        self.reporter.start("checking values", value_bytes(checkpoint))
+        found = read_values(
+            checkpoint,
+            self._places,
+            self.executor,
+            self.reporter.advance,
+            task_bytes=self._task_bytes,
+            sketched=certain,
+            odd=True,
+            sums=sums,
+        )
+        self._odd = found.odd
         if not certain:
             return None
         try:
-            return fingerprint_of(checkpoint, sketch).text
+            return fingerprint_of(checkpoint, found.sketch).text
         except (KeyError, EdlCkptError):
             return None
 
     def report_odd(self) -> None:
         """Report the NaN, infinite and huge values that were found."""
-        for (ps_id, kind, name), counts in sorted(self._odd.items()):
-            shard = next(s for s in self.checkpoint.shards if s.file.ps_id == ps_id)
-            entries: tuple[DenseEntry | TableEntry, ...] = shard.variables if kind == "variable" else shard.tables
+        for (number, is_dense, name), counts in sorted(self._odd.items()):
+            shard, kind = self.checkpoint.shards[number], "variable" if is_dense else "table"
+            entries: tuple[DenseEntry | TableEntry, ...] = shard.variables if is_dense else shard.tables
             entry = next(e for e in entries if e.name == name)
             for code, count in zip(("nan", "inf", "huge-value"), counts.tolist(), strict=True):
                 if count:
@@ -207,6 +262,5 @@ class ContentCheck:
                     self.report.add(code, message, shard=shard.file, subject=name, offset=entry.values.start)
 
 
-def _only(shard: ShardIndex, entry: TableEntry) -> ShardIndex:
-    """Return the index of a shard as if it had only one table."""
-    return ShardIndex(shard.file, shard.version, shard.generation, (), (), (entry,))
+def _ignore(size_bytes: int) -> None:
+    """Do nothing: these bytes were counted when they were read first."""

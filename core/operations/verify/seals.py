@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version, check_listed
 from edl_ckpt.core.checkpoint.files import check_in_location
 from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint, openings
-from edl_ckpt.core.checkpoint.sealing import Mismatch, comparable, make_seal, rereads_correctly
+from edl_ckpt.core.checkpoint.seal_work import make_seal
+from edl_ckpt.core.checkpoint.sealing import Mismatch, comparable, rereads_correctly
 from edl_ckpt.core.checkpoint.summing import ChunkSums
 from edl_ckpt.core.checkpoint.trust import check_trust
+from edl_ckpt.core.cluster.choice import ExecutorLike, executor_of
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import (
     AuthError,
@@ -22,7 +24,6 @@ from edl_ckpt.core.errors import (
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import FREE_FILE
 from edl_ckpt.core.operations.verify.findings import HINTS, Report
-from edl_ckpt.core.parallel import default_workers
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
@@ -38,6 +39,7 @@ def seal_version(
     *,
     force: bool = False,
     workers: int | None = None,
+    executor: ExecutorLike | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
 ) -> None:
@@ -56,14 +58,14 @@ def seal_version(
             hint=f"a copy of it is sealed: edl-ckpt copy {version.ref} LOCATION",
         )
     store = open_store(version.location)
-    count = default_workers(remote=store.properties.round_trips) if workers is None else workers
+    chosen = executor_of(executor, [version], workers=workers, reporter=reporter)
     with (
         location_lock(version.location, "verify --seal", wait_seconds=wait_seconds, reporter=reporter),
         open_checkpoint(version) as checkpoint,
     ):
         trust = check_trust(version, force=force, reporter=reporter)
         trust.confirm(fingerprint)
-        seal = make_seal(checkpoint, fingerprint, workers=count, reporter=reporter)
+        seal = make_seal(checkpoint, fingerprint, chosen, reporter=reporter)
         checkpoint.check_unchanged()
         check_listed(version, "the version changed before it was sealed; a job may be writing it")
         if trust.seal is not None and _contradict(trust.seal, seal):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
 from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version
+from edl_ckpt.core.cluster.choice import ExecutorLike
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.operations.verify.check import verify_version
@@ -45,13 +46,15 @@ def verify_versions(
     seal: bool = False,
     use_seal: bool = True,
     workers: int | None = None,
+    executor: ExecutorLike | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
+    take: Callable[[VerifyResult | tuple[str, EdlCkptError]], None] = lambda _: None,
 ) -> VerifyRun:
     """Verify each version as `verify_version` does, or with `seal` as `verify_and_seal` does.
 
     An error of one version is in the result, and the next version is verified. The first result of a location has the
-    warnings about names in it.
+    warnings about names in it. `take` gets each result, or the reference and the error, as soon as it is known.
     """
     results: list[VerifyResult] = []
     failed: list[tuple[str, EdlCkptError]] = []
@@ -66,17 +69,27 @@ def verify_versions(
                     use_seal=use_seal,
                     beside=beside,
                     workers=workers,
+                    executor=executor,
                     wait_seconds=wait_seconds,
                     reporter=reporter,
                 )
             else:
                 result = verify_version(
-                    version, level=level, workers=workers, reporter=reporter, use_seal=use_seal, beside=beside
+                    version,
+                    level=level,
+                    workers=workers,
+                    executor=executor,
+                    reporter=reporter,
+                    use_seal=use_seal,
+                    beside=beside,
                 )
-            results.append(result)
-            seen.add(version.location)
         except EdlCkptError as error:
             failed.append((wanted.ref if isinstance(wanted, Version) else str(wanted), error))
+            take(failed[-1])
+            continue
+        results.append(result)
+        seen.add(version.location)
+        take(result)
     return VerifyRun(tuple(results), tuple(failed))
 
 
@@ -86,6 +99,7 @@ def verify_and_seal(
     use_seal: bool = True,
     beside: bool = True,
     workers: int | None = None,
+    executor: ExecutorLike | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
 ) -> VerifyResult:
@@ -96,7 +110,15 @@ def verify_and_seal(
     only. Raises the errors of both.
     """
     version = as_version(version)
-    result = verify_version(version, level="deep", workers=workers, reporter=reporter, use_seal=use_seal, beside=beside)
+    result = verify_version(
+        version,
+        level="deep",
+        workers=workers,
+        executor=executor,
+        reporter=reporter,
+        use_seal=use_seal,
+        beside=beside,
+    )
     if result.fingerprint is None:
         reporter.warn(f"{result.ref}: not sealed, because shards are missing or damaged")
         return result
@@ -105,6 +127,13 @@ def verify_and_seal(
         reporter.warn(f"{result.ref}: not sealed, because its seal is damaged or does not match; see --force")
         return result
     if not result.sealed or "old-seal" in codes:
-        force, wait = not use_seal, wait_seconds
-        seal_version(version, result.fingerprint, force=force, workers=workers, wait_seconds=wait, reporter=reporter)
+        seal_version(
+            version,
+            result.fingerprint,
+            force=not use_seal,
+            workers=workers,
+            executor=executor,
+            wait_seconds=wait_seconds,
+            reporter=reporter,
+        )
     return replace(result, sealed=True, findings=tuple(f for f in result.findings if f.code != "old-seal"))

@@ -28,8 +28,9 @@ from edl_ckpt.core.errors import (
     UsageError,
 )
 from edl_ckpt.core.parallel import pause
-from edl_ckpt.core.storage.s3.direct import DamagedError, moment
+from edl_ckpt.core.storage.s3.direct import moment
 from edl_ckpt.core.storage.s3.transport import CONNECTIONS, Transport
+from edl_ckpt.core.storage.s3.wire import DamagedError
 from edl_ckpt.core.words import extra_hint, meant
 
 
@@ -103,6 +104,13 @@ class Connection:
 
     def _get(self, path: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return self._try(make, f"get_object of {path}", path)
+
+    def identity(self, path: str) -> tuple[str, str, str]:
+        """Return the address of the service, its region, and where the credentials come from; '' without any."""
+        try:
+            return self._transport.identity()
+        except Exception as error:
+            raise _meaning(error, path) from error
 
     def upload(self, method: str, path: str, data: bytes | bytearray, **parameters: Any) -> dict[str, Any]:
         """PUT data and compare the MD5 that S3 reports with that of the data.
@@ -189,9 +197,29 @@ def _make_client(profile: str | None, arguments: Mapping[str, Any], config: Mapp
     from botocore.session import Session
 
     session = Session(profile=profile)
+    session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
     # dateutil, which botocore uses otherwise, takes four fifths of the time of a listing.
     session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=moment)
     return session.create_client("s3", **arguments, config=Config(**config))
+
+
+def _loader(paths: str | None) -> Any:
+    """Return botocore's loader of models, which does not look into the folders of 400 services for that of S3.
+
+    `paths` are those that the user has added.
+    """
+    from botocore.loaders import Loader
+
+    class Near(Loader):  # type: ignore[misc]
+        def list_available_services(self, type_name: str) -> list[str]:  # noqa: ARG002 - each has a folder
+            found = [name for path in filter(os.path.isdir, self.search_paths) for name in os.listdir(path)]
+            return sorted(set(found))
+
+    return Near(
+        extra_search_paths=[
+            os.path.expanduser(os.path.expandvars(path)) for path in (paths or "").split(os.pathsep) if path
+        ]
+    )
 
 
 @functools.lru_cache(maxsize=8)

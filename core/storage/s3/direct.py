@@ -1,6 +1,6 @@
 """The requests that are made by the thousand, without botocore's model.
 
-They are a GET, a HEAD, a page of a listing, the beginning of an upload and each of its parts.
+They are a GET, a HEAD, a page of a listing, and an upload: its beginning, each of its parts, and its end.
 
 botocore takes 2 ms of CPU for a small GET, and 100 ms for the answer of a listing. Its model is passed over here, and
 nothing else of it: the first request to a bucket goes through botocore's client, and shows the address that was
@@ -12,23 +12,37 @@ through the client again: redirects, refused credentials, other signatures, othe
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, Final
 from urllib.parse import quote, unquote_plus, urlencode, urlsplit, urlunsplit
 from xml.etree import ElementTree as ET
+from xml.sax.saxutils import escape
+
+from edl_ckpt.core.storage.s3.wire import DamagedError, Reply, Wire, wire_of
 
 _OPERATIONS: Final = {
     "get_object": ("GET", "GetObject", frozenset({"Bucket", "Key", "Range", "IfMatch"})),
     "head_object": ("HEAD", "HeadObject", frozenset({"Bucket", "Key"})),
     "create_multipart_upload": ("POST", "CreateMultipartUpload", frozenset({"Bucket", "Key", "Metadata"})),
     "upload_part": ("PUT", "UploadPart", frozenset({"Bucket", "Key", "UploadId", "PartNumber", "ContentMD5", "Body"})),
+    "complete_multipart_upload": (
+        "POST",
+        "CompleteMultipartUpload",
+        frozenset({"Bucket", "Key", "UploadId", "MultipartUpload", "IfNoneMatch"}),
+    ),
     "list_objects_v2": ("GET", "ListObjectsV2", frozenset({"Bucket", "Prefix", "Delimiter", "ContinuationToken"})),
 }
 """By the name of botocore's method: the method of HTTP, the operation, and the parameters that are understood here."""
-_HEADERS: Final = {"Range": "Range", "IfMatch": "If-Match", "ContentMD5": "Content-MD5"}
+_HEADERS: Final = {
+    "Range": "Range",
+    "IfMatch": "If-Match",
+    "IfNoneMatch": "If-None-Match",
+    "ContentMD5": "Content-MD5",
+}
 _QUERY: Final = {
     "Prefix": "prefix",
     "Delimiter": "delimiter",
@@ -50,10 +64,6 @@ _UNCLEAR: Final = frozenset({"", ".", ".."})
 _MOST_ERROR_BYTES: Final = 1 << 16
 
 
-class DamagedError(Exception):
-    """A damaged answer: too short, too long, or with another MD5 than the data. A retry may succeed."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Route:
     """The way to one bucket, as botocore found it."""
@@ -64,6 +74,14 @@ class _Route:
     signing_name: str
     region: str
     signer: Any
+    wire: Wire | None
+    """Its connections; None where botocore must make each request."""
+
+    @property
+    def waits(self) -> bool:
+        """Say whether the credentials must be fetched anew before a request can be signed."""
+        refresh_needed = getattr(getattr(self.signer, "_credentials", None), "refresh_needed", None)
+        return refresh_needed is not None and bool(refresh_needed())
 
     def sign(self, request: Any) -> Any:
         """Return a request as it is sent, signed with the credentials of this moment."""
@@ -79,7 +97,8 @@ class Direct:
         self._routes: dict[str, _Route] = {}
         self._seen = threading.local()
         endpoint = getattr(client, "_endpoint", None)  # no public name leads to the connections of a client
-        self._send: Callable[[Any], Any] | None = getattr(getattr(endpoint, "http_session", None), "send", None)
+        self._session: Any = getattr(endpoint, "http_session", None)
+        self._send: Callable[[Any], Any] | None = getattr(self._session, "send", None)
         client.meta.events.register("before-sign.s3", self._note)
 
     def _note(self, *, request: Any, **signing: Any) -> None:
@@ -103,23 +122,34 @@ class Direct:
         agent = agent.decode() if isinstance(agent, bytes) else agent
         base = urlunsplit((parts.scheme, parts.netloc, path, "", ""))
         names = (signing["signing_name"], signing["region_name"], signing["request_signer"])
-        self._routes[parameters["Bucket"]] = _Route(base, agent, *names)
+        known = self._routes.get(parameters["Bucket"])
+        wire = known.wire if known is not None and known.url == base else wire_of(self._session, base)
+        self._routes[parameters["Bucket"]] = _Route(base, agent, *names, wire)
 
-    def answer(self, method: str, parameters: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _route(self, method: str, parameters: Mapping[str, Any]) -> _Route | None:
+        """Return the way of a request, None when botocore must make it."""
+        route = self._routes.get(parameters.get("Bucket", ""))
+        understood = _OPERATIONS[method][2] if method in _OPERATIONS else frozenset[str]()
+        is_clear = parameters.keys() <= understood and _is_clear(parameters.get("Key", "k"))
+        return route if is_clear and self._send is not None else None
+
+    def wire(self, method: str, parameters: Mapping[str, Any]) -> Wire | None:
+        """Return the connections by which whoever asks can make a request himself; None when it must be waited for."""
+        route = self._route(method, parameters)
+        return None if route is None or route.waits else route.wire
+
+    def answer(
+        self, method: str, parameters: Mapping[str, Any], send: Callable[[Any], Any] | None = None
+    ) -> dict[str, Any] | None:
         """Make a request and return botocore's answer to it, with a body as a stream; None when botocore must make it.
 
-        Raises botocore's errors of the connection, and its ClientError.
+        `send` sends it, by default botocore. Raises botocore's errors of the connection, and its ClientError.
         """
-        route = self._routes.get(parameters.get("Bucket", ""))
-        verb, operation, understood = _OPERATIONS.get(method, ("", "", frozenset[str]()))
-        if (
-            route is None
-            or self._send is None
-            or not parameters.keys() <= understood
-            or not _is_clear(parameters.get("Key", "k"))
-        ):
+        route, send = self._route(method, parameters), send or self._send
+        if route is None or send is None:
             return None
-        response = self._send(_request(route, verb, parameters))
+        verb, operation, _ = _OPERATIONS[method]
+        response = send(_request(route, verb, parameters))
         if response.status_code not in _GOOD:
             _raise_plain(response, operation, is_head=verb == "HEAD")
             return None
@@ -129,6 +159,9 @@ class Direct:
             return answer | _listing(_whole(response.raw, headers))
         if method == "create_multipart_upload":
             return answer | _begun(_whole(response.raw, headers))
+        if method == "complete_multipart_upload":
+            _check_completed(_whole(response.raw, headers), operation)
+            return answer
         if method == "upload_part":
             _whole(response.raw, headers)
             return answer | {name: headers[header] for header, name in _PART_FACTS.items() if header in headers}
@@ -136,7 +169,7 @@ class Direct:
         if verb == "HEAD":
             response.raw.close()
             return answer
-        return answer | {"Body": Body(response.raw)}
+        return answer | {"Body": response if isinstance(response, Reply) else Body(response.raw)}
 
 
 class Body:
@@ -182,9 +215,12 @@ def _request(route: _Route, verb: str, parameters: Mapping[str, Any]) -> Any:
     else:
         query = {"list-type": "2", "encoding-type": "url"} | query
         url = route.url if urlsplit(route.url).path else f"{route.url}/"
-    if query or verb == "POST":
+    if query or verb == "POST":  # a POST without a query begins an upload
         url = f"{url}?{urlencode(query, quote_via=quote, safe='~') or 'uploads'}"
-    request = AWSRequest(verb, url, headers=headers, data=parameters.get("Body", b""), stream_output=True)
+    data = parameters.get("Body", b"")
+    if "MultipartUpload" in parameters:
+        data = _parts_document(parameters["MultipartUpload"]["Parts"])
+    request = AWSRequest(verb, url, headers=headers, data=data, stream_output=True)
     # As botocore says of the bodies of uploads: over TLS their MD5 is signed, and no second checksum is computed.
     request.context["has_streaming_input"] = "Body" in parameters
     return route.sign(request)
@@ -195,8 +231,11 @@ def _raise_plain(response: Any, operation: str, *, is_head: bool) -> None:
     from botocore.exceptions import ClientError
 
     status = response.status_code
-    data = b"" if is_head else response.raw.read(_MOST_ERROR_BYTES)
-    response.raw.close()
+    with closing(response.raw) as raw:
+        data = b"" if is_head else raw.read(_MOST_ERROR_BYTES)
+        length = raw.headers.get("Content-Length") or ""
+    if not is_head and length.isdecimal() and len(data) < min(int(length), _MOST_ERROR_BYTES):
+        raise DamagedError("an error was cut short")  # it may say that the bucket is missing, and not an object
     if status not in _PLAIN_ERRORS:
         return
     code = message = ""
@@ -226,8 +265,8 @@ def _facts(headers: Mapping[str, str]) -> dict[str, Any]:
 
 def _whole(raw: Any, headers: Mapping[str, str]) -> bytes:
     """Return a whole body; DamagedError when it ended early."""
-    data: bytes = raw.read()
-    raw.close()
+    with closing(raw):
+        data: bytes = raw.read()
     if int(headers.get("content-length", len(data))) != len(data):
         raise DamagedError(f"{len(data)} of {headers['content-length']} bytes arrived")
     return data
@@ -243,6 +282,27 @@ def _begun(data: bytes) -> dict[str, Any]:
     if not found:
         raise DamagedError("an upload was begun without an id")
     return {"UploadId": found}
+
+
+def _parts_document(parts: Iterable[Mapping[str, Any]]) -> bytes:
+    """Return the names of the parts of an upload, in XML."""
+    found = ((escape(part["ETag"]), part["PartNumber"]) for part in parts)
+    rows = (f"<Part><ETag>{etag}</ETag><PartNumber>{number}</PartNumber></Part>" for etag, number in found)
+    space = "http://s3.amazonaws.com/doc/2006-03-01/"
+    return f'<CompleteMultipartUpload xmlns="{space}">{"".join(rows)}</CompleteMultipartUpload>'.encode()
+
+
+def _check_completed(data: bytes, operation: str) -> None:
+    """Raise the ClientError that S3 may put into the answer of a completion although its status is good."""
+    from botocore.exceptions import ClientError
+
+    try:
+        root = ET.fromstring(data.strip())  # noqa: S314 - as botocore does; expat bounds what entities make
+    except ET.ParseError as error:
+        raise DamagedError("no answer to the end of an upload") from error
+    if root.tag.rpartition("}")[2] == "Error":
+        found = {"Code": root.findtext("{*}Code") or root.findtext("Code") or "", "Message": ""}
+        raise ClientError({"Error": found, "ResponseMetadata": {"HTTPStatusCode": 500}}, operation)
 
 
 def _listing(data: bytes) -> dict[str, Any]:
@@ -278,12 +338,11 @@ def _parsed(data: bytes) -> dict[str, Any]:
 
 def moment(value: Any) -> datetime:
     """Return a time as S3 writes it: ISO 8601, in headers that of e-mail, in seconds since the epoch elsewhere."""
-    try:
-        found = datetime.fromisoformat(value)
-        if found.tzinfo is not None:
-            return found
-    except (TypeError, ValueError):
-        pass
+    for parse in (datetime.fromisoformat, parsedate_to_datetime):
+        with suppress(TypeError, ValueError):
+            found = parse(value)
+            if found.tzinfo is not None:
+                return found
     from botocore.utils import parse_timestamp
 
     parsed: datetime = parse_timestamp(value)

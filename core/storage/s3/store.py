@@ -18,6 +18,7 @@ from edl_ckpt.core.errors import (
     UsageError,
 )
 from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
+from edl_ckpt.core.storage.facts import Fact
 from edl_ckpt.core.storage.interface import (
     SMALL_BYTES,
     Entry,
@@ -32,6 +33,7 @@ from edl_ckpt.core.storage.interface import (
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.parts import PartMemory
 from edl_ckpt.core.storage.s3.client import Connection, NoBucketError, connect
+from edl_ckpt.core.storage.s3.facts import told_facts, tried_facts
 from edl_ckpt.core.storage.s3.upload import MIN_PART_BYTES, WRITE_ID, Upload, abort_upload
 from edl_ckpt.core.storage.s3.windows import Windows
 
@@ -83,6 +85,7 @@ class S3Reader(RemoteReader):
         self._next_end, self._next_bytes = len(head), 2 * _SMALL_READ_BYTES
         self.etag: str = answer["ETag"]
         self.generation = self.etag
+        self.mark = _mark({**answer, "Size": self.size_bytes})
 
     def read(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes at `offset`."""
@@ -270,7 +273,7 @@ class S3Store:
                     found[name.removeprefix("/")] = (now - item["LastModified"]).total_seconds()
         return found
 
-    def open(self, path: str, *, mapped: bool = False) -> RangeReader:  # noqa: ARG002 - nothing can be mapped
+    def open(self, path: str) -> RangeReader:
         """Open an object for ranged reads."""
         return S3Reader(self._connection, self._bucket, self._key(self._relative(path)), path)
 
@@ -345,6 +348,14 @@ class S3Store:
 
     def remove_directory(self, relative: str) -> None:
         """Do nothing: S3 has no directories."""
+
+    def facts(self) -> Iterator[Fact]:
+        """Yield what is known of the service without a write."""
+        return told_facts(self._connection, self._bucket, self._prefix, self._url)
+
+    def tried(self, relative: str) -> Iterator[Fact]:
+        """Yield what the service does with an object of ours, which the caller removes."""
+        return tried_facts(self._connection, self._bucket, self._key(relative), self.path(relative))
 
     def stat(self, relative: str) -> ObjectStat | None:
         """Return an object's size, ETag and age; None when there is no such object."""

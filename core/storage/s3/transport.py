@@ -1,4 +1,4 @@
-"""Blocking requests to S3, made in threads that their callers need not wait for.
+"""Blocking requests to S3: by the thread that asks (`wire`), or in threads that their callers need not wait for.
 
 botocore signs, resolves endpoints and regions, keeps the connections, refreshes the credentials, and takes proxies and
 certificates from the environment. A blocked socket cannot be interrupted by another thread. So threads of this module
@@ -7,6 +7,7 @@ wait for the network, and whoever is stopped by a signal leaves its request behi
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -17,17 +18,16 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from edl_ckpt.core.errors import LockedError
-from edl_ckpt.core.parallel import stop_requested
-from edl_ckpt.core.storage.s3.direct import DamagedError, Direct
+from edl_ckpt.core.parallel import awaited, stop_requested
+from edl_ckpt.core.storage.s3.direct import Direct
+from edl_ckpt.core.storage.s3.wire import DamagedError, Reply, Wire
 
 CONNECTIONS: Final = 256
 """Connections that stay open for the next request; no command has so many workers."""
-LOOK_SECONDS: Final = 0.25
-"""How often a caller looks whether its command was interrupted."""
 IDLE_SECONDS: Final = 10.0
 """A thread that waits longer for the next request ends: a program may open many locations, one after the other."""
-_SLICE_BYTES: Final = 256 << 10
-"""Bytes that are received at a time: while they are copied, they are still in the cache of the core."""
+_SLICE_BYTES: Final = 1 << 20
+"""Bytes that are received at a time."""
 
 
 _TRANSPORTS: Final[WeakSet[Transport]] = WeakSet()
@@ -75,19 +75,24 @@ class Transport:
         A buffer must be filled to its end, and a body of another `size` is a DamagedError. Raises LockedError when a
         signal stops the command meanwhile.
         """
-        return self._wait(Errand(lambda errand: self._answer(errand, method, parameters, buffer, size)))
+        direct = None if self._client is None else self._client[1]
+        wire = None if direct is None else direct.wire(method, parameters)
+        if direct is not None and wire is not None:
+            answer = direct.answer(method, parameters, functools.partial(self._send, wire))
+            if answer is not None:
+                return _received(answer, buffer, size, stop_requested)
 
-    def _answer(
-        self, errand: Errand, method: str, parameters: Mapping[str, Any], buffer: memoryview | None, size: int | None
-    ) -> dict[str, Any]:
-        answer = self._made(method, parameters)
-        if "Body" in answer:
-            with closing(answer["Body"]) as body:
-                answer["Body"] = body.read() if buffer is None else _receive(body, buffer, errand)
-            wanted = size if buffer is None else len(buffer)
-            if wanted not in {None, len(answer["Body"])}:
-                raise DamagedError(f"{len(answer['Body'])} of {wanted} bytes arrived")
-        return answer
+        def make(errand: Errand) -> dict[str, Any]:
+            return _received(self._made(method, parameters), buffer, size, lambda: errand.dropped)
+
+        return self._wait(Errand(make))
+
+    def _send(self, wire: Wire, request: Any) -> Reply:
+        """Send a request in this thread; only a new connection is waited for."""
+        connection = wire.take()
+        if connection.sock is None:
+            self._wait(Errand(lambda _: wire.connect(connection)))
+        return wire.send(connection, request)
 
     def _made(self, method: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Make a request, directly where that is possible; a body is still to be received."""
@@ -105,17 +110,22 @@ class Transport:
                 self._client = client, Direct(client)
             return self._client
 
+    def identity(self) -> tuple[str, str, str]:
+        """Return the address of the service, its region, and where the credentials come from; '' without any.
+
+        No secret is among them: the last is botocore's name of a source, such as `env` or `iam-role`.
+        """
+        client, _ = self._connected()
+        signer = client._request_signer  # noqa: SLF001 - botocore has no other door to what a client signs with
+        credentials = signer._credentials  # noqa: SLF001
+        source = "" if credentials is None else str(credentials.method)
+        return str(client.meta.endpoint_url), str(client.meta.region_name or ""), source
+
     def _wait(self, errand: Errand) -> dict[str, Any]:
         """Have a request made by a thread, and return its result; leave it when the user interrupts the command."""
         self._hand_over(errand)
         try:
-            while not stop_requested():
-                try:
-                    return errand.future.result(LOOK_SECONDS)
-                except TimeoutError:  # of the waiting, or of the request itself
-                    if errand.future.done():
-                        return errand.future.result()
-            raise LockedError("stopped")
+            return awaited(errand.future)
         finally:
             errand.dropped = True
 
@@ -144,12 +154,25 @@ class Transport:
                 self._idle += 1
 
 
-def _receive(body: Any, buffer: memoryview, errand: Errand) -> memoryview:
+def _received(
+    answer: dict[str, Any], buffer: memoryview | None, size: int | None, is_over: Callable[[], bool]
+) -> dict[str, Any]:
+    """Return an answer with its body, all of it; DamagedError when it is not of the size that it must have."""
+    if "Body" in answer:
+        with closing(answer["Body"]) as body:
+            answer["Body"] = body.read() if buffer is None else _receive(body, buffer, is_over)
+        wanted = size if buffer is None else len(buffer)
+        if wanted not in {None, len(answer["Body"])}:
+            raise DamagedError(f"{len(answer['Body'])} of {wanted} bytes arrived")
+    return answer
+
+
+def _receive(body: Any, buffer: memoryview, is_over: Callable[[], bool]) -> memoryview:
     """Receive a body into a buffer and return the part of it that was filled, one byte more for a body too long."""
     at = 0
     while at < len(buffer):
-        if errand.dropped:  # the connection is closed, and the rest is never sent
-            raise DamagedError("nobody waits for it")
+        if is_over():  # the connection is closed, and the rest is never sent
+            raise LockedError("stopped")
         count = body.readinto(buffer[at : at + _SLICE_BYTES])
         if not count:
             break

@@ -6,6 +6,7 @@ import hashlib
 import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from itertools import islice
 from operator import itemgetter
@@ -13,6 +14,7 @@ from typing import Any, Final
 
 from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError, RefusedError, UnsupportedError
 from edl_ckpt.core.ids import new_id
+from edl_ckpt.core.parallel import awaited
 from edl_ckpt.core.storage.parts import Part, PartMemory
 from edl_ckpt.core.storage.s3.client import Connection, is_md5
 
@@ -41,10 +43,10 @@ class _Filling:
 class Upload:
     """A new object of known size; several threads write at any offset, and it appears once it is completed.
 
-    Each byte must be written exactly once. Bytes are collected in parts; a full part is uploaded and its memory freed.
-    All objects with one `memory` keep its bound together. A small object is an upload of one part,
-    and not a single PUT: once an upload is aborted, it never becomes visible, even if this process was stopped and goes
-    on later. Only an object without bytes is a single PUT.
+    Each byte must be written exactly once. Bytes are collected in parts. A full part is uploaded beside the writing,
+    and its memory freed; its error is raised by the next write, or at the end. All objects with one `memory` keep its
+    bound together. A small object is an upload of one part, and not a single PUT: once an upload is aborted, it never
+    becomes visible, even if this process was stopped and goes on later. Only an object without bytes is a single PUT.
     """
 
     def __init__(
@@ -66,11 +68,14 @@ class Upload:
         self._connection = connection
         self._target = {"Bucket": bucket, "Key": key}
         self.write_id = new_id()
+        self._has_own_memory = memory is None
         self._memory = memory or PartMemory()
         self._memory.expect(self._size_of(0))
         self._parts: dict[int, _Filling] = {}
         self._between: list[tuple[int, bytes]] = []
         self._etags: dict[int, str] = {}
+        self._sent: list[Future[None]] = []
+        self._error: BaseException | None = None
         self.completed = False
         self._lock = threading.Lock()
         self._count = max(-(-size_bytes // self.part_bytes), 1)
@@ -118,9 +123,7 @@ class Upload:
             part.filled += len(data)
             full = part.filled >= part.size_bytes
         if full:
-            with self._lock:
-                self._parts.pop(number, None)
-            self._upload(number, part)
+            self._send(number, part)
 
     def _open(self, number: int) -> Part:
         """Return a part with the bytes that stand between values."""
@@ -135,12 +138,27 @@ class Upload:
             part.filled += len(some)
         return part
 
-    def _upload(self, number: int, part: Part) -> None:
-        data = self._memory.lift(part)
+    def _send(self, number: int, part: Part) -> None:
+        """Upload a full part beside the writing; one on the local disk at once, so that not all of them get there."""
+        is_near, data = part.data is not None, self._memory.lift(part)
+        with self._lock:
+            self._parts.pop(number, None)
+            if self._error is not None:
+                self._memory.drop(part)
+                raise self._error
+            if is_near:
+                self._sent.append(self._memory.senders.begin(lambda: self._upload(number, part, data)))
+        if not is_near:
+            self._upload(number, part, data)
+
+    def _upload(self, number: int, part: Part, data: bytearray) -> None:
         try:
             answer = self._connection.upload(
                 "upload_part", self.path, data, **self._target, UploadId=self.upload_id, PartNumber=number + 1
             )
+        except BaseException as error:
+            self._error = error
+            raise
         finally:
             self._memory.drop(part)
         with self._lock:
@@ -148,12 +166,22 @@ class Upload:
             self.verified = self.verified and answer["verified"]
 
     def finish(self) -> None:
-        """Make sure that every byte was written; EdlCkptError when one was not."""
+        """Make sure that every byte was written and uploaded; EdlCkptError when one was not."""
+        self._wait()
         for number in range(self._count if self._between else 0):
             if number not in self._etags and number not in self._parts:
                 self._fill(number, 0, memoryview(b""))  # a part without a value
+        self._wait()
+        if self._has_own_memory:
+            self._memory.close()
         if self._parts or not (self.size_bytes == 0 or len(self._etags) == self._count):
             raise EdlCkptError("not every byte of the object was written", path=self.path)
+
+    def _wait(self) -> None:
+        """Wait for the parts that are on their way."""
+        for sent in self._sent:
+            awaited(sent)
+        self._sent.clear()
 
     def adopt(self, upload_id: str, write_id: str) -> bool:
         """Take over an earlier upload; return True when it has all its parts."""
@@ -231,6 +259,8 @@ class Upload:
 
     def abort(self) -> None:
         """Abort the upload, unless it was completed."""
+        if self._has_own_memory:
+            self._memory.close()
         self._parts.clear()
         if self.upload_id and not self.completed:
             abort_upload(self._connection, self._target["Bucket"], self._target["Key"], self.path, self.upload_id)

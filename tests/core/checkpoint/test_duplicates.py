@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from builders import write_checkpoint
+from builders import write_checkpoint, write_unchecked
 from checkpoints import at
 from edl_ckpt.core import open_checkpoint
 from edl_ckpt.core.checkpoint import duplicates
-from edl_ckpt.core.checkpoint.duplicates import check_unique_ids
+from edl_ckpt.core.checkpoint.duplicates import check_unique, check_unique_ids, order_of
+from edl_ckpt.core.checkpoint.scan import id_pieces, read_piece
 from edl_ckpt.core.errors import CorruptError
+from edl_ckpt.core.operations.save import Table as SavedTable
 from edl_ckpt.proto import model_v4_pb2
 from oracle import Model, Table
 
@@ -42,3 +45,30 @@ def test_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
     with open_checkpoint(at(tmp_path)) as checkpoint, pytest.raises(CorruptError, match=str(again[30])):
         check_unique_ids(checkpoint, workers=1)
     assert bool(marked) is (step < 2**40)
+
+
+@pytest.mark.parametrize("max_memory_bytes", [None, 1])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_in_buckets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, max_memory_bytes: int | None
+) -> None:
+    """12.4: of many ids in no order, in one turn and in several, one that is there twice is counted and named."""
+    monkeypatch.setattr(duplicates, "SORTED_AT_ONCE", 30_000)
+    monkeypatch.setattr(duplicates, "_LEAST_AT_ONCE", 2000)
+    ids = np.random.default_rng(5).permutation(np.arange(-50_000, 50_000) * 7_919_000_001)
+    for ps_num, repeated in ((1, 0), (2, 0), (1, 1), (1, 40_000)):
+        place = tmp_path / f"{ps_num}-{repeated}"
+        every = np.concatenate([ids, ids[:repeated]])
+        write_unchecked(place, 7, ps_num, {"t": SavedTable(every, np.zeros((len(every), 1), np.int8))})
+        with open_checkpoint(at(place)) as checkpoint:
+            pieces = list(id_pieces(checkpoint, 90_000))
+            orders = [order_of(read_piece(checkpoint, piece).ids, piece.shard.file) for piece in pieces]
+            check = partial(
+                check_unique, checkpoint, pieces, orders, workers=workers, max_memory_bytes=max_memory_bytes
+            )
+            if not repeated:
+                check()
+                continue
+            more = rf" \(and {repeated - 1} more\)" if repeated > 1 else ""
+            with pytest.raises(CorruptError, match=rf"id {ids[:repeated].min()} occurs twice{more}\n"):
+                check()

@@ -12,9 +12,10 @@ from hypothesis import given
 
 from builders import models, write_checkpoint
 from edl_ckpt.core import fingerprint_checkpoint, open_checkpoint
+from edl_ckpt.core.checkpoint.fingerprint import ContentSketch
 from examples import examples
 from oracle import Model, Table
-from slow_fingerprint import slow_fingerprint
+from slow_fingerprint import slow_fingerprint, slow_sketch
 
 
 def fingerprint(location: Path, model: Model, ps_num: int = 2) -> str:
@@ -138,3 +139,24 @@ def test_known_answer(tmp_path: Path) -> None:
 
 
 KNOWN = "edl1:9cb38b1da698f2f3321ef7f2a485ed0eab681c87960eb8aaaaf38073387d4a1e"
+
+
+def test_variable_sums_add_up() -> None:
+    """Sums of a variable that came in pieces, whole, twice or without a byte are those of the definition, in order."""
+    random = np.random.default_rng(2)
+    data = {name: random.integers(0, 256, size).astype(np.uint8) for name, size in SIZES.items()}
+    sketch = ContentSketch()
+    for name, own in data.items():
+        for start in range(0, max(len(own), 1), 8192):
+            sketch.add_dense(name, len(own), start, own[start : start + 8192])
+    sketch.add_dense("twice", 1, 0, data["twice"])
+    names = sorted(data, reverse=True)
+    found = list(sketch.variable_sums(names))
+    assert [name for name, _ in found] == names
+    assert sketch.variable_names() == data.keys()
+    for name, sums in found:
+        once = np.array(slow_sketch({0: data[name].tobytes()}, len(data[name])), np.uint32)
+        assert np.array_equal(sums, once * np.uint32(2) if name == "twice" else once), name
+
+
+SIZES = {"none": 0, "twice": 1, "odd": 77, "chunk": 4096, "more": 4097, "pieces": 30_001}

@@ -284,10 +284,10 @@ def test_the_seal_of_the_next_shards_in_a_listing(tmp_path: Path, monkeypatch: p
     old = resolve(parse_ref(f"{run}@7"))
     real = read_seal
 
-    def replaced_meanwhile(store: Store, version: int) -> Seal | None:
+    def replaced_meanwhile(store: Store, version: int, **options: bool) -> Seal | None:
         monkeypatch.setattr(annotated, "read_seal", real)
         reshard_version(old, 3)
-        return real(store, version)
+        return real(store, version, **options)
 
     monkeypatch.setattr(annotated, "read_seal", replaced_meanwhile)
     (found,) = list_versions(run).versions

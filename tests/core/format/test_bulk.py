@@ -32,6 +32,26 @@ def test_varints_round_trip(either_kernel: str, ids: list[int]) -> None:
     assert bulk.count_varints(np.frombuffer(data, np.uint8)) == len(ids)
 
 
+@given(ID_LISTS, st.integers(0, 40), st.integers(0, 12))
+def test_where_a_long_varint_begins(either_kernel: str, ids: list[int], more: int, before: int) -> None:
+    """The whole varints of some bytes are those before the last, unfinished one; of a long one, its first is named.
+
+    A bad one before it is named instead: it is the first.
+    """
+    whole = b"".join(varint(i) for i in ids)
+    data = np.frombuffer(whole + b"\x80" * more, np.uint8)
+    if more < bulk.MAX_VARINT_BYTES:
+        assert bulk.complete_prefix(data) == len(whole)
+        return
+    with pytest.raises(bulk.VarintError, match="longer than 10 bytes") as caught:
+        bulk.complete_prefix(data)
+    assert caught.value.position == len(whole)
+    bad = whole + b"\x80" * (11 + before) + b"\x01\x05" + b"\x80" * more
+    with pytest.raises(bulk.VarintError) as caught:
+        bulk.complete_prefix(np.frombuffer(bad, np.uint8))
+    assert caught.value.position == len(whole)
+
+
 @given(ID_LISTS, st.integers(1, 400))
 def test_grouping(either_kernel: str, ids: list[int], ps_num: int) -> None:
     """Rows and id bytes come out by owner, in their old order within one; owners are Python's modulo."""
@@ -104,6 +124,15 @@ def test_sketch_is_its_definition(either_kernel: str, width: int) -> None:
     sketch = bulk.new_sketch(width)
     bulk.sketch_rows(sketch, ids, values)
     assert sketch.tolist() == slow_sketch({int(i): v.tobytes() for i, v in zip(ids, values, strict=True)}, width)
+
+
+@pytest.mark.parametrize("width", [0, 1, 2, 5, 64, 4095, 4096])
+def test_sketch_of_rows_alone(width: int) -> None:
+    """Each row by itself has the sketch that the definition gives it under the id 0, and no row of another."""
+    values = np.random.default_rng(width).integers(0, 256, (3, width)).astype(np.uint8)
+    alone = bulk.sketch_alone(values)
+    assert [each.tolist() for each in alone] == [slow_sketch({0: row.tobytes()}, width) for row in values]
+    assert bulk.sketch_alone(values[:0]).shape == (0, *bulk.new_sketch(width).shape)
 
 
 @pytest.fixture(params=[2, 1, 0])

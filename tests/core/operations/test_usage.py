@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from checkpoints import save_small
 from edl_ckpt.core import Latest, Policy, measure_usage, prune
+from edl_ckpt.core.storage import LocalStore
+from edl_ckpt.core.storage.interface import Entry
 from program import document, edl
 
 
@@ -34,6 +40,22 @@ def test_every_byte_is_counted(tmp_path: Path) -> None:
     assert listed["size_bytes"] == usage.size_bytes
     rows = edl("du", run, "--csv").stdout.splitlines()[1:]
     assert sum(int(row.rpartition(",")[2]) for row in rows) == usage.size_bytes
+
+
+def test_one_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The location is listed once, for its versions and for all bytes, unless it changed just now."""
+    save_small(tmp_path / "run", 10, 20)
+    os.utime(tmp_path / "run", (10**9, 10**9))
+    scans: list[str] = []
+    plain = LocalStore.entries
+
+    def counted(self: LocalStore, inside: Callable[[str], bool]) -> list[Entry]:
+        scans.append(self.root)
+        return plain(self, inside)
+
+    monkeypatch.setattr(LocalStore, "entries", counted)
+    assert [version.version for version, _ in measure_usage(tmp_path / "run").versions] == [10, 20]
+    assert len(scans) == 1
 
 
 def test_tables_of_a_version(tmp_path: Path) -> None:

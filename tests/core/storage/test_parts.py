@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+import time
 
 import numpy as np
 import pytest
 
-from edl_ckpt.core.parallel import run_parallel
+from edl_ckpt.core.parallel import run_parallel, stop_requested
 from edl_ckpt.core.storage.parts import Part, PartMemory
+from waiting import wait_until
 
 SIZE = 1000
 
@@ -72,3 +75,19 @@ def test_buffers_are_used_again() -> None:
         send(memory, memory.open(size))
         assert sum(map(len, memory._free)) == memory._free_bytes <= memory.limit_bytes
     memory.close()
+
+
+def test_a_signal_ends_the_waiting_for_memory() -> None:
+    """Whoever waits for memory is stopped with its command, although no part comes back; so are those that send."""
+    memory = PartMemory(2 * SIZE)
+    memory.lift(memory.open(SIZE))
+    sending = memory.senders.begin(lambda: wait_until(stop_requested))
+    main = threading.main_thread().ident
+    assert main is not None
+    threading.Timer(0.2, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        list(run_parallel(lambda _: memory.open(SIZE), range(4), 2))
+    memory.close()
+    assert sending.done()
+    assert time.monotonic() - begin < 2

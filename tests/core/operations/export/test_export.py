@@ -36,7 +36,7 @@ from edl_ckpt.core.format.initial_rows import initial_rows
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.operations.export import ExportResult, Selection, export_version
 from edl_ckpt.core.operations.export.casts import cast_floats
-from edl_ckpt.core.operations.export.names import escaped_file_name, file_names, original_name
+from edl_ckpt.core.operations.export.names import escaped_file_name, file_names, member_names, original_name
 from edl_ckpt.core.operations.importing import import_arrays
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.storage.files import PreallocatedFile
@@ -54,11 +54,11 @@ def load(path: Path) -> dict[str, Any]:
         with zipfile.ZipFile(path) as file:
             assert file.testzip() is None
         with np.load(path) as archive:
-            tensors = json.loads(archive["index.json"])["tensors"]
-            assert {f"{name}.npy" for name in archive.files} - {"index.json.npy"} == {
-                e["file"] for e in tensors.values()
-            }
-            return {name: archive[entry["file"].removesuffix(".npy")] for name, entry in tensors.items()}
+            arrays = dict(archive.items())
+        tensors = json.loads(arrays.pop("__edl_ckpt__").tobytes())["tensors"]
+        assert [f"{key}.npy" for key in arrays] == [entry["file"] for entry in tensors.values()]
+        assert all(key == name or "%" in key or "~" in key for key, name in zip(arrays, tensors, strict=True))
+        return dict(zip(tensors, arrays.values(), strict=True))
     tensors = json.loads((path / "index.json").read_text())["tensors"]
     assert {f.name for f in path.iterdir()} - {"index.json"} == {entry["file"] for entry in tensors.values()}
     return {name: np.load(path / entry["file"], mmap_mode="r") for name, entry in tensors.items()}
@@ -202,6 +202,31 @@ def test_what_was_written_is_read_back(tmp_path: Path, monkeypatch: pytest.Monke
     assert os.listdir(tmp_path) == ["run"]
 
 
+@pytest.mark.parametrize("ending", [".safetensors", ".npz", ".npy"])
+def test_small_variables_are_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    """Small variables are written together, and a bit that one of them has otherwise is found, with its name."""
+    variables = {f"v{k:02}": np.full(100, k, np.float32) for k in range(40)}
+    run = save_checkpoint(str(tmp_path / "run"), 7, 3, variables=variables, tables={})
+    target = variables["v17"].tobytes()
+    plain = PreallocatedFile.write
+    writes: list[int] = []
+
+    def flipped(self: PreallocatedFile, offset: int, data: memoryview) -> None:
+        changed = bytearray(data)
+        at = changed.find(target)
+        if at >= 0:
+            changed[at + 5] ^= 4
+        writes.append(len(changed))
+        plain(self, offset, memoryview(changed))
+
+    monkeypatch.setattr(PreallocatedFile, "write", flipped)
+    with pytest.raises(EdlCkptError, match="'v17' reads back differently; nothing was published"):
+        export_version(run, str(tmp_path / f"m{ending}"))
+    assert os.listdir(tmp_path) == ["run"]
+    if ending == ".safetensors":
+        assert writes == [40 * 400]
+
+
 def test_safetensors_is_lazy_and_tells(tmp_path: Path) -> None:
     """Slices can be had without reading the rest; the metadata has version, fingerprint, initializers and metrics."""
     version = only(GOLDEN / "current/ps2")
@@ -211,6 +236,7 @@ def test_safetensors_is_lazy_and_tells(tmp_path: Path) -> None:
     with safe_open(str(tmp_path / "m.safetensors"), "np") as file:
         metadata = file.metadata()
         assert metadata["version"] == "120"
+        assert (metadata["format"], metadata["schema"]) == ("pt", "edl-ckpt/export/1")
         assert metadata["fingerprint"] == text
         assert json.loads(metadata["metrics"]) == {}
         assert json.loads(metadata["tables"])["emb_a/embeddings:0"]["initializer"] == "uniform"
@@ -432,6 +458,62 @@ def test_files_of_any_names(names: list[str]) -> None:
         assert not {"/", "\\", "\0"} & set(file)
         assert file not in {".", ".."}
     assert file_names(reversed(names)).keys() == files.keys()
+
+
+HOSTILE = {
+    "dense/kernel:0": "dense/kernel:0",
+    "../../etc/passwd": "%2E./%2E./etc/passwd",
+    "/etc/passwd": "%2Fetc/passwd",
+    "a/./b/..": "a/%2E/b/%2E.",
+    "...": "...",
+    "..a/.b": "..a/.b",
+    "a\\b": "a%5Cb",
+    "a\0b": "a%00b",
+    "a%00b": "a%00b~",
+    "a": "a",
+    "a.npy": "a%2Enpy",
+    "b.npy": "b.npy",
+    "__edl_ckpt__": "%5F_edl_ckpt__",
+    "index.json": "index.json",
+    "": "",
+    "密集/核:0": "密集/核:0",
+    "CON": "CON",
+    "A": "A",
+    "x" * 70_000: "x" * 79 + "~",
+}
+"""Names, and the keys that numpy has for them; what ends in ~ goes on with a digest."""
+
+
+def test_keys_of_npz(tmp_path: Path) -> None:
+    """The keys of an .npz are the names themselves, but for what an archive cannot have, and each is an array.
+
+    Who unpacks it gets no file outside of the directory, and what is imported again is equal.
+    """
+    variables = {name: np.full(2, k) for k, name in enumerate(HOSTILE)}
+    run = save_checkpoint(str(tmp_path / "run"), 1, 2, variables=variables, tables={})
+    export_version(run, str(tmp_path / "m.npz"))
+    with np.load(tmp_path / "m.npz") as archive:
+        assert all(isinstance(array, np.ndarray) for array in archive.values())
+        index = json.loads(archive["__edl_ckpt__"].tobytes())["tensors"]
+        for name, key in HOSTILE.items():
+            written = index[name]["file"].removesuffix(".npy")
+            assert written.startswith(key) if key.endswith("~") else written == key
+            assert archive[written].tolist() == variables[name].tolist()
+    with zipfile.ZipFile(tmp_path / "m.npz") as file:
+        assert not any(".." in name.split("/") or name.startswith("/") for name in file.namelist())
+    imported = import_arrays(str(tmp_path / "m.npz"), str(tmp_path / "new"), 1, 3)
+    assert imported.fingerprint == run.fingerprint
+
+
+@given(st.lists(NAMES | st.sampled_from(list(HOSTILE)), unique=True, max_size=8))
+def test_members_of_any_names(names: list[str]) -> None:
+    """Any names become keys that numpy tells apart, and the members of no two are one."""
+    members = member_names(names)
+    assert list(members) == names
+    files = {f"{key}.npy" for key in members.values()}
+    assert len(files) == len(names)
+    assert files.isdisjoint(members.values())
+    assert not any("\0" in key or "\\" in key or key.startswith("/") for key in members.values())
 
 
 def test_a_name_that_is_the_short_one_of_another() -> None:

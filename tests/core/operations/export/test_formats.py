@@ -109,8 +109,9 @@ def test_remote_targets() -> None:
     from edl_ckpt.core.storage import open_store
 
     folder = Location("memory://exports")
+    npy = FORMATS["npy"].traits
     for is_directory in (False, True):
-        with open_target(Location("memory://exports/m"), is_directory=is_directory, force=False) as target:
+        with open_target(Location("memory://exports/m"), npy, is_directory=is_directory, force=False) as target:
             assert isinstance(target, UploadTarget)
             path = Path(target.path)
             assert path.is_dir() == is_directory
@@ -123,4 +124,4 @@ def test_remote_targets() -> None:
         open_store(folder).remove(relative)
     for url in ("memory://exports/version-3/m", "memory://exports/version_3/m"):
         with pytest.raises(RefusedError, match="among checkpoints"):
-            open_target(Location(url), is_directory=False, force=True)
+            open_target(Location(url), npy, is_directory=False, force=True)

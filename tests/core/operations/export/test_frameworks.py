@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import pickle
@@ -40,19 +41,24 @@ def load(name: str, path: Path) -> dict[str, Any]:
         loaded = torch.load(path, weights_only=True)
         return {n: t.numpy() for n, t in loaded.items() if n != "__edl_ckpt__"}
     if name == "tensorflow":
-        reader = need("tensorflow").train.load_checkpoint(str(path / "model"))
+        train = need("tensorflow").train
+        assert train.latest_checkpoint(str(path)) == str(path / "model")
+        reader = train.load_checkpoint(str(path))
         return {n: np.asarray(reader.get_tensor(n)) for n in reader.get_variable_to_shape_map()}
     from safetensors.numpy import load_file
 
     parquet = need("pyarrow.parquet")
-    arrays: dict[str, Any] = dict(load_file(str(path / "dense.safetensors")))
-    for file in path.glob("*.parquet"):
+    arrays: dict[str, Any] = dict(load_file(str(path.with_suffix(".dense") / "dense.safetensors")))
+    for file in path.glob("*.parquet") if path.is_dir() else (path,):
         table = parquet.read_table(file)
+        if table.column_names == ["id"]:
+            continue  # no table
         title = table.schema.metadata[b"table"].decode()
         arrays[f"{title}.ids"] = table["id"].to_numpy()
         vectors = table["vector"].combine_chunks()
         flat = vectors.flatten().to_numpy(zero_copy_only=False)
-        arrays[f"{title}.vectors"] = flat.reshape(len(vectors), table.schema.field("vector").type.list_size)
+        assert path.is_dir() == ("table" in table.column_names)
+        arrays[f"{title}.vectors"] = flat.reshape(len(vectors), -1) if len(vectors) else flat
     return arrays
 
 
@@ -138,6 +144,21 @@ def test_torch_archive_is_sound(tmp_path: Path) -> None:
     assert torch.load(tmp_path / "m.pt", weights_only=True, mmap=True)["conv/kernel:0"].shape == (2, 3, 4, 5)
 
 
+def test_torch_reads_safetensors(tmp_path: Path) -> None:
+    """PyTorch gets its tensors from a file and from the bytes of a pipe; the `format` is the one that it looks for."""
+    need("torch")
+    from safetensors import safe_open
+    from safetensors.torch import load, load_file
+
+    version = only(GOLDEN / "current/ps2")
+    export_version(version, str(tmp_path / "m.safetensors"))
+    tensors = load_file(str(tmp_path / "m.safetensors"))
+    assert tensors["conv/kernel:0"].shape == (2, 3, 4, 5)
+    assert set(load((tmp_path / "m.safetensors").read_bytes())) == set(tensors)
+    with safe_open(str(tmp_path / "m.safetensors"), "pt") as file:
+        assert file.metadata()["format"] == "pt"
+
+
 @pytest.mark.parametrize("what", ["bomb", "object", "text", "cut"])
 def test_bad_torch_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     """A pickle that would run something, a file of other things, a damaged one: refused, and nothing is run."""
@@ -164,6 +185,40 @@ class Bomb:
 
     def __reduce__(self) -> Any:
         return os.mkdir, ("pickled",)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 65_536, 200_000])
+@pytest.mark.parametrize("tables", [1, 2])
+def test_row_groups_are_those_of_pyarrow(tmp_path: Path, rows: int, tables: int) -> None:
+    """A file whose row groups were encoded by several threads is that which pyarrow's own writer makes of them.
+
+    That holds for every byte: of many row groups and of none, with dictionaries and without.
+    """
+    arrow, parquet = need("pyarrow"), need("pyarrow.parquet")
+    ids = np.random.default_rng(1).permutation(2 * rows)[:rows]
+    vectors = np.repeat(np.arange(rows, dtype=np.float32).reshape(-1, 1), 2, axis=1)
+    named = {f"t{k}": Table(ids, vectors) for k in range(tables)}
+    run = save_checkpoint(str(tmp_path / "run"), 7, 3, variables={}, tables=named)
+    export_version(run, str(tmp_path / "m.parquet"), part_bytes=1 << 20)
+    path = tmp_path / ("m.parquet" if tables == 1 else "m.parquet/t1.parquet")
+    file = parquet.ParquetFile(path)
+    groups = file.metadata.num_row_groups
+    assert groups == min(rows, 1) or (groups > 3 and rows > 10**5)
+    again = io.BytesIO()
+    options = {"use_dictionary": ["table"], "write_statistics": ["id"]}
+    columns = [("id", arrow.int64()), ("vector", arrow.list_(arrow.float32(), 2))]
+    if tables > 1:
+        columns[1:] = [
+            ("vector", arrow.list_(arrow.float32())),
+            ("table", arrow.dictionary(arrow.int32(), arrow.string())),
+        ]
+    schema = arrow.schema(columns, metadata={"table": f"t{tables - 1}"})
+    with parquet.ParquetWriter(again, schema, **options) as writer:
+        for number in range(groups):
+            writer.write_table(file.read_row_group(number).cast(schema))
+        writer.add_key_value_metadata({"edl-ckpt": file.metadata.metadata[b"edl-ckpt"].decode()})
+    assert again.getvalue() == path.read_bytes()
+    assert parquet.read_table(path)["id"].to_pylist() == np.sort(ids).tolist()
 
 
 def test_bad_parquet(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from edl_ckpt.core.format.names import ELASTICDL
 from edl_ckpt.core.operations.reshard import move, survey
 from edl_ckpt.core.operations.reshard.plan import plan_reshard
 from edl_ckpt.core.operations.reshard.settings import ReshardSettings
+from edl_ckpt.core.parallel import Threads
 from edl_ckpt.core.progress import SILENT
 from edl_ckpt.core.storage.files import PreallocatedFile
 from edl_ckpt.core.storage.local import LocalReader
@@ -236,8 +237,8 @@ def test_a_plan_does_not_grow_with_the_rows() -> None:
     stretches, peaks = [], []
     for rows in (10**7, 10**10):
         checkpoint: Any = wide_checkpoint(rows, 64)
-        counting = survey._Counting(checkpoint, 1000, 1, 1 << 19, SILENT)
-        found = counting.stretches()
+        counting = survey._Counting(checkpoint, 1000, Threads(1), 1 << 19, SILENT)
+        found = [place.piece(checkpoint) for place in counting.stretches()]
         stretches.append(len(found))
         per_target = np.full(1000, rows // 1000 // len(found), np.int64)
         counts = tuple(survey.PieceCounts("t", per_target.copy(), per_target * 6) for _ in found)
@@ -253,6 +254,29 @@ def test_a_plan_does_not_grow_with_the_rows() -> None:
     assert sum(per_target.nbytes * 2 for _ in found) < 8 << 20
 
 
+def test_a_plan_for_a_cluster() -> None:
+    """Ten thousand million rows in tasks of 256 MiB, 256 to 400: a stretch takes memory for its own targets alone."""
+    checkpoint: Any = wide_checkpoint(10**10, 256)
+    cluster: Any = SimpleNamespace(elsewhere=True, threads=1, task_bytes=lambda _: 256 << 20)
+    counting = survey._Counting(checkpoint, 400, cluster, 1 << 19, SILENT)
+    found = [place.piece(checkpoint) for place in counting.stretches()]
+    assert len(found) > 2_500
+    tracemalloc.start()
+    counts = survey.StretchCounts(400)
+    for piece in found:
+        rows = np.zeros(400, np.int64)
+        rows[piece.shard.file.ps_id % 16 :: 16] = 10_000
+        counts.append(survey.PieceCounts("t", rows, rows * 6))
+    tables = (survey.SurveyedTable(TableInfo("t", 16, "uniform"), DTYPES["float32"]),)
+    surveyed = survey.Survey(checkpoint.version, 400, 7, (), tables, counts, tuple(found), (), 0)
+    plan = plan_reshard(surveyed, Target(Location("out"), ELASTICDL, 7, "out/version-7"))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert plan.rows == 25 * 10_000 * len(found)
+    assert peak < 1800 * len(found)
+    assert np.count_nonzero(plan.routes[-1].ids_at) == 25
+
+
 def wide_checkpoint(rows: int, ps_num: int) -> SimpleNamespace:
     """Return the index of a table of so many rows in `ps_num` shards, which are nowhere."""
     own, shards, entries = rows // ps_num, [], []
@@ -263,7 +287,7 @@ def wide_checkpoint(rows: int, ps_num: int) -> SimpleNamespace:
         shards.append(ShardIndex(file, 7, "v4", (), (), (entry,)))
         entries.append((shards[-1], entry))
     version = Version(Location("run"), 7, "run/version-7", ELASTICDL, State.COMPLETE, ps_num, tuple(files))
-    near = SimpleNamespace(block_bytes=0)
+    near = SimpleNamespace(block_bytes=0, path="", size_bytes=0, generation="")
     return SimpleNamespace(
         version=version, shards=shards, table_names=["t"], entries=lambda _name: entries, reader=lambda _shard: near
     )

@@ -18,8 +18,9 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from edl_ckpt.core.storage import open_store
-from edl_ckpt.core.storage.s3.direct import Direct
+from edl_ckpt.core.storage.s3.direct import Direct, _check_completed
 from edl_ckpt.core.storage.s3.transport import Transport
+from edl_ckpt.core.storage.s3.wire import DamagedError
 from s3_fixtures import ENVIRONMENT, Bucket
 from s3_proxy import Call, Fault, Forward, Reply, status, truncate
 
@@ -113,13 +114,35 @@ def test_uploads_are_those_of_botocore(pair: _Pair) -> None:
         refused, reference = pair.both("upload_part", **(part | {"UploadId": "none"}), **body)
         assert refused == reference
         parts = {"Parts": [{"PartNumber": 1, "ETag": ours["ETag"]}]}
-        where = {"Bucket": pair.s3.name, "Key": key, "UploadId": begun["UploadId"]}
-        pair.client.complete_multipart_upload(**where, MultipartUpload=parts)
+        ended = pair.ask("complete_multipart_upload", Key=key, UploadId=begun["UploadId"], MultipartUpload=parts)
+        assert ended is not None
         assert (pair.s3.get(key), pair.s3.metadata(key)) == (b"some bytes", {"mark": "x y"})
     assert len(calls) == 6 * len(keys)
     for call in calls:
         headers = {name.lower(): value for name, value in call.headers}
         assert headers["authorization"].rpartition("Signature=")[2] == _signature(call, headers)
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"  \n<Error><Code>InternalError</Code></Error>", "InternalError"),
+        (b"\n\n<?xml version='1.0'?><Error xmlns='urn:s3'><Code>SlowDown</Code></Error>", "SlowDown"),
+        (b" <CompleteMultipartUploadResult><ETag>x-1</ETag></CompleteMultipartUploadResult>", None),
+        (b"", DamagedError),
+        (b"<CompleteMulti", DamagedError),
+    ],
+)
+def test_an_error_with_a_good_status(data: bytes, code: Any) -> None:
+    """S3 may begin its answer to the end of an upload with blanks and 200, and say later that it failed."""
+    if code is None:
+        _check_completed(data, "CompleteMultipartUpload")
+    elif code is DamagedError:
+        with pytest.raises(DamagedError):
+            _check_completed(data, "CompleteMultipartUpload")
+    else:
+        with pytest.raises(ClientError, match=code):
+            _check_completed(data, "CompleteMultipartUpload")
 
 
 def test_signatures_are_right(pair: _Pair) -> None:

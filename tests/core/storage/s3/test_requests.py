@@ -206,3 +206,19 @@ def test_one_generation(s3: Bucket, large: Path, tmp_path: Path) -> None:
     s3.delete(name)
     with pytest.raises(EdlCkptError, match="no such file"):
         open_checkpoint(version)
+
+
+def test_many_shards_are_asked_together_whether_they_changed(s3: Bucket, tmp_path: Path) -> None:
+    """One listing shows that forty shards are as they were opened; one that is not is asked, and found."""
+    users = Table(np.arange(2000, dtype=np.int64), np.ones((2000, 4), np.float32))
+    save_checkpoint(tmp_path, 1, 40, variables={}, tables={"users": users})
+    s3.upload(tmp_path)
+    with open_checkpoint(at(s3.url)) as checkpoint:
+        s3.proxy.reset()
+        checkpoint.check_unchanged()
+        assert s3.proxy.count() == s3.proxy.count("list") == 1
+        key = next(key for key in s3.objects() if key.endswith("variables-7-of-40.chkpt"))
+        s3.put(key, s3.get(key)[:-1] + b"x")
+        with pytest.raises(LockedError, match="overwritten or removed"):
+            checkpoint.check_unchanged()
+        assert s3.proxy.count("head") == 1

@@ -1,0 +1,132 @@
+"""Pieces of variables and tables by numbers: what a task for another process names, where a piece itself has an index.
+
+A piece lies in one shard. Several small ones are one task, and so are many bytes where a task costs more than a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple, TypeAlias, TypeVar
+
+from edl_ckpt.core.checkpoint.reader import Checkpoint
+from edl_ckpt.core.checkpoint.scan import PIECE_BYTES, DensePiece, IdPiece, cut_piece
+from edl_ckpt.core.format import bulk
+from edl_ckpt.core.format.routing import sketch_size
+from edl_ckpt.core.parallel import RESULT_BYTES
+
+_LEAST_TASK_BYTES: Final = 256 << 10
+"""A thread too takes small pieces together: each alone would cost it more than their bytes."""
+_MOST_PIECES: Final = 128
+"""Pieces of one task, so that what is said of each of them is a small result."""
+
+
+class IdsAt(NamedTuple):
+    """Ids of a table: the numbers of the shard, of the table in it and of the run; rows as in `IdPiece`."""
+
+    shard: int
+    table: int
+    run: int
+    start: int
+    end: int
+    first_row: int = -1
+    rows: int = 0
+
+    def piece(self, checkpoint: Checkpoint) -> IdPiece:
+        """Return the piece itself."""
+        shard = checkpoint.shards[self.shard]
+        entry = shard.tables[self.table]
+        return IdPiece(shard, entry, entry.ids[self.run], self.start, self.end, self.first_row, self.rows)
+
+
+class DenseAt(NamedTuple):
+    """Bytes of a dense variable: the numbers of the shard and of the variable in it."""
+
+    shard: int
+    variable: int
+    start: int
+    size: int
+
+    def piece(self, checkpoint: Checkpoint) -> DensePiece:
+        """Return the piece itself."""
+        shard = checkpoint.shards[self.shard]
+        return DensePiece(shard, shard.variables[self.variable], self.start, self.size)
+
+
+PieceAt: TypeAlias = IdsAt | DenseAt
+Place = TypeVar("Place")
+
+
+def ids_at(checkpoint: Checkpoint, task_bytes: int, *, values: bool) -> Iterator[IdsAt]:
+    """Yield the ids of all tables, by table, shard and row, in pieces of a task at most.
+
+    With `values`, the values of the rows count for the size of a task too. However the ids are cut, the pieces that
+    `cut_piece` makes of these are the same.
+    """
+    numbers = {table: list[tuple[int, int]]() for table in checkpoint.table_names}
+    for number, shard in enumerate(checkpoint.shards):
+        for at, entry in enumerate(shard.tables):
+            numbers[entry.name].append((number, at))
+    for shard_at, table in (place for name in checkpoint.table_names for place in numbers[name]):
+        shard = checkpoint.shards[shard_at]
+        entry = shard.tables[table]
+        for number, run in enumerate(entry.ids):
+            whole = IdPiece(shard, entry, run, run.start, run.end)
+            first = next(iter(cut_piece(checkpoint, whole, PIECE_BYTES)), whole)
+            step = max(first.end - first.start, 1)
+            if task_bytes and not run.tagged:
+                id_bytes = max(sum(each.end - each.start for each in entry.ids), 1)
+                wanted = task_bytes * id_bytes // (id_bytes + values * entry.values.size_bytes)
+                step *= max(wanted // step, 1)
+            for start in range(run.start, run.end, step):
+                yield IdsAt(shard_at, table, number, start, min(start + step, run.end))
+
+
+def dense_at(checkpoint: Checkpoint, task_bytes: int) -> Iterator[DenseAt]:
+    """Yield every dense variable, in pieces of whole sketch chunks; an empty one gives one empty piece."""
+    for number, shard in enumerate(checkpoint.shards):
+        wanted = max(PIECE_BYTES, task_bytes, checkpoint.reader(shard).block_bytes)
+        step = max(wanted // bulk.CHUNK_BYTES, 1) * bulk.CHUNK_BYTES
+        for at, entry in enumerate(shard.variables):
+            for start in range(0, max(entry.size_bytes, 1), step):
+                yield DenseAt(number, at, start, min(step, entry.size_bytes - start))
+
+
+def in_tasks(places: Iterable[IdsAt], task_bytes: int) -> Iterator[tuple[IdsAt, ...]]:
+    """Yield pieces of ids that follow each other in tasks of about `task_bytes` of ids."""
+    yield from _together(((place, place.end - place.start, "", 0) for place in places), task_bytes)
+
+
+def in_sketched_tasks(
+    checkpoint: Checkpoint, places: Iterable[PieceAt], task_bytes: int
+) -> Iterator[tuple[PieceAt, ...]]:
+    """Yield pieces in tasks of about `task_bytes` of values and ids, whose sketches are a small result too."""
+
+    def measured(place: PieceAt) -> tuple[PieceAt, int, str, int]:
+        piece = place.piece(checkpoint)
+        if isinstance(piece, DensePiece):
+            width = piece.entry.size_bytes
+            result = width if width <= bulk.CHUNK_BYTES else 4 * sketch_size(width)  # one chunk is kept as it is
+            return place, piece.size, f"d{piece.entry.name}", result
+        id_bytes = sum(run.end - run.start for run in piece.entry.ids)
+        own = piece.end - piece.start
+        size = own + piece.entry.values.size_bytes * own // max(id_bytes, 1)
+        return place, size, f"t{piece.entry.name}", 4 * sketch_size(piece.entry.row_bytes)
+
+    yield from _together(map(measured, places), task_bytes)
+
+
+def _together(measured: Iterable[tuple[Place, int, str, int]], task_bytes: int) -> Iterator[tuple[Place, ...]]:
+    """Yield pieces in tasks, from (piece, bytes, what it is a part of, bytes of a result for that)."""
+    some: list[Place] = []
+    results: dict[str, int] = {}
+    total = 0
+    for place, size, of, result in measured:
+        is_full = total + size > max(task_bytes, _LEAST_TASK_BYTES) or len(some) >= _MOST_PIECES
+        if some and (is_full or sum((results | {of: result}).values()) > RESULT_BYTES):
+            yield tuple(some)
+            some, results, total = [], {}, 0
+        some.append(place)
+        results[of] = result
+        total += size
+    if some:
+        yield tuple(some)

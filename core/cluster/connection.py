@@ -1,0 +1,184 @@
+"""A connection to a Dask cluster by its address; and what Dask's own errors mean.
+
+An address is that of a scheduler (`tcp://host:8786`, `tls://host:8786`), the path of its scheduler file, or `local:N`:
+N worker processes of this machine, which live as long as the connection. TLS is Dask's: certificates come from its own
+configuration (`distributed.comm.tls`, or `DASK_DISTRIBUTED__COMM__TLS__...`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from edl_ckpt.core.errors import EdlCkptError, NotFoundError, UnavailableError, UnsupportedError, UsageError
+from edl_ckpt.core.progress import Reporter
+from edl_ckpt.core.state.document import MAX_BYTES, parse_document
+from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.words import extra_hint
+
+START_WORKERS: Final = "start workers: dask worker SCHEDULER_ADDRESS"
+_LOCAL: Final = "local:"
+_CONNECT_SECONDS: Final = 10
+_WORKER_SECONDS: Final = 30
+_CERTIFICATES: Final = "certificates come from Dask's configuration, as DASK_DISTRIBUTED__COMM__TLS__CA_FILE"
+_EXPECTED: Final = "expected tcp://HOST:PORT, tls://HOST:PORT, a scheduler file, or local:N for N processes"
+
+
+@contextmanager
+def connected(address: str, reporter: Reporter) -> Iterator[Any]:
+    """Connect to a cluster; yield a `distributed.Client`, which has a worker at least.
+
+    Raises UsageError for what is no address, NotFoundError for a scheduler file that is not there, UnsupportedError
+    without Dask, UnavailableError when no scheduler answers, or has no worker in time. Warns when whoever can reach the
+    scheduler could run code on the workers.
+    """
+    count = _local_count(address)
+    _check_address(address)
+    distributed = _dask()
+    with ExitStack() as stack:
+        try:
+            if count is None:
+                given: dict[str, Any] = {"address" if "://" in address else "scheduler_file": address}
+            else:
+                with _without_interrupts():
+                    local = distributed.LocalCluster(
+                        n_workers=count,
+                        threads_per_worker=1,
+                        processes=True,
+                        dashboard_address="127.0.0.1:0",
+                        host="127.0.0.1",
+                    )
+                given = {"address": stack.enter_context(local)}
+            settings = {"timeout": _CONNECT_SECONDS, "set_as_default": False, "name": "edl-ckpt"}
+            client = stack.enter_context(_begun(distributed.Client, given | settings))
+            client.wait_for_workers(1, timeout=_WORKER_SECONDS)
+        except TimeoutError:
+            raise UnavailableError("the scheduler has no worker", path=address, hint=START_WORKERS) from None
+        except Exception as error:  # noqa: BLE001 - Dask raises what it likes: TypeError without certificates
+            raise UnavailableError(
+                f"no scheduler answers ({_first_line(error)})",
+                path=address,
+                hint=_CERTIFICATES if address.startswith("tls:") else "start one: dask scheduler",
+            ) from None
+        where = urlsplit(str(client.scheduler.address))
+        if where.scheme == "tcp" and not _is_here(where.hostname or ""):
+            reporter.warn(
+                f"the scheduler at {where.hostname} has no TLS: whoever reaches it can run programs on its workers"
+            )
+        yield client
+
+
+def _begun(kind: Any, settings: dict[str, Any]) -> Any:
+    """Return a client; one that cannot connect is closed at once.
+
+    Otherwise the garbage collector closes it, in any thread. In one that a later client has just started, and waits for
+    under the lock that closing needs, both would wait for ever.
+    """
+    client = kind.__new__(kind)
+    try:
+        client.__init__(**settings)
+    except BaseException:
+        with suppress(Exception):
+            client.close()
+            client._loop_runner.stop()  # noqa: SLF001 - the thread of a client that closed itself goes on
+        raise
+    return client
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Let processes that begin here not see Ctrl-C, which a terminal sends to all: the command ends them itself."""
+    from multiprocessing import resource_tracker
+
+    resource_tracker.ensure_running()  # its start, in the thread that starts processes, would unblock the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _dask() -> Any:
+    """Return the library; it must not print on the stream of a command."""
+    try:
+        import dask
+    except ImportError:
+        raise UnsupportedError("distributed is not installed", hint=extra_hint("dask")) from None
+    quiet = dict.fromkeys(("distributed", "distributed.client", "distributed.gc", "tornado", "asyncio"), "critical")
+    dask.config.set({"logging": {**quiet, **dask.config.get("logging", {})}})
+    dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 GB"})
+    try:
+        import distributed
+    except ImportError:
+        raise UnsupportedError("distributed is not installed", hint=extra_hint("dask")) from None
+    return distributed
+
+
+def _check_address(address: str) -> None:
+    """Raise UsageError for what is no address, and NotFoundError for a scheduler file that is not there."""
+    fault = UsageError(f"no address of a cluster: {address!r} ({_EXPECTED})")
+    if address.startswith(_LOCAL):
+        return
+    if "://" in address:
+        where = urlsplit(address)
+        if where.scheme not in {"tcp", "tls"} or not where.hostname or not re.search(r":\d+$", where.netloc):
+            raise fault
+    elif os.path.isfile(address):
+        try:
+            with storage_errors(address), open(address, "rb") as file:
+                known = parse_document(file.read(MAX_BYTES + 1), address, foreign=True)
+        except UsageError:
+            known = {}
+        if not isinstance(known.get("address"), str):
+            raise UsageError("not a file that `dask scheduler --scheduler-file` wrote", path=address)
+    elif os.sep in address or address.endswith(".json"):
+        raise NotFoundError("no such scheduler file", path=address)
+    else:
+        raise fault
+
+
+def _local_count(address: str) -> int | None:
+    """Return the number of processes in `local:N`; None for another address."""
+    if not address.startswith(_LOCAL):
+        return None
+    text = address.removeprefix(_LOCAL)
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 1024):
+        raise UsageError(f"no address of a cluster: {address!r} ({_EXPECTED})")
+    return int(text)
+
+
+def _is_here(host: str) -> bool:
+    """Say whether a host is this machine: only its own addresses can be listened at."""
+    try:
+        for family, kind, protocol, _, where in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
+            with socket.socket(family, kind, protocol) as probe:
+                probe.bind(where)
+    except OSError:
+        return False
+    return True
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+@contextmanager
+def meanings() -> Iterator[None]:
+    """Turn the errors of Dask itself into ours: UnavailableError when the scheduler is gone."""
+    from distributed.client import FutureCancelledError
+    from distributed.comm.core import CommClosedError
+
+    try:
+        yield
+    except EdlCkptError:
+        raise
+    except (FutureCancelledError, CommClosedError) as error:
+        raise UnavailableError(
+            "the connection to the scheduler is lost", hint="look at the log of the scheduler, and try again"
+        ) from error

@@ -1,0 +1,199 @@
+"""What runs in a worker: tasks of a published work, and the answers to the questions that come before any work.
+
+A worker opens a work once, and all of its tasks use what it opened. The command says when a work is over. Should that
+word be lost, the oldest openings give way to new ones. Everything here is small, and gets and gives small values.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import threading
+import time
+import uuid
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final, NamedTuple
+
+from edl_ckpt.core.errors import EdlCkptError, UnsupportedError
+from edl_ckpt.core.format import bulk
+from edl_ckpt.core.parallel import Resource, Work, alone
+from edl_ckpt.core.storage import Location, open_store
+from edl_ckpt.core.storage.location import OPEN_OPTIONS
+
+PROCESS: Final = f"{os.uname().nodename}:{os.getpid()}:{uuid.uuid4().hex}"
+"""Identifies this process: addresses and numbers are used again."""
+VERSION: str = import_module("edl_ckpt.core").__version__  # by name: the door of the engine is above all of its rooms
+_MOST_OPENED: Final = 4
+
+
+class _Packer(pickle.Pickler):
+    """Packs values for other processes, and no credentials."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """Take the credentials out of every location."""
+        if isinstance(value, Location) and not value.options.keys() <= OPEN_OPTIONS:
+            return Location, (value.url, value.without_credentials().options)
+        return NotImplemented
+
+
+def packed(value: object) -> bytes:
+    """Return a value for another process, without any credentials in it."""
+    stream = io.BytesIO()
+    _Packer(stream).dump(value)
+    return stream.getvalue()
+
+
+class Published(NamedTuple):
+    """A work for all tasks, as the scheduler keeps it: whoever needs it gets it from another worker, or from there."""
+
+    token: str
+    version: str
+    data: bytes
+
+    @classmethod
+    def of(cls, work: Work[Any, Any, Any]) -> Published:
+        """Return a work under a new name."""
+        return cls(uuid.uuid4().hex, VERSION, zlib.compress(packed(work), 1))
+
+
+class Done(NamedTuple):
+    """A finished task: its result, and what the command counts and shows."""
+
+    result: Any
+    done_bytes: int
+    seconds: float
+    process: str
+    read_bytes: int
+    """What the process has read for this work so far."""
+
+
+class Seen(NamedTuple):
+    """What a process says of itself."""
+
+    version: str
+    has_kernel: bool
+
+
+@dataclass(slots=True)
+class _Opening:
+    work: Work[Any, Any, Any]
+    resource: Resource
+    users: int = 0
+    is_over: bool = False
+
+
+class _Openings:
+    """What this process has opened, by the names of works; what is used stays open until nobody uses it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._opened: OrderedDict[str, _Opening] = OrderedDict()
+
+    @contextmanager
+    def use(self, published: Published) -> Iterator[_Opening]:
+        """Open a work, or use the opening that is there."""
+        with self._lock:
+            opening = self._opened.get(published.token)
+            if opening is None:
+                work = pickle.loads(zlib.decompress(published.data))  # noqa: S301 - the scheduler runs any code anyway
+                opening = self._opened[published.token] = _Opening(work, work.open())
+            self._opened.move_to_end(published.token)
+            opening.users += 1
+            old = [token for token in self._opened if token != published.token][: 1 - _MOST_OPENED]
+            closing = [self._opened.pop(token) for token in old]
+            for each in closing:
+                each.is_over = True
+        for each in closing:
+            self._close_unused(each)
+        try:
+            yield opening
+        finally:
+            with self._lock:
+                opening.users -= 1
+            self._close_unused(opening)
+
+    def end(self, token: str) -> None:
+        """Close a work, as soon as no task uses it."""
+        with self._lock:
+            opening = self._opened.pop(token, None)
+            if opening is None:
+                return
+            opening.is_over = True
+        self._close_unused(opening)
+
+    def _close_unused(self, opening: _Opening) -> None:
+        with self._lock:
+            if opening.users or not opening.is_over:
+                return
+            opening.is_over = False  # closed once
+        opening.resource.close()
+
+
+_OPENINGS: Final = _Openings()
+
+
+def do_task(data: bytes, published: Published) -> Done:
+    """Do one task of a work; raises the errors of the task."""
+    if published.version != VERSION:  # it came after the others were asked
+        raise UnsupportedError(f"a worker has edl-ckpt {VERSION}, and the command {published.version}")
+    begin, done = time.perf_counter(), 0
+    lock = threading.Lock()
+
+    def advance(size_bytes: int) -> None:
+        nonlocal done
+        with lock:
+            done += size_bytes
+
+    with _OPENINGS.use(published) as opening, alone():
+        result = opening.work.do(opening.resource, pickle.loads(data), advance)  # noqa: S301 - see above
+        read = opening.resource.bytes_read
+    return Done(result, done, time.perf_counter() - begin, PROCESS, read)
+
+
+def end_work(token: str) -> None:
+    """Close what this worker has opened for a work."""
+    _OPENINGS.end(token)
+
+
+def look() -> Seen:
+    """Say which edl-ckpt this process has."""
+    return Seen(VERSION, bulk.kernel is not None)
+
+
+class Sight(NamedTuple):
+    """A file as a process sees it, or the reason why it does not."""
+
+    size_bytes: int = -1
+    generation: str = ""
+    fault: str = ""
+
+
+def see(location: Location, path: str) -> Sight:
+    """Open a file of a location, and say what it is."""
+    try:
+        with open_store(location).open(path) as reader:
+            return Sight(reader.size_bytes, reader.generation)
+    except EdlCkptError as error:
+        return Sight(fault=str(error))
+
+
+UNSEEN: Final = "unseen"
+
+
+def answer(directory: str, token: str) -> str:
+    """Read a token in a directory, and write it again beside it; return the name of that, or `UNSEEN`."""
+    try:
+        with open(os.path.join(directory, token), encoding="ascii") as file:
+            text = file.read()
+    except FileNotFoundError:
+        return UNSEEN
+    name = f"{text}-{uuid.uuid4().hex}"
+    with open(os.path.join(directory, name), "x", encoding="ascii") as file:
+        file.write(text)
+    return name

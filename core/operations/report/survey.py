@@ -1,0 +1,270 @@
+"""A report from one listing, the headers of some versions, and samples of the values of a few.
+
+The listing has all versions, and everything else is bounded: by `ReportLimits`, whatever there is. A version that is
+damaged, or cannot be read, is in the report as such, and ends nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final, TypeVar
+
+from edl_ckpt.core.checkpoint.catalog import list_versions, ranked
+from edl_ckpt.core.errors import EdlCkptError, UnavailableError, UsageError
+from edl_ckpt.core.format.model import Listing, State, Version
+from edl_ckpt.core.operations.prune.plan import Action, plan_listed
+from edl_ckpt.core.operations.prune.retention import Policy
+from edl_ckpt.core.operations.prune.stored_policy import read_policy
+from edl_ckpt.core.operations.report.results import (
+    LocationReport,
+    OpenedVersion,
+    ReportLimits,
+    Retention,
+    TableGrowth,
+)
+from edl_ckpt.core.operations.report.values import Samples, chosen_tensors, compare_versions, histograms
+from edl_ckpt.core.operations.summary import CheckpointSummary, TableSummary, VariableSummary, summarize
+from edl_ckpt.core.operations.verify.check import verify_indexed
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state.metadata import mode_of
+from edl_ckpt.core.storage.location import Location, LocationLike
+from edl_ckpt.core.words import counted
+
+LIMITS: Final = ReportLimits()
+_NEWEST: Final = 8
+"""So many of the newest versions are always among those whose headers are read."""
+_NOTHING: Final = Samples()
+
+
+def report_location(
+    location: LocationLike,
+    policy: Policy | None = None,
+    *,
+    limits: ReportLimits = LIMITS,
+    seed: int = 0,
+    values: bool = True,
+    reporter: Reporter = SILENT,
+) -> LocationReport:
+    """Return a report on a location; `policy` says what prune would keep, the stored one by default.
+
+    Without `values` only names and headers are read. Raises NotFoundError when there is no such location, UsageError
+    for a policy that cannot be judged, UnavailableError, and the error of listing.
+    """
+    listing = list_versions(Location.of(location))
+    problems = list(listing.problems)
+    retention, judged = _retention(listing, policy, problems)
+    best = _best(listing)
+    shown = _shown(listing, retention, best, limits)
+    opened, newest, notes = _opened(shown, limits, reporter)
+    sampled = _NOTHING
+    if newest is not None and values:
+        sampled = _values(opened, newest, limits, seed, reporter)
+    names = [name for name, _ in Counter(n for v in shown for n in v.metrics).most_common()]
+    notes = [*_named(listing, shown, opened, newest, names, limits, values=values), *notes, *sampled.left_out]
+    return LocationReport(
+        location=listing.location,
+        made=time.time(),
+        seed=seed,
+        limits=limits,
+        total_versions=len(listing.versions),
+        complete_versions=sum(v.state is State.COMPLETE for v in listing.versions),
+        size_bytes=sum(v.size_bytes for v in listing.versions),
+        layout=listing.layout,
+        versions=shown,
+        metrics=tuple(names[: limits.metrics]),
+        best={name: version for name, version in best.items() if name in names[: limits.metrics]},
+        retention=retention,
+        opened=tuple(replace(each, tables=_largest(each.tables, limits.tensors)) for each in opened),
+        newest=None if newest is None else _bounded(newest, limits),
+        tensors=sampled.tensors,
+        drift=sampled.drift,
+        problems=tuple(problems),
+        left_out=tuple(notes),
+        bytes_read=sum(each.bytes_read for each in opened) + sampled.bytes_read,
+        unread=listing.unread or not judged or any(each.fault for each in opened) or sampled.unread,
+    )
+
+
+def _retention(listing: Listing, policy: Policy | None, problems: list[str]) -> tuple[Retention | None, bool]:
+    """Return what prune would keep, None without a rule, and whether everything could be read for it.
+
+    What hinders it is an error for a policy that was given.
+    """
+    given = policy if policy is not None and not policy.is_empty else None
+    try:
+        rules = given or read_policy(listing.location)
+        if rules.is_empty:
+            return None, True
+        plan = plan_listed([listing], rules)
+    except EdlCkptError as error:
+        if given is not None or isinstance(error, UnavailableError):
+            raise
+        problems.append(f"the stored policy cannot be judged: {error}")
+        return None, False
+    problems += (warning for warning in plan.warnings if warning not in problems)
+    entries = {entry.path: entry for entry in plan.entries}
+    found = Retention(plan.policy, given is None, entries, len(plan.deletions), plan.deleted_bytes)
+    return found, not plan.unread
+
+
+def _best(listing: Listing) -> dict[str, Version]:
+    """Return the best version by each metric; a metric of which nobody knows whether higher is better has none."""
+    best: dict[str, Version] = {}
+    for name in dict.fromkeys(name for version in listing.versions for name in version.metrics):
+        with suppress(UsageError):
+            best.update((name, v) for v in ranked(listing.versions, name, mode_of(name, None, listing.modes))[:1])
+    return best
+
+
+def _shown(
+    listing: Listing, retention: Retention | None, best: Mapping[str, Version], limits: ReportLimits
+) -> tuple[Version, ...]:
+    """Return the newest versions, and of the older ones those that prune would keep, and tagged and best ones."""
+    newest = _last(listing.versions, limits.versions)
+    older = listing.versions[: len(listing.versions) - len(newest)]
+    entries = retention.entries if retention else {}
+    leading = {version.path for version in best.values()}
+    leading |= {path for path, entry in entries.items() if entry.action is Action.KEEP}
+    kept = [version for version in older if version.tags or version.path in leading]
+    return (*_last(kept, limits.kept), *newest)
+
+
+Item = TypeVar("Item")
+
+
+def _last(items: Sequence[Item], most: int) -> Sequence[Item]:
+    return items[max(len(items) - most, 0) :]
+
+
+def _opened(
+    shown: Sequence[Version], limits: ReportLimits, reporter: Reporter
+) -> tuple[list[OpenedVersion], CheckpointSummary | None, list[str]]:
+    """Read the headers of some versions; return them, the summary of the newest that is whole, and what was cut."""
+    chosen = _spread(shown, limits.opened)
+    reporter.start("reading headers", len(chosen))
+    opened: list[OpenedVersion] = []
+    newest: CheckpointSummary | None = None
+    left = limits.findings
+    cut = 0
+    for version in reversed(chosen):  # the newest findings are those that are kept
+        found, summary = _open(version, beside=version is chosen[-1])
+        newest = newest or (summary if found.ok and version.state is State.COMPLETE else None)
+        cut += max(len(found.findings) - left, 0)
+        opened.append(replace(found, findings=found.findings[:left]))
+        left -= len(opened[-1].findings)
+        reporter.advance(1)
+    notes = [f"{counted(cut, 'finding')} more, of older versions"] if cut else []
+    return opened[::-1], newest, notes
+
+
+def _spread(versions: Sequence[Version], most: int) -> list[Version]:
+    """Return the newest versions, and others at even distances: at most so many, in order.
+
+    >>> _spread(range(100), 12)
+    [0, 30, 60, 91, 92, 93, 94, 95, 96, 97, 98, 99]
+    """
+    if len(versions) <= most:
+        return list(versions)
+    newest = min(_NEWEST, most)
+    older, wanted = len(versions) - newest, most - newest
+    places = {k * (older - 1) // max(wanted - 1, 1) for k in range(wanted)}
+    return [versions[k] for k in sorted({*places, *range(older, len(versions))})]
+
+
+def _open(version: Version, *, beside: bool) -> tuple[OpenedVersion, CheckpointSummary | None]:
+    try:
+        result, shards = verify_indexed(version, level="quick", beside=beside)
+    except UnavailableError:
+        raise
+    except EdlCkptError as error:
+        return OpenedVersion(version, 0, (), (), 0, str(error)), None
+    summary = summarize(version, shards)
+    tables = tuple(TableGrowth(table.name, table.rows, table.size_bytes) for table in summary.tables)
+    return OpenedVersion(version, summary.parameters, tables, result.findings, result.bytes_read), summary
+
+
+Sized = TypeVar("Sized", TableGrowth, TableSummary, VariableSummary)
+
+
+def _largest(sized: Sequence[Sized], most: int) -> tuple[Sized, ...]:
+    """Return the largest tables or variables, by name where sizes are equal."""
+    return tuple(sorted(sized, key=lambda each: (-each.size_bytes, each.name))[:most])
+
+
+def _bounded(summary: CheckpointSummary, limits: ReportLimits) -> CheckpointSummary:
+    return replace(
+        summary,
+        shards=summary.shards[: limits.shards],
+        tables=_largest(summary.tables, limits.names),
+        variables=_largest(summary.variables, limits.names),
+    )
+
+
+def _values(
+    opened: Sequence[OpenedVersion], newest: CheckpointSummary, limits: ReportLimits, seed: int, reporter: Reporter
+) -> Samples:
+    """Return histograms of the newest version that is whole, and the drift up to it."""
+    whole = [each.version for each in opened if each.ok and each.version.state is State.COMPLETE]
+    tensors = chosen_tensors(newest, limits.tensors)
+    shown = histograms(whole[-1], tensors, limits=limits, seed=seed, reporter=reporter)
+    last = _last(whole, limits.compared)
+    compared = compare_versions(last, tensors, limits=limits, seed=seed, reporter=reporter)
+    return replace(
+        compared,
+        tensors=shown.tensors,
+        left_out=(*shown.left_out, *compared.left_out),
+        bytes_read=shown.bytes_read + compared.bytes_read,
+        unread=shown.unread or compared.unread,
+    )
+
+
+def _named(
+    listing: Listing,
+    shown: Sequence[Version],
+    opened: Sequence[OpenedVersion],
+    newest: CheckpointSummary | None,
+    metrics: Sequence[str],
+    limits: ReportLimits,
+    *,
+    values: bool,
+) -> list[str]:
+    """Return what the limits leave out, in words."""
+    notes = []
+    if len(shown) < len(listing.versions):
+        older = len(listing.versions) - len(shown)
+        notes.append(
+            f"{counted(older, 'older version')}: the newest {limits.versions} are shown, and before them"
+            f" {counted(len(shown) - limits.versions, 'version')} with a tag, the best by a metric, or kept by prune"
+        )
+    if len(opened) < len(shown):
+        notes.append(
+            f"headers of {counted(len(shown) - len(opened), 'version')}: those of {len(opened)} were read, the others"
+            " are judged by names alone"
+        )
+    if len(metrics) > limits.metrics:
+        notes.append(f"{counted(len(metrics) - limits.metrics, 'metric')} of few versions")
+    if newest is not None and len(newest.shards) > limits.shards:
+        notes.append(f"{counted(len(newest.shards) - limits.shards, 'shard')}: the first {limits.shards} are shown")
+    if newest is not None:
+        for number, noun in ((len(newest.tables), "table"), (len(newest.variables), "variable")):
+            if number > limits.names:
+                notes.append(f"{counted(number - limits.names, noun)}: the {limits.names} largest are listed")
+        notes += _unread_tensors(newest, limits) if values else []
+    notes.append("ids, and the bytes that seals know: verify reads them" if values else "ids and values")
+    return notes
+
+
+def _unread_tensors(newest: CheckpointSummary, limits: ReportLimits) -> list[str]:
+    counts = {
+        "table": sum(table.rows > 0 for table in newest.tables),
+        "variable": sum(variable.size_bytes > 0 for variable in newest.variables),
+    }
+    return [
+        f"values of {counted(number - limits.tensors, kind)}: of each version the {limits.tensors} largest are sampled"
+        for kind, number in counts.items()
+        if number > limits.tensors
+    ]

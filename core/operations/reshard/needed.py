@@ -1,0 +1,97 @@
+"""Whether a reshard has anything to do: a job that starts again finds the shards that its first start has made.
+
+The headers of all shards are read, so damage is not taken for work that is done.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version, resolve
+from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint
+from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
+from edl_ckpt.core.checkpoint.target import TargetShard
+from edl_ckpt.core.checkpoint.trust import check_trust
+from edl_ckpt.core.errors import NotFoundError
+from edl_ckpt.core.format.checks import check_ps_num
+from edl_ckpt.core.format.model import CheckpointRef, Version
+from edl_ckpt.core.memory import peak_memory_bytes
+from edl_ckpt.core.operations.reshard.execute import ReshardResult
+from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.storage.location import Location, LocationLike
+
+_WRITTEN: Final = frozenset({"v4", ""})
+"""The wire generations of shards that a reshard writes; '' is a shard of no bytes."""
+
+
+def find_resharded(
+    version: VersionLike,
+    ps_num: int,
+    *,
+    output: LocationLike | None = None,
+    layout: str | None = None,
+    force: bool = False,
+    reporter: Reporter = SILENT,
+) -> ReshardResult | None:
+    """Return the result of a reshard that was made before, which is not `needed`; None when there is work to do.
+
+    In place, the version itself has the shards. At an `output`, the version of its number has them and the same
+    fingerprint; without a seal, all values are read for that. Shards of an old wire generation, or of another `layout`,
+    are work to do. Raises what opening a version raises, and what `check_trust` raises unless `force` is set.
+    """
+    begin = time.perf_counter()
+    version = as_version(version)
+    check_ps_num(ps_num)
+    made = version if output is None else _listed(Location.of(output), version)
+    if made is None or made.ps_num != ps_num or made.missing_ranges or layout not in {None, made.layout.name}:
+        return None
+    forced = check_trust(made, force=force, reporter=reporter).forced
+    with open_checkpoint(made) as checkpoint:
+        if not _WRITTEN.issuperset(shard.generation for shard in checkpoint.shards):
+            return None
+        if made is not version and _fingerprint(version, reporter) != _fingerprint(made, reporter):
+            return None
+        return _result(checkpoint, version.ps_num or 0, forced, time.perf_counter() - begin)
+
+
+def _listed(location: Location, version: Version) -> Version | None:
+    """Return the version of this number at a location."""
+    if version.number is None:
+        return None
+    try:
+        return resolve(CheckpointRef(location, version.number))
+    except NotFoundError:
+        return None
+
+
+def _fingerprint(version: Version, reporter: Reporter) -> str:
+    if version.fingerprint:
+        return version.fingerprint
+    with open_checkpoint(version) as checkpoint:
+        return fingerprint_checkpoint(checkpoint, reporter=reporter).text
+
+
+def _result(checkpoint: Checkpoint, from_ps: int, forced: str | None, seconds: float) -> ReshardResult:
+    version = checkpoint.version
+    shards = tuple(
+        TargetShard(s.file.ps_id, s.file.path, s.file.size_bytes, len(s.variables), sum(t.rows for t in s.tables))
+        for s in checkpoint.shards
+    )
+    return ReshardResult(
+        ref=version.ref,
+        output=version.location.url,
+        from_ps=from_ps,
+        to_ps=len(shards),
+        version=version.version,
+        size_bytes=version.size_bytes,
+        bytes_read=checkpoint.bytes_read,
+        bytes_written=0,
+        rows=sum(shard.rows for shard in shards),
+        seconds=seconds,
+        peak_memory_bytes=peak_memory_bytes(),
+        fingerprint=version.fingerprint,
+        shards=shards,
+        forced=forced,
+        needed=False,
+    )

@@ -1,0 +1,111 @@
+"""What an S3 service can do: what it says of itself, and what it does with small objects of ours."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError, UnsupportedError
+from edl_ckpt.core.storage.facts import Fact, Verdict
+from edl_ckpt.core.storage.s3.client import Connection
+from edl_ckpt.core.storage.s3.upload import abort_upload
+from edl_ckpt.core.words import rounded_duration
+
+_SKEW_SECONDS: Final = 60.0
+_REFUSED_SKEW_SECONDS: Final = 840.0
+"""S3 refuses requests whose time is 15 minutes off."""
+_SLOW_SECONDS: Final = 0.5
+_SOURCES: Final = {
+    "explicit": "storage options",
+    "env": "environment (AWS_ACCESS_KEY_ID)",
+    "shared-credentials-file": "credentials file of AWS",
+    "config-file": "configuration file of AWS",
+    "iam-role": "role of this machine",
+    "container-role": "role of this container",
+    "assume-role-with-web-identity": "web identity (a Kubernetes service account)",
+}
+
+
+def told_facts(connection: Connection, bucket: str, prefix: str, url: str) -> Iterator[Fact]:
+    """Yield what can be said without a write: the service, the credentials, the clock and the listing."""
+    address, region, source = connection.identity(url)
+    yield Fact("service", f"{address}{f', region {region}' if region else ''}")
+    if source:
+        yield Fact("credentials from", _SOURCES.get(source, source))
+    else:
+        yield Fact("credentials from", "nowhere", Verdict.WEAKER, "only a public bucket can be read")
+    start, before = time.monotonic(), time.time()
+    answer = connection.request("list_objects_v2", url, Bucket=bucket, Prefix=prefix, MaxKeys=1)
+    seconds = time.monotonic() - start
+    slow = Verdict.WEAKER if seconds > _SLOW_SECONDS else Verdict.FINE
+    yield Fact(
+        "listing", f"yes, {seconds * 1000:.0f} ms", slow, "every command makes some requests" * (slow is Verdict.WEAKER)
+    )
+    yield _clock(answer, before + seconds / 2)
+    with suppress(EdlCkptError):  # few may ask
+        status = connection.request("get_bucket_versioning", url, Bucket=bucket).get("Status", "off")
+        kept = status == "Enabled"
+        why = "deleted versions stay, and cost, until a lifecycle rule removes them"
+        yield Fact(
+            "bucket versioning", str(status).lower(), Verdict.WEAKER if kept else Verdict.FINE, why if kept else ""
+        )
+
+
+def _clock(answer: dict[str, object], now: float) -> Fact:
+    """Return how far the clock of this machine is from that of the service."""
+    from email.utils import parsedate_to_datetime
+
+    metadata = answer.get("ResponseMetadata")
+    headers = metadata.get("HTTPHeaders", {}) if isinstance(metadata, dict) else {}
+    try:
+        off = now - parsedate_to_datetime(headers["date"]).timestamp() - 0.5  # its header has whole seconds
+    except (KeyError, ValueError, TypeError):
+        return Fact("clock", "the service does not tell its time", Verdict.UNKNOWN)
+    shown = (
+        f"{rounded_duration(abs(off))} {'ahead of' if off > 0 else 'behind'} the service" if abs(off) >= 2 else "right"
+    )
+    if abs(off) > _REFUSED_SKEW_SECONDS:
+        return Fact("clock", shown, Verdict.BROKEN, "S3 refuses requests that are 15 minutes off")
+    verdict = Verdict.WEAKER if abs(off) > _SKEW_SECONDS else Verdict.FINE
+    return Fact("clock", shown, verdict, "S3 refuses requests that are 15 minutes off" * (verdict is Verdict.WEAKER))
+
+
+def tried_facts(connection: Connection, bucket: str, key: str, url: str) -> Iterator[Fact]:
+    """Yield what the service does with an object of ours, which the caller removes: conditions, and large objects."""
+    yield from _conditions(connection, bucket, key, url)
+    try:
+        answer = connection.request("create_multipart_upload", url, Bucket=bucket, Key=key)
+        try:
+            part = {"UploadId": answer["UploadId"], "PartNumber": 1}
+            connection.upload("upload_part", url, b"part", Bucket=bucket, Key=key, **part)
+        finally:
+            abort_upload(connection, bucket, key, url, answer["UploadId"])
+    except EdlCkptError as error:
+        yield Fact("multipart uploads", f"no: {error.message}", Verdict.BROKEN, "every shard is one")
+    else:
+        yield Fact("multipart uploads", "yes")
+    try:
+        connection.request("list_multipart_uploads", url, Bucket=bucket, Prefix=key)
+    except EdlCkptError:
+        why = "what a killed command was uploading is found by its journal only: let a lifecycle rule abort old uploads"
+        yield Fact("list of uploads", "no", Verdict.WEAKER, why)
+    else:
+        yield Fact("list of uploads", "yes")
+
+
+def _conditions(connection: Connection, bucket: str, key: str, url: str) -> Iterator[Fact]:
+    """Yield whether a write can depend on what is there. No command of ours relies on it, as services differ."""
+    note = "no command needs it; the lock of a location is made of listings"
+    for name, condition in (("If-None-Match", {"IfNoneMatch": "*"}), ("If-Match", {"IfMatch": '"0"'})):
+        try:
+            connection.request("put_object", url, Bucket=bucket, Key=key, Body=b"again", **condition)
+        except (LockedError, NotFoundError):
+            yield Fact(f"conditional writes ({name})", "yes")
+        except UnsupportedError:
+            yield Fact(f"conditional writes ({name})", "no", Verdict.FINE, note)
+        except EdlCkptError as error:
+            yield Fact(f"conditional writes ({name})", f"no: {error.message}", Verdict.FINE, note)
+        else:
+            yield Fact(f"conditional writes ({name})", "no: the condition is ignored", Verdict.FINE, note)

@@ -1,0 +1,138 @@
+"""Before any work: an address, an executor, and workers that can do the work."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpoints import only, save_small
+from cluster_tasks import exchange, not_mounted, without_kernel
+from edl_ckpt.core import NotFoundError, UnavailableError, UnsupportedError, UsageError, verify_version
+from edl_ckpt.core.cluster import connection, worker
+from edl_ckpt.core.cluster.choice import cluster_at
+from edl_ckpt.core.cluster.connection import connected
+from edl_ckpt.core.cluster.executor import ClusterExecutor
+from edl_ckpt.core.progress import SILENT, Progress
+
+
+@contextmanager
+def changed(client: Any, name: str, value: Any) -> Iterator[str]:
+    """Let a name in the first worker's module have another value; yield the address of that worker."""
+    address = min(client.scheduler_info(n_workers=-1)["workers"])
+    old = client.run(exchange, name, value, workers=[address])[address]
+    try:
+        yield address
+    finally:
+        client.run(exchange, name, old, workers=[address])
+
+
+def test_another_version(tmp_path: Path, processes: Any) -> None:
+    """A worker with another edl-ckpt is named, before any work."""
+    save_small(tmp_path, 7)
+    with changed(processes, "VERSION", "0.0.9") as address, pytest.raises(UnsupportedError) as caught:
+        verify_version(only(tmp_path), executor=processes)
+    assert address in caught.value.message
+    assert "has edl-ckpt 0.0.9" in caught.value.message
+
+
+def test_a_late_worker_of_another_version(tmp_path: Path, processes: Any) -> None:
+    """A worker that came after the others were asked refuses its first task."""
+    save_small(tmp_path, 7)
+    executor = ClusterExecutor(processes)
+    assert verify_version(only(tmp_path), executor=executor).ok
+    executor.client.run(exchange, "VERSION", "0.0.9")
+    try:
+        with pytest.raises(UnsupportedError, match=r"a worker has edl-ckpt 0\.0\.9"):
+            verify_version(only(tmp_path), executor=executor)
+    finally:
+        executor.client.run(exchange, "VERSION", worker.VERSION)
+
+
+def test_another_volume(tmp_path: Path, processes: Any) -> None:
+    """A worker that does not see the location is named, with what to do."""
+    save_small(tmp_path, 7)
+    with changed(processes, "open_store", not_mounted) as address, pytest.raises(UnsupportedError) as caught:
+        verify_version(only(tmp_path), executor=processes)
+    assert address in caught.value.message
+    assert caught.value.hint == "mount the volume with the checkpoints at the same path on every worker"
+
+
+def test_no_kernel(tmp_path: Path, processes: Any) -> None:
+    """A worker without the compiled kernel is slow, and right: that is a warning."""
+    if not worker.look().has_kernel:
+        pytest.skip("no kernel here either")
+    save_small(tmp_path, 7)
+    progress = Progress()
+    processes.run(without_kernel, True)
+    try:
+        assert verify_version(only(tmp_path), level="deep", executor=processes, reporter=progress).ok
+    finally:
+        processes.run(without_kernel, False)
+    assert any("no compiled kernel there" in text for text in progress.warnings)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("local:0", "local:many", "local:", "scheduler", "local:9999", "", "http://host:80", "tcp://host"),
+        *("tcp://:8786", "tls://", "inproc://x"),
+    ],
+)
+def test_no_address(address: str) -> None:
+    """What is no address of a cluster is a wrong value, and the message says what is one."""
+    with pytest.raises(UsageError, match="expected tcp://HOST:PORT"), connected(address, SILENT):
+        pass
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1", '{"address": 3}', "\0"])
+def test_no_scheduler_file(tmp_path: Path, text: str) -> None:
+    """A file that no scheduler wrote is a wrong value."""
+    (tmp_path / "file").write_text(text)
+    with pytest.raises(UsageError, match="not a file that"), connected(str(tmp_path / "file"), SILENT):
+        pass
+
+
+def test_no_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TLS without certificates says where they come from."""
+    with pytest.raises(UnavailableError) as caught, connected("tls://127.0.0.1:9", SILENT):
+        pass
+    assert caught.value.hint is not None
+    assert "DASK_DISTRIBUTED__COMM__TLS__CA_FILE" in caught.value.hint
+
+
+@pytest.mark.parametrize("address", ["tls://127.0.0.1:9", "tcp://127.0.0.1:9"])
+def test_nothing_is_left_of_a_failed_connection(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that could not connect is closed at once: the garbage collector would do it in the wrong thread."""
+    monkeypatch.setattr(connection, "_CONNECT_SECONDS", 0.2)
+    before = {*threading.enumerate()}
+    with pytest.raises(UnavailableError) as caught, connected(address, SILENT):
+        pass
+    assert {*threading.enumerate()} <= before, caught  # which keeps the frames, and so the client
+
+
+def test_nobody_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler file that is not there is not found; a port where nobody listens is unavailable."""
+    with pytest.raises(NotFoundError), connected(str(tmp_path / "scheduler.json"), SILENT):
+        pass
+    monkeypatch.setattr(connection, "_CONNECT_SECONDS", 0.2)
+    with pytest.raises(UnavailableError, match="no scheduler answers"), cluster_at("tcp://127.0.0.1:9"):
+        pass
+
+
+def test_no_executor(tmp_path: Path) -> None:
+    """What is neither a client nor an executor is refused."""
+    save_small(tmp_path, 7)
+    with pytest.raises(UsageError, match=r"expected a distributed\.Client or an executor"):
+        verify_version(only(tmp_path), executor="tcp://127.0.0.1:8786")
+
+
+def test_this_machine() -> None:
+    """Only a scheduler elsewhere needs TLS."""
+    assert connection._is_here("127.0.0.1")
+    assert connection._is_here("localhost")
+    assert not connection._is_here("192.0.2.1")

@@ -1,0 +1,189 @@
+"""A copy on a cluster: the same bytes, the same results, and the same going on after an interruption."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import elasticdl_rules
+from builders import models, write_checkpoint
+from checkpoints import at, only, save_large, save_mixed, shards_of
+from cluster_tasks import renewed
+from edl_ckpt.core import (
+    CorruptError,
+    LockedError,
+    UnsupportedError,
+    execute_copy,
+    list_versions,
+    plan_copy,
+    verify_version,
+)
+from edl_ckpt.core.commit.local import LocalOutput, forget_seal
+from edl_ckpt.core.commit.writers import StagedTargets
+from edl_ckpt.core.operations.copy.execute import CopyResult
+from edl_ckpt.core.state.seal import read_seal
+from edl_ckpt.core.storage import open_store
+from oracle import Model
+
+
+def copy(source: Path, target: Path, executor: Any, **options: Any) -> CopyResult:
+    return execute_copy(plan_copy([only(source)], target, **options), executor=executor)
+
+
+def same_copies(source: Path, client: Any, tmp: Path, **options: Any) -> None:
+    """Copy the only version of a location here and on a cluster; compare bytes, results and seals."""
+    here, there = (
+        copy(source, tmp / name, executor, **options) for name, executor in (("here", None), ("there", client))
+    )
+    assert shards_of(tmp / "there") == shards_of(tmp / "here")
+    assert there.bytes_copied == here.bytes_copied
+    assert [replace(copied, to="") for copied in there.copied] == [replace(copied, to="") for copied in here.copied]
+    number = only(source).version
+    one, two = (read_seal(open_store(str(tmp / name)), number) for name in ("here", "there"))
+    assert one is not None
+    assert two is not None
+    assert one.shards == two.shards
+    assert verify_version(only(tmp / "there"), level="deep").sealed
+    assert not elasticdl_rules.leftovers(tmp / "there")
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_the_same_copy(tmp_path: Path, client: Any, sealed: bool) -> None:
+    """A version is copied alike, with a seal and without one."""
+    save_mixed(tmp_path / "run")
+    if not sealed:
+        forget_seal(str(tmp_path / "run"), 7)
+    same_copies(tmp_path / "run", client, tmp_path)
+
+
+@settings(max_examples=4)
+@given(model=models(), ps_num=st.integers(1, 4), generation=st.sampled_from(["v1", "v3", "v4"]))
+def test_any_model(
+    tmp_path_factory: pytest.TempPathFactory, client: Any, model: Model, ps_num: int, generation: str
+) -> None:
+    """Any model in any generation is copied alike."""
+    tmp = tmp_path_factory.mktemp("any")
+    write_checkpoint(tmp / "run", model, ps_num, generation=generation)
+    same_copies(tmp / "run", client, tmp)
+
+
+def test_damaged(tmp_path: Path, client: Any) -> None:
+    """A source that does not match its seal is the same error, and nothing is left; `force` copies it alike."""
+    save_mixed(tmp_path / "run")
+    shard = only(tmp_path / "run").shards[1].path
+    with open(shard, "r+b") as file:
+        file.seek(os.path.getsize(shard) // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    errors = []
+    for name, executor in (("a", None), ("b", client)):
+        with pytest.raises(CorruptError) as caught:
+            copy(tmp_path / "run", tmp_path / name, executor)
+        errors.append((str(caught.value), caught.value.offset, caught.value.hint))
+        assert not shards_of(tmp_path / name)
+    assert errors[0] == errors[1]
+    same_copies(tmp_path / "run", client, tmp_path, force=True)
+
+
+def test_a_twin(tmp_path: Path, client: Any) -> None:
+    """An unsealed version at the target is compared, and sealed, by the cluster."""
+    save_mixed(tmp_path / "run")
+    for name, executor in (("here", None), ("there", client)):
+        copy(tmp_path / "run", tmp_path / name, None)
+        forget_seal(str(tmp_path / name), 7)
+        assert copy(tmp_path / "run", tmp_path / name, executor).copied[0].skipped
+    assert only(tmp_path / "there").fingerprint == only(tmp_path / "here").fingerprint != ""
+
+
+def interrupted_copy(location: Path, executor: Any, *, finished: int) -> tuple[int, ...]:
+    """Begin a copy of `run` to `out`, interrupt it when more shards than some are whole; return which were finished."""
+    done: list[int] = []
+    lock = threading.Lock()
+    real = LocalOutput.finish
+
+    def finish(self: LocalOutput, shard: int, note: list[str]) -> None:
+        with lock:
+            if len(done) == finished:
+                raise KeyboardInterrupt
+            real(self, shard, note)
+            done.append(shard)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(LocalOutput, "finish", finish)
+        with pytest.raises(KeyboardInterrupt):
+            copy(location / "run", location / "out", executor)
+    return tuple(done)
+
+
+@pytest.mark.parametrize("order", ["there, here", "here, there", "there, there"])
+def test_goes_on(tmp_path: Path, client: Any, order: str) -> None:
+    """The shards that were finished before an interruption are not copied again, wherever each run works."""
+    save_mixed(tmp_path / "run")
+    first, second = (client if name == "there" else None for name in order.split(", "))
+    finished = interrupted_copy(tmp_path, first, finished=2)
+    assert not list_versions(tmp_path / "out").versions
+    shards = only(tmp_path / "run").shards
+    copied = copy(tmp_path / "run", tmp_path / "out", second).copied[0]
+    assert copied.resumed_bytes == sum(shards[i].size_bytes for i in finished)
+    assert shards_of(tmp_path / "out") == shards_of(tmp_path / "run")
+    assert verify_version(at(tmp_path / "out", 7), level="deep").sealed
+    assert not elasticdl_rules.leftovers(tmp_path / "out")
+
+
+def test_a_task_of_an_interrupted_copy(tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task of a run that was interrupted, which wakes up in the next one, writes nothing into the files of that."""
+    save_mixed(tmp_path / "run")
+    shared: list[StagedTargets] = []
+    real = LocalOutput.share
+
+    def share(self: LocalOutput, **options: Any) -> StagedTargets:
+        shared.append(real(self, **options))
+        if len(shared) == 2:
+            with pytest.raises(LockedError, match="is over"):
+                files[2].write(0, b"late")
+            with pytest.raises(LockedError, match="is over"), shared[0].only(1).opened([1]):
+                pass
+        return shared[-1]
+
+    monkeypatch.setattr(LocalOutput, "share", share)
+    interrupted_copy(tmp_path, client, finished=1)
+    sleeping = shared[0].only(2).opened([2])
+    files = sleeping.__enter__()  # it has made its record, and opened nothing
+    copy(tmp_path / "run", tmp_path / "out", client)
+    assert len(shared) == 2
+    assert shards_of(tmp_path / "out") == shards_of(tmp_path / "run")
+    assert not elasticdl_rules.leftovers(tmp_path / "out")
+
+
+def test_killed_workers(tmp_path: Path, processes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is killed after the first shard is finished changes nothing of the result."""
+    save_large(tmp_path / "run")
+    pid = min(processes.run(os.getpid).values())
+    real = LocalOutput.finish
+
+    def finish(self: LocalOutput, shard: int, note: list[str]) -> None:
+        if shard == 0:
+            os.kill(pid, 9)
+        real(self, shard, note)
+
+    monkeypatch.setattr(LocalOutput, "finish", finish)
+    try:
+        copy(tmp_path / "run", tmp_path / "out", processes)
+    finally:
+        renewed(processes, pid)
+    assert shards_of(tmp_path / "out") == shards_of(tmp_path / "run")
+
+
+def test_not_to_object_storage(tmp_path: Path, client: Any) -> None:
+    """What workers cannot write together is refused before any work."""
+    save_mixed(tmp_path / "run")
+    with pytest.raises(UnsupportedError, match="a file system that all of its workers share"):
+        execute_copy(plan_copy([only(tmp_path / "run")], "memory://out"), executor=client)

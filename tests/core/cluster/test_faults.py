@@ -1,0 +1,125 @@
+"""Faults of a cluster: workers, the scheduler and tasks that end; and what travels."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster_tasks import Opened, Slow, closed, left_open, renewed
+from edl_ckpt.core import CorruptError, UnavailableError, errors
+from edl_ckpt.core.cluster.choice import cluster_at
+from edl_ckpt.core.cluster.executor import ClusterExecutor
+from edl_ckpt.core.cluster.worker import packed
+from edl_ckpt.core.errors import EdlCkptError
+from edl_ckpt.core.format.model import State, Version
+from edl_ckpt.core.format.names import DESIGN
+from edl_ckpt.core.storage.location import Location
+from waiting import wait_until
+
+
+def ignore(size_bytes: int) -> None:
+    """Count nothing."""
+
+
+def test_order_and_progress(processes: Any) -> None:
+    """Results come in the order of the tasks; bytes are counted; what was opened is closed once in each process."""
+    processes.run(closed)
+    done: list[int] = []
+    executor = ClusterExecutor(processes)
+    results = list(executor.run(Slow(0.0), Opened(), range(200), done.append))
+    assert [number for number, _ in results] == list(range(200))
+    assert sum(done) == sum(range(200))
+    pids = {process for _, process in results}
+    assert executor.bytes_read() == 3 * len(pids)
+    assert {pid for found in processes.run(closed).values() for pid in found} == pids
+    assert not any(processes.run(left_open).values())
+
+
+def test_who_does_it(client: Any) -> None:
+    """The progress counts every task that is done, also before the first of all, and names the workers."""
+    executor = ClusterExecutor(client)
+    assert executor.named() == "2 workers of the cluster (0, 1)"
+    said = [executor.doing() for _ in executor.run(Slow(0.01), Opened(), range(20), ignore)]
+    assert said[-1] == "20 tasks, 2 workers"
+    assert int(said[0].split()[0]) >= 1
+    running = executor.run(Slow(0.2, patient=0), Opened(), range(4), ignore)
+    reader = threading.Thread(target=next, args=(running,))
+    reader.start()
+    wait_until(lambda: executor.doing() == "23 tasks, 2 workers")
+    reader.join()
+    assert len(list(running)) == 3
+
+
+def test_the_first_error_ends_the_work(processes: Any) -> None:
+    """An error of a task arrives as it was raised, with path, offset and hint."""
+    with pytest.raises(CorruptError) as caught:
+        list(ClusterExecutor(processes).run(Slow(0.0, bad=5), Opened(), range(100), ignore))
+    assert (caught.value.code, caught.value.path, caught.value.offset) == ("truncated", "x", 5)
+    assert caught.value.hint == "look"
+
+
+@pytest.mark.parametrize("kind", [c for c in vars(errors).values() if isinstance(c, type)], ids=lambda c: c.__name__)
+def test_errors_travel(kind: type[EdlCkptError]) -> None:
+    """Every error is the same after a journey between processes."""
+    error = kind("what happened", path="runs/a", offset=3, hint="do that")
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.hint, again.offset) == (kind, str(error), "do that", 3)
+
+
+def test_credentials_do_not_travel() -> None:
+    """What is packed for a worker has a location without its credentials, wherever in a value it is."""
+    place = Location("s3://bucket/run", {"key": "AKIA", "secret": "hidden", "profile": "ops", "region": "eu"})
+    version = Version(place, 7, "s3://bucket/run/version_7", DESIGN, State.COMPLETE, 1, ())
+    data = packed({"deep": [version]})
+    assert not any(word in data for word in (b"hidden", b"AKIA", b"ops"))
+    assert pickle.loads(data)["deep"][0].location == Location("s3://bucket/run", {"region": "eu"})
+    assert pickle.loads(pickle.dumps(version)).location.options == place.options  # that of a user's own processes
+
+
+def test_killed_workers(tmp_path: Path, processes: Any) -> None:
+    """A worker that is killed in the middle loses nothing: its tasks are done again, with the same result."""
+    executor = ClusterExecutor(processes)
+    pids = sorted(processes.run(os.getpid).values())
+    threading.Timer(0.2, os.kill, (pids[0], signal.SIGKILL)).start()
+    try:
+        results = list(executor.run(Slow(0.03), Opened(), range(40), ignore))
+    finally:
+        renewed(processes, pids[0])
+    assert [number for number, _ in results] == list(range(40))
+    assert results[-1][1] != pids[0]
+
+
+def test_killed_scheduler(tmp_path: Path) -> None:
+    """When the scheduler dies the work ends with an error, and soon."""
+    file = tmp_path / "scheduler.json"
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
+    options = ["--scheduler-file", str(file), "--port", "0", "--no-dashboard", "--host", "127.0.0.1"]
+    scheduler = subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL)
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "distributed.cli.dask_worker", "--scheduler-file", str(file), "--no-nanny",
+         "--no-dashboard", "--nthreads", "1", "--local-directory", str(tmp_path)],
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )  # fmt: skip
+    try:
+        wait_until(lambda: file.exists() and file.read_text().endswith("}"))
+        with cluster_at(str(file)) as executor:
+            threading.Timer(0.5, scheduler.kill).start()
+            begin = time.monotonic()
+            with pytest.raises(UnavailableError, match="scheduler"):
+                list(executor.run(Slow(0.2), Opened(), range(100), ignore))
+            assert time.monotonic() - begin < 5
+        assert time.monotonic() - begin < 10
+    finally:
+        for process in (worker, scheduler):
+            process.kill()
+            process.wait()
