@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Look": ("list", "inspect", "get", "head", "sample", "ids", "diff", "du"),
+    "Look": ("list", "inspect", "get", "head", "sample", "ids", "diff", "du", "report", "browse"),
     "Check": ("verify",),
     "Follow": ("wait", "watch"),
     "Change": ("reshard", "copy", "export", "import"),
@@ -14,12 +14,14 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Record": ("metrics", "tag", "note", "metadata"),
     "Mend": ("recover", "unlock"),
     "Learn": ("demo", "help", "version", "schema"),
+    "Set up": ("doctor", "config", "completion"),
 }
 """The commands by the headings of the help, in its order."""
 GROUPS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "policy": ("Store retention rules with a location.", ("show", "set", "clear")),
     "metrics": ("Record, import and show metrics of versions.", ("set", "show", "import", "remove", "mode")),
     "metadata": ("Record values of your own with versions.", ("set", "show", "remove")),
+    "config": ("Show the settings in force.", ("show",)),
     "tag": ("Name versions, and protect them from pruning.", ("add", "remove", "list")),
 }
 """The commands that are groups: the first line of their help, and their sub-commands."""

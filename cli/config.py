@@ -30,7 +30,7 @@ _MOST_BYTES: Final = 1 << 20
 """What stands behind it is not read: nobody writes so much by hand."""
 _MOST_LINES: Final = 500
 """In a longer file, no line is looked for: each costs a parsing."""
-_STORAGE: Final = "checkpoint_storage"
+STORAGE: Final = "checkpoint_storage"
 """The section that is Determined's, and sets no option of a command."""
 _HARMLESS: Final = ("max-memory", "no-color", "progress", "workers")
 """The options that a file in the current directory may set."""
@@ -96,7 +96,7 @@ class Configured:
     storages: Storages | None = None
     """The section `checkpoint_storage`; None without it."""
     places: Mapping[tuple[str, str], Key] = field(default_factory=dict)
-    """Where each default stands, by command and parameter."""
+    """Where each default stands, by command and parameter, and each storage, by `checkpoint_storage` and name."""
 
     def origin(self, command: str, parameter: str) -> str:
         """Return the file and the line of a default."""
@@ -237,8 +237,10 @@ def read_config(files: Iterable[ConfigFile], known: dict[str, dict[str, ConfigOp
     for file in files:
         if file.trusted:
             document, top = _parse_toml(file.path)
-            if _STORAGE in document:
-                storages = _storages(document.pop(_STORAGE), top)
+            if STORAGE in document:
+                storages = _storages(document.pop(STORAGE), top)
+                places |= {(STORAGE, name): top.below(STORAGE, name) for name in storages.named}
+                places[STORAGE, ""] = top.below(STORAGE)
             for setting in _settings(document, top, known):
                 _set(defaults, places, setting, known)
         else:
@@ -253,7 +255,7 @@ def _storages(section: Any, top: Key) -> Storages:
 
     hide_section(section)
     if not isinstance(section, dict):
-        raise top.below(_STORAGE).error(f"{_STORAGE} must be a table: [{_STORAGE}]")
+        raise top.below(STORAGE).error(f"{STORAGE} must be a table: [{STORAGE}]")
     try:
         return Storages.from_config(section)
     except SectionError as error:
@@ -270,8 +272,8 @@ def _take_harmless(
     faults: list[str] = []
     try:
         document, top = _parse_toml(path)
-        if document.pop(_STORAGE, None) is not None:
-            refused[_STORAGE] = None
+        if document.pop(STORAGE, None) is not None:
+            refused[STORAGE] = None
         for setting in _settings(document, top, known):
             try:
                 if setting.name.replace("_", "-") in _HARMLESS:
@@ -332,7 +334,7 @@ def _meant(command: str, name: str, known: dict[str, dict[str, ConfigOption]]) -
     """Return a hint that names the table or the option that was perhaps meant."""
     if command in known:
         return meant(name.replace("-", "_"), known[command])
-    return meant(f"[{command}]", [f"[{each.replace(' ', '.')}]" for each in (*known, _STORAGE)])
+    return meant(f"[{command}]", [f"[{each.replace(' ', '.')}]" for each in (*known, STORAGE)])
 
 
 def _nested(defaults: Defaults) -> Defaults:

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import fields, is_dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """The values of one cell of a row: a list in JSON, and in CSV one text with a gap between them."""
+
+    values: Sequence[Any]
+    gap: str = " "
+
+    def __str__(self) -> str:
+        return self.gap.join(map(str, self.values))
 
 
 def as_dict(value: Any) -> Any:

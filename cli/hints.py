@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,7 +32,12 @@ def add_hint(error: EdlCkptError, context: Any, values: Mapping[str, Any], out: 
     if isinstance(error, NotFoundError) and error.path and (error.hint or _UNSURE).startswith(_UNSURE):
         takes_ref = any("REF" in str(p.metavar) for p in context.command.params)
         named = "EDL_CKPT_DIR names it" if error.path == os.environ.get("EDL_CKPT_DIR") else None
-        error.hint = named or _place_hint(error.path, out, takes_ref=takes_ref) or error.hint
+        error.hint = (
+            named
+            or _one_of_two(error.path, context, values)
+            or _place_hint(error.path, out, takes_ref=takes_ref)
+            or error.hint
+        )
     if isinstance(error, NotFoundError | UsageError) and context is not None:
         sources = "; ".join(_sources(error, context, values, out))
         joined = " " if str(error.hint).endswith("?") else "; "
@@ -47,6 +52,16 @@ def _sources(error: EdlCkptError, context: Any, values: Mapping[str, Any], out: 
             place = origin(context, parameter)
             if not error.message.startswith(place):
                 yield f"{escaped(value)} comes from {place}"
+
+
+def _one_of_two(path: str, context: Any, values: Mapping[str, Any]) -> str | None:
+    """Return what a command expects that got one directory, took it for the second of its words, and looked here."""
+    for parameter in context.command.params if path == "." else ():
+        words, expected = values.get(parameter.name), str(parameter.metavar)
+        one = words[0] if isinstance(words, list | tuple) and len(words) == 1 else None
+        if one and expected.startswith("[REF] ") and os.path.isdir(one):
+            return f"{escaped(one)} was taken for {expected.removeprefix('[REF] ')}; expected {expected}"
+    return None
 
 
 def _place_hint(path: str, out: Output, *, takes_ref: bool) -> str | None:
@@ -75,7 +90,7 @@ def neighbour_hint(path: str, others: Iterable[str] = ()) -> str | None:
 
 
 def _as_version(word: str, out: Output) -> str | None:
-    """Return a word that names a version of the default location."""
+    """Return a word that names a version of the default location, or the tag there that was perhaps meant."""
     from edl_ckpt.core.checkpoint.catalog import list_versions
 
     if not (word.isdigit() or word in {"latest", "best"} or word.startswith("best:") or word.isidentifier()):
@@ -85,7 +100,9 @@ def _as_version(word: str, out: Output) -> str | None:
     except EdlCkptError:
         return None
     known = {"latest", "best", *(str(v.key) for v in versions), *(tag for v in versions for tag in v.tags)}
-    return word if versions and (word in known or word.startswith("best:")) else None
+    if versions and (word in known or word.startswith("best:")):
+        return word
+    return next(iter(closest(word, known)), None) if versions and not word.isdigit() else None
 
 
 def trials_hint(place: Location) -> str | None:
@@ -103,20 +120,51 @@ def trials_hint(place: Location) -> str | None:
 
 
 @contextmanager
-def resumable(out: Output, words: str) -> Iterator[None]:
-    """Say with a failure, or after a signal, how to go on with what was done before it."""
+def resumable(out: Output, words: str | Callable[[], str | None]) -> Iterator[None]:
+    """Say with a failure, or after a signal, how to go on with what was done before it, if anything was."""
+    with stoppable(out, words):
+        try:
+            yield
+        except (UnavailableError, NoSpaceError, AuthError) as error:
+            left = words if isinstance(words, str) else words()
+            error.hint = "; ".join(part for part in (error.hint, left) if part) or None
+            raise
+
+
+@contextmanager
+def stoppable(out: Output, words: str | Callable[[], str | None]) -> Iterator[None]:
+    """Say after a signal how to go on with what was done before it; nothing more where nothing is left."""
+
+    def found() -> str | None:
+        return words if isinstance(words, str) else words()
+
     try:
         yield
-    except (UnavailableError, NoSpaceError, AuthError) as error:
-        error.hint = f"{error.hint}; {words}" if error.hint else words
-        raise
     except KeyboardInterrupt:
-        out.say(f"interrupted; {words}")
+        out.say("; ".join(part for part in ("interrupted", found()) if part))
         raise
     except SystemExit as end:
         if end.code == 143:
-            out.say(f"terminated; {words}")
+            out.say("; ".join(part for part in ("terminated", found()) if part))
         raise
+
+
+def half_done(place: Location) -> str | None:
+    """Return how to go on where a command was stopped in its commit; None where nothing is left of it.
+
+    Where a location cannot be asked, that is said: what stopped the command may be the storage itself.
+    """
+    from edl_ckpt.core.checkpoint.grouping import has_journal, is_of_interest
+    from edl_ckpt.core.storage import open_store
+
+    name = escaped(place.url)
+    try:
+        left = has_journal(open_store(place).entries(is_of_interest))
+    except NotFoundError:
+        return None
+    except EdlCkptError:
+        return f"if its commit had begun, the next command there finishes or undoes it: edl-ckpt recover {name}"
+    return f"its commit had begun: edl-ckpt recover {name} finishes or undoes it" if left else None
 
 
 def check_second(word: str, name: str, expected: str) -> None:

@@ -47,14 +47,17 @@ class CommandLineOnly:
 _DEFAULT_PLACE = "$EDL_CKPT_DIR, the default storage or the current directory"
 _REF_HELP = (
     "LOCATION, @VERSION or both; a version is a number, latest, a tag, best:METRIC or a UUID. Or a single checkpoint "
-    f"FILE. Default: the newest complete version in {_DEFAULT_PLACE}."
+    "FILE. Default: "
 )
 _LOCATION_HELP = f"A checkpoint_dir, on disk or at a URL, or a storage's name. Default: {_DEFAULT_PLACE}."
 _LOCATIONS_HELP = f"Any number of checkpoint_dirs. Default: {_DEFAULT_PLACE}."
 _MODE_HELP = "Whether higher (max) or lower (min) is better."
 _GRACE_HELP = "An incomplete version changed within this time counts as still being written."
 
-Ref = Annotated[str | None, typer.Argument(metavar="[REF]", help=_REF_HELP)]
+Ref = Annotated[
+    str | None, typer.Argument(metavar="[REF]", help=f"{_REF_HELP}the newest complete version in {_DEFAULT_PLACE}.")
+]
+Browsed = Annotated[str | None, typer.Argument(metavar="[REF]", help=f"{_REF_HELP}all versions in {_DEFAULT_PLACE}.")]
 Places = Annotated[list[str] | None, typer.Argument(metavar="[LOCATION...]", help=_LOCATIONS_HELP)]
 Grace = Annotated[str, typer.Option(metavar="DURATION", help=_GRACE_HELP)]
 Csv = Annotated[bool, typer.Option("--csv", help="Print rows as CSV.")]
@@ -406,7 +409,7 @@ def _configure(out: Output, context: Any, values: dict[str, Any]) -> None:
     out.json, out.quiet, out.verbose = common["json"], common["quiet"], common["verbose"]
     out.no_color, out.csv, out.jsonl = common["no_color"], values.pop("csv", False), values.pop("jsonl", False)
     check_values(context, common | values)
-    out.progress = common["progress"]
+    out.progress, out.config = common["progress"], common["config"]
     try:
         out.storage_options = parse_pairs(common["storage_option"] or [])
     except UsageError as error:
@@ -453,5 +456,5 @@ def parse_pairs(texts: list[str]) -> dict[str, str]:
 
 def check_prometheus(out: Output, *, prometheus: bool) -> None:
     """Raise UsageError when two formats are asked for at once."""
-    if prometheus and (out.json or out.csv):
-        raise UsageError("--prometheus cannot be used with --json or --csv")
+    if prometheus and (out.json or out.csv or out.jsonl):
+        raise UsageError("--prometheus cannot be used with --json, --jsonl or --csv")

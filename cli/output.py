@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from edl_ckpt.cli import __version__, github
-from edl_ckpt.cli.documents import to_json
+from edl_ckpt.cli.documents import Several, to_json
 from edl_ckpt.cli.style import painted, uses_colour
 from edl_ckpt.cli.text import escaped
 from edl_ckpt.cli.window import charset_of, encodable, shown_on, width_of
@@ -54,8 +54,12 @@ class Output:
     """The options of the command whose values come from the environment or from a configuration file."""
     progress: str = "auto"
     """How progress is shown: `auto`, `bar`, `lines` or `none`."""
+    config: str | None = None
+    """The configuration file that --config or its variable names."""
     template: Template | None = None
     """The line that `list` prints for each row."""
+    doing: Callable[[], str] = str
+    """Says who does the work, for the progress: '' where it is this process alone."""
     _tracker: Tracker | None = None
 
     def console(self, *, stderr: bool = False, file: TextIO | None = None, moving: bool = False) -> Console:
@@ -69,12 +73,13 @@ class Output:
         stream = sys.stderr if stderr else sys.stdout
         terminal = stream.isatty()
         width = None if moving else width_of(stream) if terminal else _NO_WIDTH
+        bare = self.no_color or os.environ.get("NO_COLOR")
         return Console(
             file=file or stream,
             force_terminal=terminal or None,
             width=width,
             height=None if width is None else _HEIGHT,  # of a dumb terminal rich believes no width without a height
-            no_color=self.no_color or bool(os.environ.get("NO_COLOR")),
+            color_system=None if bare else "auto",  # with `no_color` rich would still write bold and dim
             highlight=False,
             markup=False,
             emoji=False,
@@ -100,6 +105,19 @@ class Output:
         else:
             self.print_human(human())
 
+    def show_aside(self, document: Callable[[], dict[str, Any]], human: Callable[[], Iterable[RenderableType]]) -> None:
+        """Print a result on stderr, because stdout has the data: as a line of JSON, or as text unless quiet."""
+        self.end_progress()
+        if self.json:
+            print(to_json(document()), file=sys.stderr)
+        elif not self.quiet:
+            self.print_human(human(), stderr=True)
+
+    @property
+    def is_for_programs(self) -> bool:
+        """Return True when stdout has a document or rows, and nothing for people."""
+        return self.json or self.csv or self.jsonl
+
     def shows_all(self, every: bool) -> bool:
         """Say whether long tables are shown whole: if that is asked for, and in pipes and files, as `grep` needs it."""
         return every or not sys.stdout.isatty()
@@ -112,8 +130,20 @@ class Output:
         indent = 2 if sys.stdout.isatty() and not line else None
         self.write(to_json(document, indent=indent) + "\n")
 
+    def print_json_list(self, document: dict[str, Any], items: Iterable[Sequence[int]]) -> None:
+        """Print a document whose last value, an empty list, gets these numbers; they are printed as they come."""
+        gap = "\n    " if sys.stdout.isatty() else ""
+        text = to_json(document, indent=2 if gap else None)
+        before, _, after = text.rpartition("[]")
+        self.write(f"{before}[")
+        start, end = gap, ""
+        for some in items:
+            self.write(start + ("," + (gap or " ")).join(map(str, some)))
+            start, end = "," + (gap or " "), gap[:-2]
+        self.write(f"{end}]{after}\n")
+
     def _print_jsonl(self, rows: Sequence[Sequence[Any]]) -> None:
-        head, *others = rows
+        head, *others = ([cell.values if isinstance(cell, Several) else cell for cell in row] for row in rows)
         self.write("".join(to_json(dict(zip(head, row, strict=True))) + "\n" for row in others))
 
     def _print_csv(self, rows: Sequence[Sequence[Any]]) -> None:
@@ -122,7 +152,8 @@ class Output:
 
         text = io.StringIO()
         if sys.stdout.isatty():  # a pipe gets names unchanged
-            rows = [[escaped(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
+            rows = [[escaped(str(cell)) if isinstance(cell, str | Several) else cell for cell in row] for row in rows]
+        rows = [[str(cell).lower() if isinstance(cell, bool) else cell for cell in row] for row in rows]
         csv.writer(text, lineterminator="\n").writerows(rows)
         self.write(text.getvalue())
 
@@ -240,7 +271,8 @@ class Output:
             from edl_ckpt.cli.progress import Tracker, kind_of
 
             kind = kind_of(self.progress, sys.stderr, quiet=self.quiet)
-            self._tracker = Tracker(sys.stderr, kind, colour=uses_colour(sys.stderr, no_color=self.no_color))
+            colour = uses_colour(sys.stderr, no_color=self.no_color)
+            self._tracker = Tracker(sys.stderr, kind, colour=colour, doing=self.doing)
         self._tracker.start(what, total_bytes)
 
     def advance_progress(self, size_bytes: int) -> None:

@@ -10,12 +10,13 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Literal, TextIO
 
 from edl_ckpt.cli import text
-from edl_ckpt.cli.tables import cell_width, shortened
-from edl_ckpt.cli.window import real_width, shown_on
+from edl_ckpt.cli.folding import cell_width, shortened
+from edl_ckpt.cli.window import LEAST_WIDTH, real_width, shown_on
 from edl_ckpt.core import words
 
 Kind = Literal["bar", "lines", "none"]
@@ -25,9 +26,13 @@ _DRAW_SECONDS: Final = 0.1
 _RATE_SECONDS: Final = 10.0
 """The least time over which a rate is measured."""
 _GONE_SECONDS: Final = 1.0
+_RESIZE_SECONDS: Final = 2.0
+"""How long a person goes on dragging the border of a window."""
+_MOST: Final = 78
+"""Columns of the whole line: a wider one would fold where a wide window becomes one of 80 columns."""
 _BAR: Final = 30
 _LEAST_BAR: Final = 8
-_NAME: Final = 12
+_NAME, _LEAST_NAME = 12, 8
 _ERASE, _DOWN = "\r\x1b[K", "\x1b[B"
 _SAVE, _RESTORE = "\x1b7", "\x1b8"
 _CLIP, _WRAP = "\x1b[?7l", "\x1b[?7h"
@@ -42,16 +47,26 @@ class Tracker:
     """
 
     def __init__(
-        self, stream: TextIO, kind: Kind, *, every_seconds: float = LINE_SECONDS, colour: bool = False
+        self,
+        stream: TextIO,
+        kind: Kind,
+        *,
+        every_seconds: float = LINE_SECONDS,
+        colour: bool = False,
+        doing: Callable[[], str] = str,
     ) -> None:
         self._stream = stream
         self._kind = kind
         self._colour = colour
+        self._doing = doing
+        """Says who does the work, where it is not this process alone."""
         self._every = _DRAW_SECONDS if kind == "bar" else every_seconds
         self._counting, self._drawing = threading.Lock(), threading.Lock()
         self._end = threading.Event()
         self._drawn_width = 0
-        """The width of the window when the bar was drawn; 0 when there is none."""
+        """The columns that the bar took when it was drawn; 0 when there is none."""
+        self._width, self._narrowed = 0, -_RESIZE_SECONDS
+        """The width of the window at the last drawing, and when it became narrower."""
         self._thread: threading.Thread | None = None
         self._what, self._done, self._total = "", 0, 0
         self._samples: deque[tuple[float, int]] = deque()
@@ -100,11 +115,24 @@ class Tracker:
         if self._kind == "lines":
             print(self.line(), file=self._stream, flush=True)
             return
-        width = real_width(self._stream)
-        bar = shown_on(self._stream, self.line(width - 1))
+        room = self._room(real_width(self._stream))
+        bar = shown_on(self._stream, self.line(room))
         self._stream.write(f"{self.erasing()}{_CLIP}{bar}{_WRAP}\r")
         self._stream.flush()
-        self._drawn_width = width
+        self._drawn_width = room
+
+    def _room(self, width: int) -> int:
+        """Return the columns that the bar takes in a window of this width.
+
+        It leaves some free, and more in a window that has just become narrower. At the top of its window, tmux moves
+        the begin of a line that it folds into its history, where nothing can be erased.
+        """
+        now = time.monotonic()
+        if width < self._width:
+            self._narrowed = now
+        self._width = width
+        free = width // 3 if now - self._narrowed < _RESIZE_SECONDS else width // 8
+        return max(min(width - free, _MOST), LEAST_WIDTH - 1)
 
     def erasing(self) -> str:
         """Return what erases the bar, '' when there is none.
@@ -131,8 +159,9 @@ class Tracker:
         if not total:
             return name if width is None else shortened(name, width)
         percent = f"{min(100, done * 100 // total):3d}%"
-        parts = [words.portion(done, total)]
-        parts += [f"{words.size(rate)}/s"] if rate >= 1 else []
+        parts, doing = [words.portion(done, total)], self._doing()
+        parts += [doing] if doing else []
+        parts += [f"{words.size(rate)}/s"] if rate >= 1 and not (doing and width) else []  # a bar has no room for both
         parts += [f"{words.rounded_duration((total - done) / rate)} left"] if rate >= 1 and done < total else []
         if width is None:
             return f"{name}: {', '.join([percent.strip(), *parts])}"
@@ -142,7 +171,9 @@ class Tracker:
         room = width - len(numbers) - 2
         bar = min(_BAR, room - cell_width(name) - 2)
         if bar < _LEAST_BAR:
-            return f"{shortened(name, room)}  {numbers}" if room > 0 else percent
+            if room < min(cell_width(name), _LEAST_NAME):  # without its name, a number says little
+                numbers, room = percent, width - len(percent) - 2
+            return f"{shortened(name, room)}  {numbers}"
         drawn = text.bar(done, total, bar).replace(" ", "░")
         blue, plain = ("\x1b[34m", "\x1b[0m") if self._colour else ("", "")
         return f"{name}  {blue}{drawn}{plain}  {numbers}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
@@ -45,8 +45,14 @@ def plan_document(plan: CopyPlan) -> dict[str, Any]:
     return {"schema": "edl-ckpt/copy/1", "copied": copied, "bytes_copied": 0, "seconds": None, "dry_run": True}
 
 
-def plan_human(plan: CopyPlan) -> Iterator[RenderableType]:
-    """Yield the plan: which versions would be copied, which would not, and why."""
+def rows(copied: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+    """Return a header and a row for each version of a document's `copied`."""
+    keys = ("ref", "to", "size_bytes", "fingerprint", "skipped", "refused", "why", "resumed_bytes", "forced")
+    return [list(keys), *([item.get(key) for key in keys] for item in copied)]
+
+
+def plan_human(plan: CopyPlan, cluster: str = "") -> Iterator[RenderableType]:
+    """Yield the plan: which versions would be copied, which would not and why, and by which workers of a cluster."""
     from rich.text import Text
 
     for entry in plan.entries:
@@ -54,7 +60,8 @@ def plan_human(plan: CopyPlan) -> Iterator[RenderableType]:
         line = Text(f"{verb:6}", style)
         line.append(f"  {text.escaped(entry.version.ref)}  {words.size(entry.version.size_bytes)}")
         yield line.append(f"  {entry.why}" if entry.why else "", "dim")
-    yield Text(f"{words.size(plan.size_bytes)} to {text.escaped(plan.target.url)}. Nothing was written.", "dim")
+    by = f" by {text.escaped(cluster)}" if cluster else ""
+    yield Text(f"{words.size(plan.size_bytes)} to {text.escaped(plan.target.url)}{by}. Nothing was written.", "dim")
 
 
 def human(result: CopyResult) -> Iterator[RenderableType]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from edl_ckpt.cli import text
 from edl_ckpt.cli.documents import as_dict
-from edl_ckpt.cli.shared_tables import MOST_ROWS, first_rows
-from edl_ckpt.cli.tables import Bar, Cell, Column, Histogram, Table, beside
+from edl_ckpt.cli.shared_tables import first_rows
+from edl_ckpt.cli.tables import MOST_ROWS, Bar, Cell, Column, Histogram, Table, beside
 from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.diff import DenseDiff, DiffResult, TableDiff
 
 Part = TypeVar("Part", "DenseDiff", "TableDiff")
-_STYLES = {"equal": "dim", "changed": "yellow", "added": "green", "removed": "red"}
+STYLES = {"equal": "dim", "changed": "yellow", "added": "green", "removed": "red"}
 _BAR = 12
 
 
@@ -93,7 +93,8 @@ def _by_interest(parts: Sequence[Part], *, every: bool) -> Sequence[Part]:
     return parts if every or len(parts) <= MOST_ROWS else sorted(parts, key=lambda part: part.status == "equal")
 
 
-def _measure(value: float | None) -> str:
+def measure(value: float | None) -> str:
+    """Return a measure with four digits, '' for none."""
     return "" if value is None else f"{value:.4g}"
 
 
@@ -112,21 +113,21 @@ def _tables(tables: Sequence[TableDiff], largest: float) -> RenderableType:
         Column("changed", "number", worth=7),
         Column("unchanged", "number", worth=3),
     )
-    drawn = Table(Column("embedding table", "name"), _STATUS, *counts, *_LAST)
+    drawn = Table(Column("embedding table", "name"), _STATUS, *counts, *_LAST, whole=True)
     for t in tables:
         numbers = [text.count(n) if n else "" for n in (t.added, t.removed, t.changed, t.unchanged)]
-        status = Cell(t.status, _STYLES[t.status])
-        drawn.add(t.name, status, *numbers, _measure(t.relative), _bar(t, largest), t.what)
+        status = Cell(t.status, STYLES[t.status])
+        drawn.add(t.name, status, *numbers, measure(t.relative), _bar(t, largest), t.what)
     return drawn
 
 
 def _variables(variables: Sequence[DenseDiff], largest: float) -> RenderableType:
     measured = (Column("max abs", "number", worth=5), Column("cosine", "number", worth=4))
-    drawn = Table(Column("dense variable", "name"), _STATUS, *measured, *_LAST)
+    drawn = Table(Column("dense variable", "name"), _STATUS, *measured, *_LAST, whole=True)
     for v in variables:
-        status = Cell(v.status, _STYLES[v.status])
+        status = Cell(v.status, STYLES[v.status])
         cosine = "" if v.cosine is None or v.status == "equal" else f"{v.cosine:.6f}"
-        measures = (_measure(v.max_abs), cosine, _measure(v.relative))
+        measures = (measure(v.max_abs), cosine, measure(v.relative))
         drawn.add(v.name, status, *measures, _bar(v, largest), v.what)
     return drawn
 

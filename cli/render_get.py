@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from edl_ckpt.core.operations.lookup import Lookup, Neighbours
 
-_ROWS = 40
 _COLUMNS = 8
 
 
@@ -35,6 +34,8 @@ def document(found: Lookup, close: Sequence[Neighbours] = (), *, name: str = "ge
         "dim": found.vectors.shape[1],
         "bytes_read": found.bytes_read,
     }
+    if found.columns is not None:
+        result["columns"] = list(found.columns)
     if close:
         result["nearest"] = [
             {"id": n.id, "neighbours": [{"id": i, "cosine": similar} for i, similar in n.nearest]} for n in close
@@ -44,7 +45,7 @@ def document(found: Lookup, close: Sequence[Neighbours] = (), *, name: str = "ge
 
 def rows(found: Lookup) -> list[list[Any]]:
     """Return a header and one row for each id."""
-    header = ["id", *(f"v{k}" for k in range(found.vectors.shape[1]))]
+    header = ["id", *(f"v{k}" for k in found.columns or range(found.vectors.shape[1]))]
     return [header, *([i, *v] for i, v in zip(found.ids.tolist(), found.vectors.tolist(), strict=True))]
 
 
@@ -56,11 +57,9 @@ def human(found: Lookup, close: Sequence[Neighbours] = ()) -> Iterator[Renderabl
     rows_found = text.count(len(found.ids), "row")
     yield head.append(f"  {rows_found} of {found.vectors.shape[1]} {found.dtype}", "dim")
     table = Table(Column("id", "number", title=""), Column("values", "prose", worth=9, title=""))
-    for i, vector in zip(found.ids[:_ROWS].tolist(), found.vectors[:_ROWS], strict=True):
+    for i, vector in zip(found.ids.tolist(), found.vectors, strict=True):
         table.add(str(i), _numbers(vector))
     yield table
-    if len(found.ids) > _ROWS:
-        yield Text(f"  and {text.count(len(found.ids) - _ROWS, 'more row')}; --json and --csv print all of them", "dim")
     for neighbours in close:
         near = [f"{i} ({similar:.4f})" for i, similar in neighbours.nearest]
         yield Text(f"  nearest to {neighbours.id}: ", "dim").append(", ".join(near) or "no similar row")
@@ -76,8 +75,10 @@ def warnings(found: Lookup) -> Iterator[str]:
             yield f"{'id' if len(ids) == 1 else 'ids'} {words.abridged(ids, _COLUMNS)}: {problem}"
 
 
-def variable_document(ref: str, name: str, values: npt.NDArray[np.generic], dtype: str) -> dict[str, Any]:
-    """Return `edl-ckpt/get/1` of a dense variable."""
+def variable_document(
+    ref: str, name: str, values: npt.NDArray[np.generic], dtype: str, index: str | None = None
+) -> dict[str, Any]:
+    """Return `edl-ckpt/get/1` of a dense variable, or of a slice of it."""
     return {
         "schema": "edl-ckpt/get/1",
         "ref": ref,
@@ -85,6 +86,7 @@ def variable_document(ref: str, name: str, values: npt.NDArray[np.generic], dtyp
         "dtype": dtype,
         "shape": list(values.shape),
         "values": values.tolist(),
+        **({} if index is None else {"slice": index}),
     }
 
 
@@ -94,12 +96,16 @@ def variable_rows(values: npt.NDArray[np.generic]) -> list[list[Any]]:
     return [[f"v{k}" for k in range(flat.shape[1])], *flat.tolist()]
 
 
-def variable_human(ref: str, name: str, values: npt.NDArray[np.generic], dtype: str) -> Iterator[RenderableType]:
+def variable_human(
+    ref: str, name: str, values: npt.NDArray[np.generic], dtype: str, index: str | None = None
+) -> Iterator[RenderableType]:
     """Yield the values; a large array without its middle."""
     from rich.text import Text
 
     shape = "x".join(map(str, values.shape)) or "scalar"
-    yield Text(f"{text.escaped(ref)}  {text.escaped(name)}", "bold").append(f"  {dtype} {shape}", "dim")
+    where = "" if index is None else f"[{index.strip().removeprefix('[').removesuffix(']')}]"
+    title = Text(f"{text.escaped(ref)}  {text.escaped(name)}{text.escaped(where)}", "bold")
+    yield title.append(f"  {dtype} {shape}", "dim")
     yield Fitted(
         lambda width: np.array2string(values, max_line_width=min(width, 100), threshold=200, edgeitems=4, precision=6)
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli import text
-from edl_ckpt.cli.documents import as_dict
+from edl_ckpt.cli.documents import Several, as_dict
 from edl_ckpt.cli.render_metadata import lines
 from edl_ckpt.cli.shared_tables import first_rows, shard_table
 from edl_ckpt.cli.tables import Cell, Column, Histogram, Table, beside
@@ -18,6 +18,17 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.stats import TensorStats
     from edl_ckpt.core.operations.summary import CheckpointSummary, TableSummary, VariableSummary
 
+TABLE_COLUMNS: Final = (
+    Column("embedding table", "name"),
+    Column("rows", "number", worth=9),
+    Column("dim", "number", worth=8),
+    Column("dtype", worth=6),
+    Column("size", "number", worth=7),
+    Column("init", "name", worth=3),
+    Column("balance", "bar"),
+)
+"""What is shown of each table, here and in the browser."""
+
 
 def document(summary: CheckpointSummary, stats: Sequence[TensorStats] = ()) -> dict[str, Any]:
     """Return `edl-ckpt/inspect/1`; it has `stats` when values were read."""
@@ -25,6 +36,23 @@ def document(summary: CheckpointSummary, stats: Sequence[TensorStats] = ()) -> d
     if stats:
         result["stats"] = [as_dict(s) for s in stats]
     return result
+
+
+def rows(summary: CheckpointSummary, stats: Sequence[TensorStats] = ()) -> list[list[Any]]:
+    """Return a header and a row for each variable and each table; with statistics where values were read."""
+    numbers = ("minimum", "maximum", "mean", "std", "l2", "zeros", "nan", "inf") if stats else ()
+    known: dict[tuple[Any, Any], list[Any]] = {(s.kind, s.name): [getattr(s, key) for key in numbers] for s in stats}
+    none: list[Any] = [None] * len(numbers)
+    variables: list[list[Any]] = [
+        ["variable", v.name, v.dtype, Several(v.shape, "x"), None, None, None, v.size_bytes, v.shard]
+        for v in summary.variables
+    ]
+    tables: list[list[Any]] = [
+        ["table", t.name, t.dtype, Several((t.rows, t.dim), "x"), t.rows, t.dim, t.initializer, t.size_bytes, None]
+        for t in summary.tables
+    ]
+    header = ["kind", "name", "dtype", "shape", "rows", "dim", "initializer", "size_bytes", "shard", *numbers]
+    return [header, *(row + known.get((row[0], row[1]), none) for row in (*variables, *tables))]
 
 
 def human(
@@ -61,15 +89,7 @@ def human(
 
 
 def _tables(tables: Sequence[TableSummary]) -> RenderableType:
-    table = Table(
-        Column("embedding table", "name"),
-        Column("rows", "number", worth=9),
-        Column("dim", "number", worth=8),
-        Column("dtype", worth=6),
-        Column("size", "number", worth=7),
-        Column("init", "name", worth=3),
-        Column("balance", "bar"),
-    )
+    table = Table(*TABLE_COLUMNS, whole=True)
     for entry in tables:
         table.add(
             Cell(entry.name, "bold"),
@@ -90,6 +110,7 @@ def _variables(variables: Sequence[VariableSummary]) -> RenderableType:
         Column("shape", worth=8),
         Column("size", "number", worth=7),
         Column("shard", "number", worth=3),
+        whole=True,
     )
     for entry in variables:
         table.add(

@@ -7,8 +7,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
+from edl_ckpt.cli.documents import Several
 from edl_ckpt.cli.render_metrics import BEST, best_paths, metric_cell, names_of
-from edl_ckpt.cli.tables import Bar, Cell, Column, Table
+from edl_ckpt.cli.shared_tables import first_rows
+from edl_ckpt.cli.tables import PIPE, Bar, Cell, Column, Table
 from edl_ckpt.core import words
 from edl_ckpt.core.format.model import Listing, State, Version
 
@@ -46,7 +48,7 @@ def document(listings: Sequence[Listing]) -> dict[str, Any]:
             {
                 "location": listing.location.url,
                 "layout": listing.layout,
-                "versions": [_version(v) for v in listing.versions],
+                "versions": [keys_of(v) for v in listing.versions],
                 "modes": dict(listing.modes),
                 "interrupted_copies": list(listing.interrupted_copies),
                 "foreign": [{"name": f.name, "elasticdl_version": f.elasticdl_version} for f in listing.foreign],
@@ -56,7 +58,8 @@ def document(listings: Sequence[Listing]) -> dict[str, Any]:
     }
 
 
-def _version(version: Version) -> dict[str, Any]:
+def keys_of(version: Version) -> dict[str, Any]:
+    """Return a version as `list --json` has it."""
     return {
         "version": version.number,
         "uuid": version.uuid or None,
@@ -82,7 +85,7 @@ def _version(version: Version) -> dict[str, Any]:
 def records(listings: Sequence[Listing]) -> Iterator[dict[str, Any]]:
     """Yield a version after the other, with the keys of its document and `location`."""
     for listing in listings:
-        yield from ({**_version(v), "location": listing.location.url} for v in listing.versions)
+        yield from ({**keys_of(v), "location": listing.location.url} for v in listing.versions)
 
 
 def rows(listings: Sequence[Listing]) -> list[list[Any]]:
@@ -97,14 +100,14 @@ def rows(listings: Sequence[Listing]) -> list[list[Any]]:
             v.state.value,
             v.ps_num,
             len(v.shards),
-            " ".join(map(str, v.missing)),
+            Several(v.missing),
             v.size_bytes,
             timestamp(v.modified),
             v.path,
-            " ".join(v.tags),
+            Several(v.tags),
             v.note,
-            v.fingerprint,
-            v.uuid,
+            v.fingerprint or None,
+            v.uuid or None,
             *(v.metrics.get(name) for name in names),
         ]
         for listing in listings
@@ -113,10 +116,18 @@ def rows(listings: Sequence[Listing]) -> list[list[Any]]:
     return [header, *body]
 
 
-def human(listings: Sequence[Listing], now: float, whole: Sequence[Listing] | None = None) -> Iterator[RenderableType]:
+def human(
+    listings: Sequence[Listing],
+    now: float,
+    whole: Sequence[Listing] | None = None,
+    *,
+    every: bool = True,
+    is_sorted: bool = False,
+) -> Iterator[RenderableType]:
     """Yield a table for each location.
 
-    `whole` has the listings with all their versions: the best of those are marked.
+    `whole` has the listings with all their versions: the best of those are marked. Of very many versions only the last
+    are shown, or the first of those that `is_sorted` by a metric, unless `every` one is wanted.
     """
     from rich.text import Text
 
@@ -128,13 +139,15 @@ def human(listings: Sequence[Listing], now: float, whole: Sequence[Listing] | No
             continue
         summary = f"  {text.count(len(listing.versions), 'version')}, {words.size(total)}, {listing.layout} layout"
         yield head.append(summary, "dim")
-        yield _table(listing, complete, now)
+        shown, others = first_rows(listing.versions, "version", every=every, way=PIPE, last=not is_sorted)
+        yield _table(listing, shown, complete, now)
+        yield from others
         if more := names_of(listing.versions)[_METRICS:]:
-            others = words.abridged(map(text.escaped, more), _SOME)
-            yield Text(f"other metrics, in `edl-ckpt metrics show`: {others}", "dim")
+            rest = words.abridged(map(text.escaped, more), _SOME)
+            yield Text(f"other metrics, in `edl-ckpt metrics show`: {rest}", "dim")
 
 
-def _table(listing: Listing, complete: Listing, now: float) -> RenderableType:
+def _table(listing: Listing, shown: Sequence[Version], complete: Listing, now: float) -> RenderableType:
     largest = max(v.size_bytes for v in listing.versions)
     newest = next((v.path for v in reversed(complete.versions) if v.state is State.COMPLETE), None)
     metrics = names_of(listing.versions)[:_METRICS]
@@ -150,7 +163,7 @@ def _table(listing: Listing, complete: Listing, now: float) -> RenderableType:
         *(Column(name, "number", worth=4) for name in metrics),
         Column("remarks", "prose", worth=8, title=""),
     )
-    for v in listing.versions:
+    for v in shown:
         cells = (metric_cell(v.metrics, name, best=best.get(name) == v.path) for name in metrics)
         table.add(
             "?" if v.number is None else str(v.number),

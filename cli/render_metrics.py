@@ -40,6 +40,15 @@ def best_paths(listing: Listing, names: Sequence[str], mode: str | None = None) 
     return best
 
 
+def _has_mode(listing: Listing, name: str) -> bool:
+    """Say whether it is known which values of a metric are better."""
+    try:
+        mode_of(name, None, listing.modes)
+    except UsageError:
+        return False
+    return True
+
+
 def metric_cell(metrics: Mapping[str, float], name: str, *, best: bool = False) -> str:
     """Return a metric as a cell of a table, marked when it is the best, blank when there is none.
 
@@ -89,7 +98,7 @@ def human(listing: Listing, versions: Sequence[Version]) -> Iterator[RenderableT
         ]
         table.add(str(v.key), *cells, " ".join(v.tags))
     yield table
-    undeclared = [name for name in names if name not in best and any(name in v.metrics for v in versions)]
+    undeclared = [name for name in names if not _has_mode(listing, name)]
     if {v.path for v in versions} & set(best.values()):
         yield Text(f"{BEST} is the best of all complete versions", "dim")
     if undeclared:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
+from edl_ckpt.cli.documents import Several
 from edl_ckpt.cli.tables import Cell, Column, Table
 from edl_ckpt.core import words
 from edl_ckpt.core.operations.prune.plan import Action
@@ -46,6 +47,19 @@ def document(plan: PrunePlan, result: PruneResult | None = None) -> dict[str, An
             for ref, error in (result.failed if result else ())
         ],
     }
+
+
+def rows(plan: PrunePlan, *, listed: str = "all") -> list[list[Any]]:
+    """Return a header and a row for each version that is `listed`: all, deleted or kept."""
+    actions = {"deleted": (Action.DELETE,), "kept": (Action.KEEP,)}.get(listed, tuple(Action))
+    return [
+        ["ref", "version", "action", "state", "size_bytes", "reasons", "path"],
+        *(
+            [e.ref, e.version, e.action.value, e.state, e.size_bytes, Several(e.reasons, "; "), e.path]
+            for e in plan.entries
+            if e.action in actions
+        ),
+    ]
 
 
 def plan_human(plan: PrunePlan, *, listed: str = "all") -> Iterator[RenderableType]:

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.reshard.settings import ReshardSettings
 
 
-def document(result: ReshardResult) -> dict[str, Any]:
+def document(result: ReshardResult, *, dry_run: bool = False) -> dict[str, Any]:
     """Return `edl-ckpt/reshard/1`."""
-    return {"schema": "edl-ckpt/reshard/1", **as_dict(result), "dry_run": False}
+    fingerprint = result.fingerprint or None
+    return {"schema": "edl-ckpt/reshard/1", **as_dict(result), "fingerprint": fingerprint, "dry_run": dry_run}
 
 
 def plan_document(plan: ReshardPlan, settings: ReshardSettings) -> dict[str, Any]:
@@ -41,6 +42,7 @@ def plan_document(plan: ReshardPlan, settings: ReshardSettings) -> dict[str, Any
         "fingerprint": None,
         "shards": [as_dict(shard) for shard in plan.shards],
         "forced": None,
+        "needed": True,
         "dry_run": True,
         "in_place": plan.target.in_place,
         "layout": plan.target.layout.name,
@@ -49,8 +51,8 @@ def plan_document(plan: ReshardPlan, settings: ReshardSettings) -> dict[str, Any
     }
 
 
-def plan_human(plan: ReshardPlan, settings: ReshardSettings) -> Iterator[RenderableType]:
-    """Yield the shards that would be written."""
+def plan_human(plan: ReshardPlan, settings: ReshardSettings, cluster: str = "") -> Iterator[RenderableType]:
+    """Yield the shards that would be written, by threads or by the workers of a cluster."""
     from rich.text import Text
 
     where = "in place" if plan.target.in_place else f"in {text.escaped(plan.target.location.url)}"
@@ -58,15 +60,19 @@ def plan_human(plan: ReshardPlan, settings: ReshardSettings) -> Iterator[Rendera
     yield head.append(f"  {plan.from_ps} -> {plan.to_ps} PS, {where}", "dim")
     yield shard_table(plan.shards)
     content = f"{words.size(plan.size_bytes)}, {text.count(plan.rows, 'row')}"
-    workers = f"{text.count(settings.workers, 'worker')} with batches of {words.size(settings.batch_bytes)}"
-    yield Text(f"{content}, largest shard {plan.skew:.2f} x the mean; {workers}. Nothing was written.", "dim")
+    workers = text.escaped(cluster) or text.count(settings.workers, "worker")
+    batches = f"{workers} with batches of {words.size(settings.batch_bytes)}"
+    yield Text(f"{content}, largest shard {plan.skew:.2f} x the mean; {batches}. Nothing was written.", "dim")
 
 
 def human(result: ReshardResult) -> Iterator[RenderableType]:
-    """Yield the shards written, and their proof."""
+    """Yield the shards written, and their proof; one line when there was nothing to do."""
     from rich.text import Text
 
     head = Text(text.escaped(result.ref), "bold")
+    if not result.needed:
+        yield head.append(f"  has {text.count(result.to_ps, 'shard')} already: nothing to do", "dim")
+        return
     yield head.append(f"  {result.from_ps} -> {result.to_ps} PS, in {text.escaped(result.output)}", "dim")
     yield shard_table(result.shards)
     rate = result.size_bytes / result.seconds if result.seconds else 0

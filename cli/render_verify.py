@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
 from edl_ckpt.cli.documents import as_dict
+from edl_ckpt.cli.shared_tables import first_rows
+from edl_ckpt.cli.tables import PIPE
 from edl_ckpt.core.errors import EdlCkptError
 
 if TYPE_CHECKING:
@@ -36,8 +38,26 @@ def document_all(
         "location": location,
         "ok": not failed and all(r.ok for r in results),
         "results": [_result(r) for r in results],
-        "failed": [{"ref": ref, "code": e.exit_code, "id": e.id, "message": str(e)} for ref, e in failed],
+        "failed": [_failure(*each) for each in failed],
     }
+
+
+def line(done: VerifyResult | tuple[str, EdlCkptError]) -> dict[str, Any]:
+    """Return the document of one version of several: `edl-ckpt/verify/1`, or `edl-ckpt/verify-failed/1`."""
+    if isinstance(done, tuple):
+        return {"schema": "edl-ckpt/verify-failed/1", **_failure(*done)}
+    return document(done)
+
+
+def rows(results: Sequence[VerifyResult]) -> list[list[Any]]:
+    """Return a header and a row for each finding."""
+    keys = ("severity", "code", "shard", "subject", "offset", "path", "message", "hint")
+    found = ([r.ref, *(getattr(f, key) for key in keys)] for r in results for f in r.findings)
+    return [["ref", *keys], *found]
+
+
+def _failure(ref: str, error: EdlCkptError) -> dict[str, Any]:
+    return {"ref": ref, "code": error.exit_code, "id": error.id, "message": str(error)}
 
 
 def _result(result: VerifyResult) -> dict[str, Any]:
@@ -56,24 +76,28 @@ def _result(result: VerifyResult) -> dict[str, Any]:
     }
 
 
-def human(results: Sequence[VerifyResult]) -> Iterator[RenderableType]:
-    """Yield the verdict of each version with its findings, and say what was not checked."""
+def human(results: Sequence[VerifyResult], *, every: bool = True) -> Iterator[RenderableType]:
+    """Yield the verdict of each version with its findings, and say what was not checked.
+
+    Of very many findings the first of each version are shown, unless `every` one is wanted.
+    """
     from rich.text import Text
 
     for result in results:
         yield _verdict(result)
-        for finding in result.findings:
-            yield _line(finding)
+        findings, more = first_rows(result.findings, "finding", every=every, way=PIPE)
+        yield from map(_line, findings)
+        yield from more
         if result.fingerprint:
             yield Text(f"  fingerprint {result.fingerprint}")
     if results:
-        yield Text(_checked(results), "dim")
+        yield Text(checked(results), "dim")
         hints = {f.hint for r in results for f in r.findings if f.hint}
         for hint in sorted(hints):
             yield Text(f"hint: {hint}", "dim")
 
 
-def _checked(results: Sequence[VerifyResult]) -> str:
+def checked(results: Sequence[VerifyResult]) -> str:
     """Return what was read and what was not, of the shards that could be read."""
     read, total = sum(r.shards_read for r in results), sum(r.shards for r in results)
     if not read:
@@ -99,17 +123,21 @@ def _compared(results: Sequence[VerifyResult]) -> str:
     return f"; {which}: there is no recorded checksum to compare with (use --seal)"
 
 
+def verdict(result: VerifyResult) -> str:
+    """Return 'ok', or how many errors there are, and how many warnings."""
+    counts = Counter(f.severity for f in result.findings)
+    parts = [text.count(counts["error"], "error") if counts["error"] else "ok"]
+    parts += [text.count(counts["warning"], "warning")] if counts["warning"] else []
+    return ", ".join(parts)
+
+
 def _verdict(result: VerifyResult) -> RenderableType:
     from rich.text import Text
 
     line = Text(text.escaped(result.ref), "bold")
-    counts = Counter(f.severity for f in result.findings)
-    warnings = text.count(counts["warning"], "warning")
-    if result.ok:
-        line.append("  ok", "green")
-        return line.append(f", {warnings}", "yellow") if counts["warning"] else line
-    line.append(f"  {text.count(counts['error'], 'error')}", "red")
-    return line.append(f", {warnings}", "yellow") if counts["warning"] else line
+    words, comma, warnings = verdict(result).partition(", ")
+    line.append(f"  {words}", "green" if result.ok else "red")
+    return line.append(comma + warnings, "yellow")
 
 
 def _line(finding: Finding) -> RenderableType:

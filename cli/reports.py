@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.cli import text
+from edl_ckpt.cli.render_verify import verdict
 from edl_ckpt.core.errors import EdlCkptError
 
 if TYPE_CHECKING:
@@ -103,11 +104,7 @@ def summary(results: Sequence[VerifyResult], failed: Failed = ()) -> str:
 
 
 def _verdict(result: VerifyResult) -> str:
-    errors = sum(f.severity == "error" for f in result.findings)
-    warnings = len(result.findings) - errors
-    parts = [text.count(errors, "error")] if errors else ["ok"]
-    parts += [text.count(warnings, "warning")] if warnings else []
-    return ("❌ " if errors else "✅ ") + ", ".join(parts)
+    return ("✅ " if result.ok else "❌ ") + verdict(result)
 
 
 def _finding_lines(result: VerifyResult) -> Iterable[str]:

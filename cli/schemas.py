@@ -46,28 +46,31 @@ def _object(_optional: Sequence[str] = (), /, **keys: Schema) -> Schema:
 _KEY: Final[Schema] = {"type": ["integer", "string"]}
 """What names a version in its location: its number, or its UUID."""
 _METRICS: Final = _map(_NUMBER)
+_FACT: Final = _object(name=_TEXT, value=_TEXT, verdict=_one_of("fine", "weaker", "broken", "unknown"), why=_TEXT)
 _STATE: Final = _one_of("complete", "incomplete", "writing", "mixed", "invalid", "unreadable")
-_FAILED: Final = _list(_object(ref=_TEXT, code=_COUNT, id=_TEXT, message=_TEXT))
-_VERSION: Final = _object(
-    version=_or_null(_COUNT),
-    uuid=_or_null(_TEXT),
-    ref=_TEXT,
-    path=_TEXT,
-    state=_STATE,
-    ps_num=_or_null(_COUNT),
-    shards=_COUNT,
-    missing=_list(_COUNT),
-    missing_count=_COUNT,
-    size_bytes=_COUNT,
-    modified=_or_null(_TIME),
-    metrics=_METRICS,
-    tags=_list(_TEXT),
-    metadata=_map(_ANY),
-    fingerprint=_or_null(_FINGERPRINT),
-    note=_TEXT,
-    sealed=_FLAG,
-    fault=_or_null(_TEXT),
-)
+_FAILURE: Final[Mapping[str, Schema]] = {"ref": _TEXT, "code": _COUNT, "id": _TEXT, "message": _TEXT}
+_FAILED: Final = _list(_object(**_FAILURE))
+_VERSION_KEYS: Final[Mapping[str, Schema]] = {
+    "version": _or_null(_COUNT),
+    "uuid": _or_null(_TEXT),
+    "ref": _TEXT,
+    "path": _TEXT,
+    "state": _STATE,
+    "ps_num": _or_null(_COUNT),
+    "shards": _COUNT,
+    "missing": _list(_COUNT),
+    "missing_count": _COUNT,
+    "size_bytes": _COUNT,
+    "modified": _or_null(_TIME),
+    "metrics": _METRICS,
+    "tags": _list(_TEXT),
+    "metadata": _map(_ANY),
+    "fingerprint": _or_null(_FINGERPRINT),
+    "note": _TEXT,
+    "sealed": _FLAG,
+    "fault": _or_null(_TEXT),
+}
+_VERSION: Final = _object(**_VERSION_KEYS)
 _TRIAL: Final = _object(
     name=_TEXT,
     location=_TEXT,
@@ -80,21 +83,22 @@ _TRIAL: Final = _object(
     fault=_or_null(_TEXT),
 )
 _SHARD: Final = _object(ps_id=_COUNT, path=_TEXT, size_bytes=_COUNT, variables=_COUNT, rows=_COUNT)
-_STATS: Final = _object(
-    name=_TEXT,
-    kind=_one_of("variable", "table"),
-    elements=_COUNT,
-    minimum=_or_null(_NUMBER),
-    maximum=_or_null(_NUMBER),
-    mean=_or_null(_NUMBER),
-    std=_or_null(_NUMBER),
-    l2=_or_null(_NUMBER),
-    zeros=_COUNT,
-    nan=_COUNT,
-    inf=_COUNT,
-    histogram=_list(_COUNT),
-    edges=_list(_NUMBER),
-)
+_STATS_KEYS: Final[Mapping[str, Schema]] = {
+    "name": _TEXT,
+    "kind": _one_of("variable", "table"),
+    "elements": _COUNT,
+    "minimum": _or_null(_NUMBER),
+    "maximum": _or_null(_NUMBER),
+    "mean": _or_null(_NUMBER),
+    "std": _or_null(_NUMBER),
+    "l2": _or_null(_NUMBER),
+    "zeros": _COUNT,
+    "nan": _COUNT,
+    "inf": _COUNT,
+    "histogram": _list(_COUNT),
+    "edges": _list(_NUMBER),
+}
+_STATS: Final = _object(**_STATS_KEYS)
 _FINDING: Final = _object(
     severity=_one_of("error", "warning"),
     code=_TEXT,
@@ -106,6 +110,29 @@ _FINDING: Final = _object(
     hint=_TEXT,
     check=_one_of("names", "headers", "ids", "values", "seal"),
 )
+_SUMMARY: Final[Mapping[str, Schema]] = {
+    "ref": _TEXT,
+    "version": _or_null(_COUNT),
+    "ps_num": _COUNT,
+    "generation": _one_of("v0", "v1", "v2", "v3", "v4", "mixed"),
+    "layout": _TEXT,
+    "size_bytes": _COUNT,
+    "parameters": _COUNT,
+    "shards": _list(_SHARD),
+    "variables": _list(_object(name=_TEXT, dtype=_TEXT, shape=_list(_COUNT), size_bytes=_COUNT, shard=_COUNT)),
+    "tables": _list(
+        _object(
+            name=_TEXT,
+            dim=_COUNT,
+            dtype=_or_null(_TEXT),
+            initializer=_or_null(_TEXT),
+            rows=_COUNT,
+            rows_per_shard=_list(_COUNT),
+            size_bytes=_COUNT,
+        )
+    ),
+    "metadata": _map(_ANY),
+}
 _RESULT: Final[Mapping[str, Schema]] = {
     "ref": _TEXT,
     "ok": _FLAG,
@@ -188,36 +215,56 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
             trials=_list(_TRIAL),
         ),
     ),
-    "inspect": _object(
-        ("stats",),
-        ref=_TEXT,
-        version=_or_null(_COUNT),
-        ps_num=_COUNT,
-        generation=_one_of("v0", "v1", "v2", "v3", "v4", "mixed"),
-        layout=_TEXT,
+    "inspect": _object(("stats",), **_SUMMARY, stats=_list(_STATS)),
+    "report": _object(
+        location=_TEXT,
+        made=_TIME,
+        seed=_COUNT,
+        layout=_or_null(_TEXT),
+        total_versions=_COUNT,
+        complete_versions=_COUNT,
         size_bytes=_COUNT,
-        parameters=_COUNT,
-        shards=_list(_SHARD),
-        variables=_list(_object(name=_TEXT, dtype=_TEXT, shape=_list(_COUNT), size_bytes=_COUNT, shard=_COUNT)),
-        tables=_list(
+        versions=_list(
+            _object(**_VERSION_KEYS, action=_or_null(_one_of("keep", "delete")), reasons=_list(_TEXT)),
+        ),
+        best=_map(_TEXT),
+        retention=_or_null(
+            _object(rules=_list(_TEXT), stored=_FLAG, deletions=_COUNT, deleted_bytes=_COUNT),
+        ),
+        opened=_list(
             _object(
-                name=_TEXT,
-                dim=_COUNT,
-                dtype=_or_null(_TEXT),
-                initializer=_or_null(_TEXT),
-                rows=_COUNT,
-                rows_per_shard=_list(_COUNT),
-                size_bytes=_COUNT,
+                ref=_TEXT,
+                ok=_FLAG,
+                fault=_or_null(_TEXT),
+                parameters=_COUNT,
+                tables=_list(_object(name=_TEXT, rows=_COUNT, size_bytes=_COUNT)),
+                findings=_list(_FINDING),
             )
         ),
-        metadata=_map(_ANY),
-        stats=_list(_STATS),
+        newest=_or_null(_object(**_SUMMARY)),
+        tensors=_list(_object(**_STATS_KEYS, of_elements=_COUNT)),
+        drift=_list(
+            _object(
+                kind=_one_of("variable", "table"),
+                name=_TEXT,
+                a=_TEXT,
+                b=_TEXT,
+                **dict.fromkeys(("sampled", "added", "removed", "changed"), _COUNT),
+                **{key: value for key, value in _DIFFERENCE.items() if key != "l2"},
+            )
+        ),
+        problems=_list(_TEXT),
+        left_out=_list(_TEXT),
+        bytes_read=_COUNT,
+        unread=_FLAG,
     ),
     "verify": _object(**_RESULT),
+    "verify-failed": _object(**_FAILURE),
     "verify-all": _object(location=_TEXT, ok=_FLAG, results=_list(_object(**_RESULT)), failed=_FAILED),
     "reshard": _object(
         ("in_place", "layout", "skew", "warnings"),
         **_WRITTEN,
+        needed=_FLAG,
         dry_run=_FLAG,
         in_place=_FLAG,
         layout=_TEXT,
@@ -327,11 +374,13 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
         histogram_edges=_list(_NUMBER),
     ),
     "get": _object(
-        ("table", "rows", "missing", "dim", "bytes_read", "nearest", "variable", "shape", "values"),
+        ("table", "rows", "missing", "dim", "bytes_read", "nearest", "columns", "variable", "shape", "values", "slice"),
         **_ROWS,
         nearest=_list(_object(id=_INTEGER, neighbours=_list(_object(id=_INTEGER, cosine=_NUMBER)))),
+        columns=_list(_COUNT),
         variable=_TEXT,
         shape=_list(_COUNT),
+        slice=_TEXT,
         values={"$ref": "#/$defs/array"},
     ),
     "head": _object(**_ROWS),
@@ -381,6 +430,28 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
         kernel=_one_of("compiled", "numpy"),
         libraries=_map(_or_null(_TEXT)),
     ),
+    "doctor": _object(
+        ok=_FLAG,
+        program=_list(_FACT),
+        extras=_list(_object(name=_TEXT, installed=_FLAG, gives=_TEXT)),
+        storage=_or_null(_object(location=_TEXT, wrote=_FLAG, facts=_list(_FACT))),
+    ),
+    "config": _object(
+        files=_list(_object(path=_TEXT, trusted=_FLAG)),
+        settings=_list(
+            _object(
+                name=_TEXT,
+                value=_ANY,
+                source=_one_of("environment", "file", "default"),
+                origin=_or_null(_TEXT),
+                variable=_or_null(_TEXT),
+                commands=_list(_TEXT),
+                fault=_or_null(_TEXT),
+            )
+        ),
+        warnings=_list(_TEXT),
+    ),
+    "completion": _object(shell=_one_of("bash", "zsh", "fish"), place=_TEXT, script=_TEXT),
     "error": _object(
         code={"type": "integer", "minimum": 1, "maximum": 255},
         id=_TEXT,
@@ -398,7 +469,7 @@ _DEFINITIONS: Final[Mapping[str, Mapping[str, Schema]]] = {
 """What the schema of a document refers to."""
 
 OF_COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "verify": ("verify", "verify-all"),
+    "verify": ("verify", "verify-all", "verify-failed"),
     "metrics set": ("metrics",),
     "metrics show": ("metrics",),
     "metrics remove": ("metrics",),
@@ -410,6 +481,7 @@ OF_COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "metadata set": ("metadata",),
     "metadata show": ("metadata",),
     "metadata remove": ("metadata",),
+    "config show": ("config",),
     "policy show": ("policy",),
     "policy set": ("policy",),
     "policy clear": ("policy",),

@@ -21,6 +21,15 @@ _LEAST_CHARACTERS: Final = 8
 """Shorter values are words: to blank them out would make every other message unreadable."""
 
 
+def is_secret(name: str) -> bool:
+    """Say whether a storage option of this name is a secret.
+
+    >>> is_secret("key"), is_secret("session_token"), is_secret("endpoint_url")
+    (True, True, False)
+    """
+    return name == "key" or _SECRET.search(name) is not None
+
+
 def check_arguments(arguments: Iterable[str]) -> None:
     """Raise UsageError for an argument with a password in a URL, before anything can repeat it."""
     for word in arguments:
@@ -33,13 +42,13 @@ def check_arguments(arguments: Iterable[str]) -> None:
 def hide_arguments(arguments: Iterable[str]) -> None:
     """Hide the secrets on the command line and in AWS's variables from all that is printed on stderr from now on."""
     pairs = (word.removeprefix("--storage-option=").partition("=") for word in arguments)
-    named = [value for name, _, value in pairs if name == "key" or _SECRET.search(name)]
+    named = [value for name, _, value in pairs if is_secret(name)]
     hide([*named, *(os.environ.get(name, "") for name in _ENVIRONMENT)])
 
 
 def hide_options(options: Mapping[str, str]) -> None:
     """Hide the secrets among storage options, wherever they come from."""
-    hide([value for name, value in options.items() if name == "key" or _SECRET.search(name)])
+    hide([value for name, value in options.items() if is_secret(name)])
 
 
 def hide_section(section: object) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from edl_ckpt.cli import text
-from edl_ckpt.cli.tables import Bar, Column, Table
+from edl_ckpt.cli.tables import MOST_ROWS, Bar, Column, Table
 from edl_ckpt.core import words
 
 if TYPE_CHECKING:
@@ -15,19 +15,23 @@ if TYPE_CHECKING:
     from edl_ckpt.core.checkpoint.target import TargetShard
     from edl_ckpt.core.operations.summary import ShardSummary
 
-MOST_ROWS: Final = 2000
-"""Rows of a long table that a terminal gets, unless all are wanted."""
 Item = TypeVar("Item")
 
 
-def first_rows(items: Sequence[Item], noun: str, *, every: bool) -> tuple[Sequence[Item], list[Text]]:
-    """Return the items that a table shows, and a line that says how many more there are: all, or the first 2,000."""
+def first_rows(
+    items: Sequence[Item], noun: str, *, every: bool, way: str = "--all shows them too", last: bool = False
+) -> tuple[Sequence[Item], list[Text]]:
+    """Return the items that a table shows, and a line that says how many more there are: all, or the first 2,000.
+
+    Or else the `last` 2,000. `way` says how to see all of them.
+    """
     from rich.text import Text
 
     if every or len(items) <= MOST_ROWS:
         return items, []
     more = text.count(len(items) - MOST_ROWS, f"more {noun}")
-    return items[:MOST_ROWS], [Text(f"  and {more}; --all shows them too, and --json has everything", "dim")]
+    shown = items[-MOST_ROWS:] if last else items[:MOST_ROWS]
+    return shown, [Text(f"  and {more}; {way}, and --json has everything", "dim")]
 
 
 def shard_table(shards: Sequence[ShardSummary | TargetShard]) -> Table:

@@ -7,7 +7,6 @@ not fit, each row becomes a block of lines. A pipe has no width, so nothing ther
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -15,6 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from edl_ckpt.cli import text
+from edl_ckpt.cli.folding import breaks, cell_width, fold, padded
 from edl_ckpt.cli.window import encodable
 
 if TYPE_CHECKING:
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
+MOST_ROWS: Final = 2000
+"""Rows of a table that a terminal gets, unless all are wanted; a pipe gets all."""
+PIPE: Final = "a pipe gets them too, such as `| less`"
 _BLOCKS_BELOW: Final = 60
 _INDENT: Final = 2
 _GAP: Final = 2
@@ -30,14 +33,6 @@ _NAME, _PROSE, _TITLE, _BAR = 20, 24, 10, 4
 """The least widths of names, of prose, of the titles above numbers, and of bars."""
 _FOLDS: Final = 4
 """A name that needs more lines than this loses its middle."""
-_UNITS = "B|[KMGTP]iB(?:/s)?|s|min|[hd]"
-_TOKEN = re.compile(
-    rf"(?<=  )\S{{1,12}} \S{{1,14}}(?=  |$)\s*|[^\s\d]{{0,2}}\d[\d.,]* (?:{_UNITS})(?!\w)\S*\s*|\S+\s*|\s+"
-)
-"""What stays on one line if it can: a number with its name or unit, a word."""
-_PIECE = re.compile(r"[^/_:.@,;=-]*[/_:.@,;=-]+|[^/_:.@,;=-]+")
-"""What stays on one line of a word that is too long: up to a separator."""
-
 Kind = Literal["number", "word", "name", "prose", "bar"]
 
 
@@ -110,11 +105,11 @@ Line = list[Cell]
 class Table:
     """Rows of cells in columns; the first column is the key of a row, and is never left out."""
 
-    def __init__(self, *columns: Column, indent: int = _INDENT) -> None:
+    def __init__(self, *columns: Column, indent: int = _INDENT, whole: bool = False) -> None:
         self.columns = tuple(
             replace(c, name=text.escaped(c.name), title=c.title and text.escaped(c.title)) for c in columns
         )
-        self._indent = indent
+        self._indent, self._is_whole = indent, whole
         self.rows: list[list[_Drawable]] = []
 
     def add(self, *cells: Content) -> None:
@@ -127,18 +122,25 @@ class Table:
         from rich.segment import Segment
 
         styles = lru_cache(console.get_style)
-        for line in self.lines(options.max_width):
+        most = MOST_ROWS if console.is_terminal and not self._is_whole else None
+        for line in self.lines(options.max_width, most=most):
             for cell in line:
                 yield Segment(cell.text, styles(cell.style))
             yield Segment.line()
 
-    def lines(self, width: int, *, blocks: bool = True) -> Iterator[Line]:
+    def lines(self, width: int, *, blocks: bool = True, most: int | None = None) -> Iterator[Line]:
         """Yield the lines for a window of this width, in cells that stand side by side.
 
         An empty line follows a table that has headings, and blocks.
-        Without `blocks`, each row stays one line if that is at all possible.
+        Without `blocks`, each row stays one line if that is at all possible. Of more rows than `most`, the first are
+        shown, and a line says how many others there are.
         """
-        layout = _Layout.of(self.columns, self.rows, width - self._indent, narrow=blocks and width < _BLOCKS_BELOW)
+        if most is not None and len(self.rows) > most:
+            yield from self._first(most).lines(width, blocks=blocks)
+            others = text.count(len(self.rows) - most, "more row")
+            yield from ([Cell(part, "dim")] for part in fold(f"  and {others}; {PIPE}", width))
+            return
+        layout = Layout.of(self.columns, self.rows, width - self._indent, narrow=blocks and width < _BLOCKS_BELOW)
         if layout is None:
             yield from self._blocks(width)
             yield []
@@ -151,7 +153,13 @@ class Table:
         if any(column.heading for column in self.columns):
             yield []
 
-    def _grid(self, layout: _Layout) -> Iterator[Line]:
+    def _first(self, count: int) -> Table:
+        """Return the table with only its first rows."""
+        some = Table(indent=self._indent)
+        some.columns, some.rows = self.columns, self.rows[:count]
+        return some
+
+    def _grid(self, layout: Layout) -> Iterator[Line]:
         shown = [(self.columns[c], layout.widths[c], c) for c in layout.shown]
         margin = " " * self._indent
         titles = [_folded(Cell(column.heading, "dim"), column, width) for column, width, _ in shown]
@@ -206,7 +214,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class Layout:
     """The columns that are shown, by their positions, with their widths; and those that are left out.
 
     `wants` are the widths at which nothing folds; a plain column has ASCII alone, where each character is as wide.
@@ -220,9 +228,7 @@ class _Layout:
     is_plain: dict[int, bool]
 
     @staticmethod
-    def of(
-        columns: Sequence[Column], rows: Sequence[Sequence[_Drawable]], room: int, *, narrow: bool
-    ) -> _Layout | None:
+    def of(columns: Sequence[Column], rows: Sequence[Sequence[_Drawable]], room: int, *, narrow: bool) -> Layout | None:
         """Return how a table fits; None when each row must be a block.
 
         In a narrow window it fits only with all of its columns, and with names that are whole.
@@ -253,7 +259,7 @@ class _Layout:
             _share(widths, plain, room)
             left_out += [c for c in bars if columns[c].heading]
         _share(widths, wants, room)
-        return _Layout(tuple(shown), widths, tuple(sorted(left_out)), room, wants, is_plain)
+        return Layout(tuple(shown), widths, tuple(sorted(left_out)), room, wants, is_plain)
 
 
 def _widths(
@@ -354,93 +360,6 @@ def _on_one_line(row: Sequence[_Drawable], shown: Sequence[tuple[Column, int, in
     return line
 
 
-def cell_width(content: str) -> int:
-    """Return how many columns of a terminal a text takes: two for a wide character, none for a combining mark."""
-    if content.isascii():
-        return len(content)
-    from rich.cells import cell_len
-
-    return cell_len(content)
-
-
-def padded(content: str, width: int, *, right: bool = False) -> str:
-    """Return a text with spaces up to this width; with `right` they come first."""
-    spaces = " " * (width - cell_width(content))
-    return spaces + content if right else content + spaces
-
-
-def shortened(content: str, width: int) -> str:
-    """Return a name without its middle, so that it takes no more than this width.
-
-    >>> shortened("embedding/user/table:0", 16), shortened("table", 16)
-    ('embeddi...able:0', 'table')
-    """
-    if cell_width(content) <= width:
-        return content
-    room = max(0, width - 3)
-    head = _head(content, room - room // 2)
-    tail = _head(content[::-1], room // 2)
-    return (head + "..." + tail[::-1])[: max(0, width)]
-
-
-def _head(content: str, width: int) -> str:
-    """Return the longest beginning of a text that takes no more than this width."""
-    taken = 0
-    for position, char in enumerate(content):
-        taken += cell_width(char)
-        if taken > width:
-            return content[:position]
-    return content
-
-
-def fold(content: str, width: int) -> list[str]:
-    """Return a text in lines of at most this width.
-
-    It folds at spaces, a longer word at separators, and what has none anywhere. A number stays with its unit. Lines
-    after the first are indented like it.
-
-    >>> fold("run/version_100/shard", 14), fold("it has 1.5 MiB", 11)
-    (['run/version_', '100/shard'], ['it has', '1.5 MiB'])
-    """
-    if cell_width(content) <= width:
-        return [content]
-    indent, starts = _breaks(content, width)
-    parts = [content[a:b].rstrip() for a, b in zip(starts, [*starts[1:], None], strict=True)]
-    return [parts[0], *(" " * indent + part for part in parts[1:])]
-
-
-@lru_cache(maxsize=64)
-def _breaks(content: str, width: int) -> tuple[int, list[int]]:
-    """Return the indentation of a text, and where its lines begin."""
-    indent = min(len(content) - len(content.lstrip(" ")), max(0, width - 10))
-    starts, taken = [0], indent
-    for match in _TOKEN.finditer(content, indent):
-        word = cell_width(match[0].rstrip())
-        if taken + word > width and taken > indent:
-            starts.append(match.start())
-            taken = indent
-        if taken + word > width:
-            for begin, size in _pieces(match[0].rstrip(), width - indent):
-                if taken + size > width and taken > indent:
-                    starts.append(match.start() + begin)
-                    taken = indent
-                taken += size
-            taken += len(match[0]) - len(match[0].rstrip())
-        else:
-            taken += cell_width(match[0])
-    return indent, starts
-
-
-def _pieces(word: str, width: int) -> Iterator[tuple[int, int]]:
-    """Yield the begin and the width of each piece of a long word: up to a separator, and cut where it has none."""
-    for match in _PIECE.finditer(word):
-        begin, rest = match.start(), match[0]
-        while rest:
-            piece = _head(rest, max(2, width)) or rest[0]
-            yield begin, cell_width(piece)
-            begin, rest = begin + len(piece), rest[len(piece) :]
-
-
 def draw(items: Iterable[RenderableType], console: Console, *, charset: str = "utf-8") -> None:
     """Print what a renderer made, folded to the width of the console, in the characters of an encoding."""
     from rich.text import Text
@@ -482,7 +401,7 @@ def folded(item: str | Text | Fitted, width: int) -> list[Text]:
         return [part for line in whole.split("\n", allow_blank=True) for part in folded(line, width)]
     if cell_width(whole.plain) <= width:
         return [whole]
-    indent, starts = _breaks(whole.plain, width)
+    indent, starts = breaks(whole.plain, width)
     first, *rest = whole.divide(starts[1:])
     lines = [first, *(Text(" " * indent).append_text(part) for part in rest)]
     for part in lines:

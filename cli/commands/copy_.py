@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edl_ckpt.cli.cluster import Cluster, workers_of, working
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.hints import resumable
 from edl_ckpt.cli.manual.codes import WRITES, exits
-from edl_ckpt.cli.options import DryRun, ForceSeal, LockWait, Workers, parsed_ref, resolve_ref
+from edl_ckpt.cli.options import Csv, DryRun, ForceSeal, Jsonl, LockWait, Workers, locking, parsed_ref, resolve_ref
 from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import parse_duration
 from edl_ckpt.core.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from edl_ckpt.core.format.model import Version
+
+_AGAIN = "run the same copy again to resume"
 
 
 @examples(
@@ -36,8 +39,11 @@ def copy_command(
     ] = None,
     dry_run: DryRun = False,
     workers: Workers = None,
+    cluster: Cluster = None,
     force: ForceSeal = False,
     lock_wait: LockWait = "10s",
+    csv: Csv = False,  # noqa: ARG001
+    jsonl: Jsonl = False,  # noqa: ARG001
 ) -> None:
     """Copy versions to another location, with proof.
 
@@ -58,13 +64,15 @@ def copy_command(
     plan = plan_copy(versions, out.location(words[-1]), force=force)
     for warning in plan.warnings:
         out.warn(warning)
-    if dry_run:
-        out.show(lambda: render_copy.plan_document(plan), lambda: render_copy.plan_human(plan))
-        return
-    with resumable(out, "run the same copy again to resume"):
-        wait = parse_duration(lock_wait)
-        result = execute_copy(plan, workers=workers, reporter=out.reporter(), wait_seconds=wait)
-        out.show(lambda: render_copy.document(result), lambda: render_copy.human(result))
+    with working(out, cluster, workers, target=plan.target) as work, resumable(out, _AGAIN):
+        if dry_run:
+            planned, by = render_copy.plan_document(plan), workers_of(work)
+            human = partial(render_copy.plan_human, plan, by)
+            out.show(lambda: planned, human, lambda: render_copy.rows(planned["copied"]))
+            return
+        result = execute_copy(plan, **work, **locking(out, lock_wait))
+        done = render_copy.document(result)
+        out.show(lambda: done, lambda: render_copy.human(result), lambda: render_copy.rows(done["copied"]))
         for ref, error in result.failed:
             out.warn(f"{ref}: not copied: {error}")
         if result.failed:

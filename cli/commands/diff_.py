@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
+from edl_ckpt.cli.cluster import Cluster, working
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.manual.codes import READS, exits
-from edl_ckpt.cli.options import Csv, Every, Jsonl, Workers, resolve_ref, warn_of_seal
+from edl_ckpt.cli.options import CommandLineOnly, Csv, Every, Jsonl, Workers, resolve_ref, warn_of_seal
 from edl_ckpt.cli.output import Output
 from edl_ckpt.core.errors import UsageError
 
@@ -27,9 +28,12 @@ def diff_command(
     ] = 0.0,
     top: Annotated[int, typer.Option(min=0, metavar="K", help="Name the K rows of each table that changed most.")] = 0,
     rows: Annotated[
-        bool, typer.Option("--rows", help="Name every row that differs; needs --json, --jsonl or --csv.")
+        bool,
+        typer.Option("--rows", help="Name every row that differs; needs --json, --jsonl or --csv."),
+        CommandLineOnly(),  # EDL_CKPT_ROWS is the number of rows of `head`, `sample` and `ids`
     ] = False,
     workers: Workers = None,
+    cluster: Cluster = None,
     every: Every = False,
     csv: Csv = False,  # noqa: ARG001
     jsonl: Jsonl = False,  # noqa: ARG001
@@ -51,14 +55,8 @@ def diff_command(
     versions = resolve_ref(a, out), resolve_ref(b, out)
     for version in versions:
         warn_of_seal(out, version)
-    result = diff_versions(
-        *versions,
-        tolerance=tolerance,
-        top=top,
-        rows=rows,
-        workers=workers,
-        reporter=out.reporter(),
-    )
+    with working(out, cluster, workers) as work:
+        result = diff_versions(*versions, tolerance=tolerance, top=top, rows=rows, **work, reporter=out.reporter())
     out.show(
         lambda: render_diff.document(result, rows=rows),
         lambda: render_diff.human(result, every=out.shows_all(every)),

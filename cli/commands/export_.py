@@ -22,13 +22,14 @@ _FORMATS = (
 
 @examples(
     "export run@100 model.safetensors",
-    "export run@100 users.csv --table user_embedding",
+    "export run@100 - --format csv --table user_embedding",
 )
 @exits(WRITES)
 def export_command(
     out: Output,
     words: Annotated[
-        list[str], typer.Argument(metavar="[REF] OUTPUT", help="The version, and the file or directory to write.")
+        list[str],
+        typer.Argument(metavar="[REF] OUTPUT", help="The version, and the file or directory to write; - is stdout."),
     ],
     kind: Annotated[
         str | None,
@@ -73,10 +74,13 @@ def export_command(
 ) -> None:
     """Write a version in a format other tools read.
 
-    --table and --variable export a part of it. The command needs little memory, whatever the size of the version.
+    --table and --variable export a part of it. The command needs little memory, whatever the size of the version. A
+    pipe or a device as OUTPUT is written into. When OUTPUT is stdout, the report goes to stderr.
     """
     from edl_ckpt.cli import render_export
     from edl_ckpt.core.operations.export import Selection, export_version
+    from edl_ckpt.core.storage.location import Location
+    from edl_ckpt.core.storage.streams import STDOUT, descriptor_of
 
     if len(words) == 1 and looks_like_ref(words[0], out) and "@" in words[0]:
         raise UsageError("OUTPUT is missing, the file or directory to write", hint="expected [REF] OUTPUT")
@@ -88,7 +92,7 @@ def export_command(
     rows = int(dense_rows) if dense_rows and dense_rows != "auto" else dense_rows
     result = export_version(
         version,
-        out.location(words[-1]),
+        Location(STDOUT) if words[-1] == "-" else out.location(words[-1]),
         format_name=kind,
         selection=Selection(tuple(table or ()), tuple(variable or ()), dtype, rows, fill, seed, order),
         limit=limit,
@@ -97,7 +101,8 @@ def export_command(
         use_seal=not ignore_seal,
         reporter=out.reporter(),
     )
-    out.show(lambda: render_export.document(result), lambda: render_export.human(result))
+    show = out.show_aside if descriptor_of(result.output) == 1 else out.show
+    show(lambda: render_export.document(result), lambda: render_export.human(result))
     if result.overflowed:
         values = counted(result.overflowed, "value")
         out.warn(f"{values} became infinite: too large for {dtype}")

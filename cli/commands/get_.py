@@ -1,4 +1,4 @@
-"""`edl-ckpt get`: prints rows of a table, or a dense variable."""
+"""`edl-ckpt get`: prints rows of a table, or a dense variable, or a slice of either."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.manual.codes import WRITES, exits
 from edl_ckpt.cli.options import Csv, Jsonl, Ref, resolve_ref, warn_of_seal
 from edl_ckpt.cli.output import Output
+from edl_ckpt.cli.values import Files
 from edl_ckpt.core.errors import UsageError
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     from edl_ckpt.core.format.model import Version
 
 
 @examples(
     "get run@100 --table user_embedding --id 42",
-    "get run@100 --variable dense/kernel:0 --npy kernel.npy",
+    "get run@100 --variable dense/kernel:0 --slice 0:10,3 --npy kernel.npy",
 )
 @exits(WRITES, c3="an id is not in the table")
 def get_command(
@@ -35,41 +33,55 @@ def get_command(
         str | None, typer.Option(metavar="FILE", help="Read ids from FILE: one per line, or an .npy file of int64.")
     ] = None,
     variable: Annotated[str | None, typer.Option(metavar="NAME", help="The dense variable to print.")] = None,
+    index: Annotated[
+        str | None,
+        typer.Option("--slice", metavar="SLICE", help="Only a slice, as in numpy: 0:10 or 0:10,3 or :,-1."),
+    ] = None,
     nearest: Annotated[
         int | None, typer.Option(min=1, metavar="K", help="Also print the K most similar rows, by cosine.")
     ] = None,
     everywhere: Annotated[
         bool, typer.Option("--everywhere", help="Search all shards, for rows in the wrong one.")
     ] = False,
-    npy: Annotated[str | None, typer.Option(metavar="FILE", help="Also write the values to an .npy file.")] = None,
+    npy: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Also write the values to an .npy file; - is stdout.")
+    ] = None,
+    raw: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Also write the bytes of the values to a file; - is stdout.")
+    ] = None,
     csv: Csv = False,  # noqa: ARG001
     jsonl: Jsonl = False,  # noqa: ARG001
 ) -> None:
-    """Print rows of a table, or a dense variable.
+    """Print rows of a table, a dense variable, or a slice.
 
-    The command opens only the shards that the ids belong to. Exit code 3 means that an id is not in the table.
+    The command opens only the shards that the ids belong to, and reads only the rows or the slice. A slice of a table
+    counts its rows shard after shard. Exit code 3 means that an id is not in the table.
     """
     from edl_ckpt.cli import render_get
     from edl_ckpt.core.operations.lookup import find_nearest, look_up
 
-    if (table is None) == (variable is None) or (variable and (ids or ids_file or nearest)):
-        raise UsageError("expected --table NAME with --id or --ids-file, or --variable NAME alone")
-    version = resolve_ref(ref, out)
+    by_id = bool(ids or ids_file or nearest or everywhere)
+    if (table is None) == (variable is None) or (by_id and (variable or index)):
+        raise UsageError("expected --table NAME with --id, --ids-file or --slice, or --variable NAME")
+    version, files = resolve_ref(ref, out), Files(npy, raw)
     warn_of_seal(out, version)
     if variable is not None:
-        _show_variable(out, version, variable, npy)
+        _show_variable(out, version, variable, index, files)
+        return
+    if index is not None:
+        _show_slice(out, version, str(table), index, files)
         return
     wanted = [*(ids or ()), *(read_ids(ids_file) if ids_file else ())]
     if not wanted:
-        raise UsageError("no ids were given (expected --id or --ids-file)")
+        raise UsageError("no ids were given (expected --id, --ids-file or --slice)")
     found = look_up(version, str(table), wanted, everywhere=everywhere)
     close = find_nearest(version, found, nearest) if nearest else ()
-    _write_npy(npy, found.vectors)
-    out.show(
-        lambda: render_get.document(found, close),
-        lambda: render_get.human(found, close),
-        lambda: render_get.rows(found),
-    )
+    if files.write(found.vectors):
+        out.show(
+            lambda: render_get.document(found, close),
+            lambda: render_get.human(found, close),
+            lambda: render_get.rows(found),
+        )
     out.detail(f"read {found.bytes_read} bytes of {version.size_bytes}")
     for warning in render_get.warnings(found):
         out.warn(warning)
@@ -77,17 +89,31 @@ def get_command(
         raise SystemExit(3)
 
 
-def _show_variable(out: Output, version: Version, name: str, npy: str | None) -> None:
+def _show_variable(out: Output, version: Version, name: str, index: str | None, files: Files) -> None:
     from edl_ckpt.cli import render_get
-    from edl_ckpt.core.operations.lookup import read_variable
+    from edl_ckpt.core.operations.lookup import slice_variable
 
-    values, dtype = read_variable(version, name)
-    _write_npy(npy, values)
-    out.show(
-        lambda: render_get.variable_document(version.ref, name, values, dtype.name),
-        lambda: render_get.variable_human(version.ref, name, values, dtype.name),
-        lambda: render_get.variable_rows(values),
-    )
+    values, dtype = slice_variable(version, name, "..." if index is None else index)
+    if files.write(values):
+        out.show(
+            lambda: render_get.variable_document(version.ref, name, values, dtype.name, index),
+            lambda: render_get.variable_human(version.ref, name, values, dtype.name, index),
+            lambda: render_get.variable_rows(values),
+        )
+
+
+def _show_slice(out: Output, version: Version, table: str, index: str, files: Files) -> None:
+    from edl_ckpt.cli import render_get
+    from edl_ckpt.core.operations.lookup import slice_table
+
+    found = slice_table(version, table, index)
+    if files.write(found.vectors):
+        out.show(
+            lambda: render_get.document(found),
+            lambda: render_get.human(found),
+            lambda: render_get.rows(found),
+        )
+    out.detail(f"read {found.bytes_read} bytes of {version.size_bytes}")
 
 
 def read_ids(path: str) -> list[int]:
@@ -116,15 +142,3 @@ def read_ids(path: str) -> list[int]:
         except ValueError:
             raise UsageError(f"line {number}: {line[:40]!r} is not an id", path=path) from None
     return ids
-
-
-def _write_npy(path: str | None, values: npt.NDArray[np.generic]) -> None:
-    import numpy as np
-
-    from edl_ckpt.core.storage.faults import storage_errors
-    from edl_ckpt.core.storage.regular import check_target
-
-    if path is not None:
-        check_target(path)
-        with storage_errors(path), open(path, "wb") as file:
-            np.save(file, values, allow_pickle=False)

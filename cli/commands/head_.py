@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.manual.codes import READS, exits
 from edl_ckpt.cli.options import Csv, Jsonl, Ref, Rows, Table, resolve_ref, warn_of_seal
 from edl_ckpt.cli.output import Output
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.format.model import Version
+    from edl_ckpt.core.operations.lookup import Lookup
 
 
 @examples(
@@ -25,14 +32,20 @@ def head_command(
 
     They are those of the first shard, in their order there.
     """
-    from edl_ckpt.cli import render_get
     from edl_ckpt.core.operations.lookup import first_rows
+
+    show_rows(out, ref, "head", lambda version: first_rows(version, table, rows))
+
+
+def show_rows(out: Output, ref: str | None, name: str, read: Callable[[Version], Lookup]) -> None:
+    """Print rows that are read of a version, by a command of this name."""
+    from edl_ckpt.cli import render_get
 
     version = resolve_ref(ref, out)
     warn_of_seal(out, version)
-    found = first_rows(version, table, rows)
+    found = read(version)
     out.show(
-        lambda: render_get.document(found, name="head"),
+        lambda: render_get.document(found, name=name),
         lambda: render_get.human(found),
         lambda: render_get.rows(found),
     )

@@ -39,11 +39,9 @@ def ids_command(
     with open_table(version, table) as (checkpoint, name):
         ids = _at_most(ids_of(checkpoint, name), rows)
         if out.json:
-            listed = [i for some in ids for i in some.tolist()]
             total = checkpoint.table(name).rows
-            out.print_json(
-                {"schema": "edl-ckpt/ids/1", "ref": version.ref, "table": name, "rows": total, "ids": listed}
-            )
+            document = {"schema": "edl-ckpt/ids/1", "ref": version.ref, "table": name, "rows": total, "ids": []}
+            out.print_json_list(document, (some.tolist() for some in ids))
             return
         for some in ids:
             out.write("\n".join(map(str, some.tolist())) + "\n")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.hints import half_done, resumable
 from edl_ckpt.cli.manual.codes import WRITES, exits
 from edl_ckpt.cli.options import ForceSeal, Layout, LockWait, asked_layout, parsed_ref
 from edl_ckpt.cli.output import Output
@@ -43,22 +45,22 @@ def import_command(
     """
     from edl_ckpt.cli import render_import
     from edl_ckpt.core.operations.importing import as_checkpoint, import_arrays, import_checkpoint, read_map
+    from edl_ckpt.core.parallel import keep_freed_memory
 
+    keep_freed_memory()
     ref, place = parsed_ref(target, out), out.location(source)
     if not isinstance(ref.version, int):
         raise UsageError(f"{target!r}: expected LOCATION@VERSION, where VERSION is a number")
     wait, reporter = parse_duration(lock_wait), out.reporter()
     layout = asked_layout(out, layout, ref.location)
+    acting: dict[str, Any] = {"layout": layout, "wait_seconds": wait, "reporter": reporter}
     checkpoint = as_checkpoint(place)
-    if checkpoint is None:
-        name_map = read_map(names) if names else None
-        result = import_arrays(
-            place, ref.location, ref.version, ps, names=name_map, layout=layout, wait_seconds=wait, reporter=reporter
-        )
-    elif names:
+    if checkpoint is not None and names:
         raise UsageError("--map cannot be used with a checkpoint, which has names of its own")
-    else:
-        result = import_checkpoint(
-            checkpoint, ref.location, ref.version, ps, layout=layout, force=force, wait_seconds=wait, reporter=reporter
-        )
+    with resumable(out, partial(half_done, ref.location)):
+        if checkpoint is None:
+            name_map = read_map(names) if names else None
+            result = import_arrays(place, ref.location, ref.version, ps, names=name_map, **acting)
+        else:
+            result = import_checkpoint(checkpoint, ref.location, ref.version, ps, force=force, **acting)
     out.show(lambda: render_import.document(result), lambda: render_import.human(result))

@@ -8,7 +8,7 @@ import typer
 
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.manual.codes import READS, exits
-from edl_ckpt.cli.options import Every, Ref, resolve_ref, warn_of_seal
+from edl_ckpt.cli.options import Csv, Every, Jsonl, Ref, resolve_ref, warn_of_seal
 from edl_ckpt.cli.output import Output
 
 
@@ -27,6 +27,8 @@ def inspect_command(
         bool, typer.Option("--stats", help="Read the values, and show range, mean, norm, zeros and NaN.")
     ] = False,
     every: Every = False,
+    csv: Csv = False,  # noqa: ARG001
+    jsonl: Jsonl = False,  # noqa: ARG001
 ) -> None:
     """Show a version's shards, variables and tables.
 
@@ -50,6 +52,7 @@ def inspect_command(
     out.show(
         lambda: render_inspect.document(summary, found),
         lambda: render_inspect.human(summary, found, every=out.shows_all(every)),
+        lambda: render_inspect.rows(summary, found),
     )
     for shard_index, problem in ((s, p) for s in checkpoint.shards for p in s.problems):
         out.warn(f"shard {shard_index.file.ps_id}, {problem.subject}: {problem.message} ({problem.code})")

@@ -99,7 +99,7 @@ def list_command(
     listings = [narrowed(_only(*each), sort=sort, best=best, tags=tag or (), mode=mode) for each in found]
     out.show(
         lambda: render_list.document(listings),
-        lambda: render_list.human(listings, time.time(), whole),
+        lambda: render_list.human(listings, time.time(), whole, every=out.shows_all(False), is_sorted=sort is not None),
         lambda: render_list.rows(listings),
         lambda: render_list.records(listings),
     )

@@ -10,7 +10,7 @@ import typer
 
 from edl_ckpt.cli import options as o
 from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.hints import trials_hint
+from edl_ckpt.cli.hints import stoppable, trials_hint
 from edl_ckpt.cli.manual.codes import NOTES, exits
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.prune.plan import PrunePlan
     from edl_ckpt.core.storage.location import Location
 
+_FINISH = "run the same prune again to finish it"
 _RESUME = "run the same prune again to delete them"
 _SAME_CODE = (AuthError, UnavailableError, UnsupportedError)
 """Errors that a script can do something about: when all failures are of one such kind, its exit code is the prune's."""
@@ -75,6 +76,8 @@ def prune_command(
     apply: Annotated[str | None, typer.Option(metavar="FILE", help="Execute a plan."), o.CommandLineOnly()] = None,
     grace: o.Grace = "10m",
     lock_wait: o.LockWait = "10s",
+    csv: o.Csv = False,  # noqa: ARG001
+    jsonl: o.Jsonl = False,  # noqa: ARG001
 ) -> None:
     """Delete the versions that no rule keeps.
 
@@ -106,7 +109,9 @@ def prune_command(
     planning: dict[str, Any] = {"guards": guards, "purge_older_than_seconds": age if purge else None}
     acting: dict[str, Any] = {"trash": trash, "confirm": confirm, **o.locking(out, lock_wait)}
     if not (apply or planned):
-        show(prune(places, policy, review=review, **planning, **acting))
+        with stoppable(out, _FINISH):
+            done = prune(places, policy, review=review, **planning, **acting)
+        show(done)
         return
     if apply:
         plan = replace(_with_options(out, read_plan(apply)), purge_older_than_seconds=age if purge else None)
@@ -115,7 +120,9 @@ def prune_command(
     review(plan)
     if planned and plan_out:
         out.say(f"to carry out the plan: edl-ckpt prune --apply {plan_out}")
-    show(plan if planned else execute_prune(plan, **acting))
+    with stoppable(out, _FINISH):
+        chosen = plan if planned else execute_prune(plan, **acting)
+    show(chosen)
 
 
 def _places(out: Output, locations: list[str] | None, experiment: str | None) -> list[Location]:
@@ -154,7 +161,7 @@ def _confirm(out: Output, plan: PrunePlan, *, trash: bool, listed: str) -> bool:
     """Show the plan where the question comes, and ask; there is nothing to ask when it changes nothing."""
     from edl_ckpt.cli import render_prune
 
-    out.print_human(render_prune.plan_human(plan, listed=listed), stderr=out.json or not sys.stdout.isatty())
+    out.print_human(render_prune.plan_human(plan, listed=listed), stderr=out.is_for_programs or not sys.stdout.isatty())
     purge = plan.purge_older_than_seconds is not None
     if not plan.deletions and not purge:
         return True
@@ -163,7 +170,11 @@ def _confirm(out: Output, plan: PrunePlan, *, trash: bool, listed: str) -> bool:
     steps += ["empty the trash"] if purge else []
     question = " and ".join(steps)
     print(f"{question[0].upper()}{question[1:]}? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+    try:
+        return sys.stdin.readline().strip().lower() in {"y", "yes"}
+    except KeyboardInterrupt:
+        print("\nNothing was deleted.", file=sys.stderr)
+        raise SystemExit(130) from None
 
 
 def _show(out: Output, done: PrunePlan | PruneResult, *, brief: bool, listed: str) -> None:
@@ -175,6 +186,7 @@ def _show(out: Output, done: PrunePlan | PruneResult, *, brief: bool, listed: st
     out.show(
         lambda: render_prune.document(plan, result),
         lambda: render_prune.human(plan, result, brief=brief, listed=listed),
+        lambda: render_prune.rows(plan, listed=listed),
     )
     errors = result.errors if result else ()
     for error in errors:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
+from edl_ckpt.cli.cluster import Cluster, workers_of, working
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.hints import half_done, resumable
 from edl_ckpt.cli.manual.codes import WRITES, exits
-from edl_ckpt.cli.options import DryRun, ForceSeal, LockWait, Ref, Workers, asked_layout, resolve_ref
+from edl_ckpt.cli.options import DryRun, ForceSeal, LockWait, Ref, Workers, asked_layout, locking, resolve_ref
 from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import parse_duration, parse_size
+from edl_ckpt.cli.text import parse_size
 
 
 @examples(
@@ -28,6 +31,7 @@ def reshard_command(
     ] = None,
     dry_run: DryRun = False,
     workers: Workers = None,
+    cluster: Cluster = None,
     max_memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Limit the memory of all batches together.")
     ] = None,
@@ -38,6 +42,9 @@ def reshard_command(
             help="Names of directories and files. Default: those at the output, else those of the version.",
         ),
     ] = None,
+    if_needed: Annotated[
+        bool, typer.Option("--if-needed", help="Do nothing when the version has N shards already.")
+    ] = False,
     keep_old: Annotated[bool, typer.Option("--keep-old", help="Keep the old shards in the trash.")] = False,
     force: ForceSeal = False,
     lock_wait: LockWait = "10s",
@@ -48,29 +55,36 @@ def reshard_command(
     """
     from edl_ckpt.cli import render_reshard
     from edl_ckpt.core.operations.reshard.execute import execute_reshard
+    from edl_ckpt.core.operations.reshard.needed import find_resharded
     from edl_ckpt.core.operations.reshard.prepare import prepare_reshard
-    from edl_ckpt.core.parallel import collect_rarely, keep_freed_memory
+    from edl_ckpt.core.parallel import keep_freed_memory
 
     keep_freed_memory()
-    collect_rarely()
     where = out.location(output) if output else None
-    plan, settings = prepare_reshard(
-        resolve_ref(ref, out, to_change=output is None),
-        ps,
-        output=where,
-        layout=asked_layout(out, layout, where),
-        workers=workers,
-        max_memory_bytes=parse_size(max_memory) if max_memory else None,
-        force=force,
-        reporter=out.reporter(),
-    )
-    for warning in (*plan.warnings, *settings.warnings):
-        out.warn(warning)
-    if dry_run:
-        out.show(
-            lambda: render_reshard.plan_document(plan, settings), lambda: render_reshard.plan_human(plan, settings)
+    version = resolve_ref(ref, out, to_change=output is None)
+    if if_needed:
+        made = find_resharded(version, ps, output=where, layout=layout, force=force, reporter=out.reporter())
+        if made is not None:
+            out.show(lambda: render_reshard.document(made, dry_run=dry_run), lambda: render_reshard.human(made))
+            return
+    going_on = partial(half_done, where or version.location)
+    with working(out, cluster, workers) as work, resumable(out, going_on):
+        plan, settings = prepare_reshard(
+            version,
+            ps,
+            output=where,
+            layout=asked_layout(out, layout, where),
+            max_memory_bytes=parse_size(max_memory) if max_memory else None,
+            force=force,
+            reporter=out.reporter(),
+            **work,
         )
-        return
-    wait = parse_duration(lock_wait)
-    result = execute_reshard(plan, settings, keep_old=keep_old, force=force, wait_seconds=wait, reporter=out.reporter())
+        for warning in (*plan.warnings, *settings.warnings):
+            out.warn(warning)
+        if dry_run:
+            planned = render_reshard.plan_document(plan, settings)
+            out.show(lambda: planned, lambda: render_reshard.plan_human(plan, settings, workers_of(work)))
+            return
+        how = locking(out, lock_wait)
+        result = execute_reshard(plan, settings, executor=work["executor"], keep_old=keep_old, force=force, **how)
     out.show(lambda: render_reshard.document(result), lambda: render_reshard.human(result))

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
+from edl_ckpt.cli.commands.head_ import show_rows
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.manual.codes import READS, exits
-from edl_ckpt.cli.options import Csv, Jsonl, Ref, Rows, Table, resolve_ref, warn_of_seal
+from edl_ckpt.cli.options import Csv, Jsonl, Ref, Rows, Table
 from edl_ckpt.cli.output import Output
 
 
@@ -31,14 +32,6 @@ def sample_command(
     The choice depends on the ids and the seed alone: it is the same before and after a reshard, and in the next version
     as far as that has the same ids. The command reads all ids, and the values of the chosen rows.
     """
-    from edl_ckpt.cli import render_get
     from edl_ckpt.core.operations.lookup import sample_rows
 
-    version = resolve_ref(ref, out)
-    warn_of_seal(out, version)
-    found = sample_rows(version, table, rows, seed=seed)
-    out.show(
-        lambda: render_get.document(found, name="sample"),
-        lambda: render_get.human(found),
-        lambda: render_get.rows(found),
-    )
+    show_rows(out, ref, "sample", lambda version: sample_rows(version, table, rows, seed=seed))

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edl_ckpt.cli.cluster import Cluster, working
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.manual.codes import WRITES, exits
 from edl_ckpt.cli.options import LockWait, Prometheus, Ref, Workers, check_prometheus, locking, parsed_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import escaped
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.errors import EdlCkptError, UsageError
 
 if TYPE_CHECKING:
     from edl_ckpt.core.format.model import Version
+    from edl_ckpt.core.operations.verify.findings import VerifyResult
     from edl_ckpt.core.operations.verify.versions import VerifyRun
     from edl_ckpt.core.storage.location import Location
 
@@ -40,7 +43,12 @@ def verify_command(
         str | None, typer.Option(metavar="FILE", help="Append a summary in Markdown to FILE, for the page of a CI job.")
     ] = None,
     prometheus: Prometheus = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print the findings as CSV.")] = False,  # noqa: ARG001
+    jsonl: Annotated[  # noqa: ARG001
+        bool, typer.Option("--jsonl", help="Print each version's result as a line of JSON, as soon as it is known.")
+    ] = False,
     workers: Workers = None,
+    cluster: Cluster = None,
     lock_wait: LockWait = "10s",
 ) -> None:
     """Check that a version is complete and correct.
@@ -58,26 +66,34 @@ def verify_command(
     reports = _Reports(out, junit, summary, strict=strict, prometheus=prometheus)
     location, versions = _versions(out, ref, every=every)
     level = "quick" if quick else "deep" if deep else "default"
-    run = verify_versions(
-        versions, level=level, seal=seal, use_seal=not force, workers=workers, **locking(out, lock_wait)
-    )
+    with working(out, cluster, workers) as work:
+        take = partial(_print_line, out) if out.jsonl else lambda _: None
+        options: dict[str, Any] = {**work, **locking(out, lock_wait), "take": take}
+        run = verify_versions(versions, level=level, seal=seal, use_seal=not force, **options)
     reports.write(run)
     if run.failed and not every:
         raise run.failed[0][1]
     for _, error in run.failed:
         out.warn(str(error))
-    if not prometheus:
+    if not (prometheus or out.jsonl):
         out.show(
             lambda: (
                 render_verify.document_all(location.url, run.results, run.failed)
                 if every
                 else render_verify.document(run.results[0])
             ),
-            lambda: render_verify.human(run.results),
+            lambda: render_verify.human(run.results, every=out.shows_all(False)),
+            lambda: render_verify.rows(run.results),
         )
     if not versions:
         out.say(f"{escaped(location.url)}: no checkpoint, so nothing was verified")
     _end(run, strict=strict)
+
+
+def _print_line(out: Output, done: VerifyResult | tuple[str, EdlCkptError]) -> None:
+    from edl_ckpt.cli import render_verify
+
+    out.print_json(render_verify.line(done), line=True)
 
 
 class _Reports:

@@ -50,10 +50,13 @@ def group(name: str) -> Page:
 
 
 def page(name: str) -> Page:
-    """Return the page of a command, a group or a topic, that of the program for ''."""
+    """Return the page of a command, a topic or a group, that of the program for ''.
+
+    `config` is both: its topic tells more, and names the group.
+    """
     if name in COMMANDS:
         return command(name)
-    return root() if not name else group(name) if name in GROUPS else topic(name)
+    return root() if not name else topic(name) if name in TOPICS else group(name)
 
 
 def every() -> Iterator[Page]:

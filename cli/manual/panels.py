@@ -22,24 +22,28 @@ ORDER: Final = (CHOOSE, KEEP, DELETE, WRITE, DO, WORK, OTHER, OUTPUT, STORAGE)
 """The panels from top to bottom."""
 
 _PANELS: Final[Mapping[str, str]] = {
-    CHOOSE: "all since shard table variable id ids-file everywhere nearest sort best tag mode metric experiment "
-    "recursive seed format version-ge complete on after",
+    CHOOSE: "all since shard table variable slice id ids-file everywhere nearest sort best tag mode metric "
+    "experiment recursive seed last headers no-values format version-ge complete on after",
     KEEP: "keep keep-best keep-experiment-best keep-every keep-within keep-tag max-size policy save-experiment-best "
     "save-trial-best save-trial-latest",
     DELETE: "incomplete delete drop-tag max-delete purge older-than drop-copies",
-    WRITE: "ps output layout keep-old dry-run force ignore-seal yes trash plan-out apply map also move seal order",
-    WORK: "quick deep strict stats tolerance top grace workers max-memory lock-wait timeout stall-after interval exec "
-    "shell cluster",
-    OUTPUT: "json csv jsonl null list rows npy junit summary prometheus quiet verbose no-color progress help",
+    WRITE: "ps output if-needed layout keep-old dry-run force ignore-seal yes trash plan-out apply map also move seal "
+    "order",
+    WORK: "no-write quick deep strict stats tolerance top grace workers max-memory lock-wait timeout stall-after "
+    "interval exec shell cluster",
+    OUTPUT: "json csv jsonl null list origin rows npy raw junit summary prometheus quiet verbose no-color progress "
+    "no-mouse help",
     STORAGE: "storage-option config",
 }
 _OF_COMMAND: Final[Mapping[str, Mapping[str, str]]] = {
     "list": {"format": OUTPUT},
+    "config show": {"all": OUTPUT},
     "prune": {
         **dict.fromkeys(("mode", "metric"), KEEP),
         **dict.fromkeys(("dry-run", "yes", "trash", "plan-out", "apply"), DO),
         "all": DELETE,
     },
+    "report": dict.fromkeys(("mode", "metric"), KEEP),
     "policy set": {"mode": KEEP, "metric": KEEP},
     "export": dict.fromkeys(
         ("order", "format", "dtype", "dense-rows", "fill", "seed", "limit", "max-shard-size"), WRITE

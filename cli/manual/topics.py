@@ -71,6 +71,7 @@ def _env() -> _Content:
     own = (
         Row("EDL_CKPT_DIR", "the LOCATION of commands that are given none"),
         Row("EDL_CKPT_CONFIG", "a configuration file that is read instead of yours, as with --config"),
+        Row("EDL_CKPT_COMPLETE_REMOTE", "with 1, a shell completes names of S3 and other storage on a network too"),
         Row("EDL_CKPT_<OPTION>", "the value of an option: `EDL_CKPT_LOCK_WAIT=1m` for --lock-wait. Flags take 1 or 0."),
     )
     general = (
@@ -131,7 +132,12 @@ def _config() -> _Content:
         'type = "s3"',
         'bucket = "models-archive"',
     )
-    wins = ("The command line wins over the environment, the environment over the file.",)
+    wins = (
+        (
+            "The command line wins over the environment, the environment over the file. `edl-ckpt config show "
+            "--origin` shows every setting in force, and where it comes from."
+        ),
+    )
     return wins, (Block("Files", files), Block("Keys", keys), Block("Example", lines=lines))
 
 

@@ -313,6 +313,23 @@ def test_imports() -> None:
     assert "fsspec" not in imported("inspect", str(GOLDEN / "multi"), "--json")
 
 
+def test_quick_end() -> None:
+    """The program ends with its exit code, its output and the work of `atexit`, and does not take its memory apart."""
+    code = f"""
+import atexit, sys
+from edl_ckpt.cli.app import main
+class Slow:
+    def __del__(self): print("taken apart")
+kept = Slow()
+atexit.register(print, "the end")
+sys.argv = ["edl-ckpt", "list", {str(GOLDEN / "nowhere")!r}, "--quiet"]
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (edl("list", GOLDEN / "nowhere").returncode, "the end\n")
+    assert done.stderr.startswith("error: ")
+
+
 def test_looking_at_a_table(tmp_path: Path) -> None:
     """`ids` prints what `get --ids-file` reads; `head` and `sample` print the same rows in every form."""
     place = GOLDEN / "current/ps3"

@@ -11,6 +11,7 @@ import shlex
 import shutil
 import struct
 import subprocess
+import sys
 import termios
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -45,10 +46,25 @@ def test_closed_streams(tmp_path: Path) -> None:
     """A closed stdout or stderr is /dev/null: words never change streams, files never take their numbers."""
     shutil.copytree(GOLDEN / "multi", tmp_path / "run")
     assert shell("edl list run >&-", tmp_path).returncode == 0
+    for script in ("edl --version >&-", "edl --version 2>&-", "edl --help >&- 2>&-"):
+        done = shell(script, tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
     done = shell("edl list nowhere 2>&-", tmp_path)
     assert (done.returncode, done.stdout) == (10, "")
     assert shell("edl reshard run@20 --ps 3 >&- 2>&- <&-", tmp_path).returncode == 0
     assert shell("edl verify run@20 --deep --strict", tmp_path).returncode == 0
+
+
+def test_a_program_around_ours(tmp_path: Path) -> None:
+    """A profiler, coverage or a wrapper gets its turn when a command has ended, and the exit code."""
+    (tmp_path / "script.py").write_text("from edl_ckpt.cli.app import main\n\nmain()\n")
+    (tmp_path / "wrapper.py").write_text(
+        "import runpy\n\ntry:\n    runpy.run_path('script.py')\nfinally:\n    print('turn')\n"
+    )
+    shell(f"{sys.executable} -m cProfile -o profile script.py list nowhere", tmp_path)
+    assert (tmp_path / "profile").stat().st_size
+    done = shell(f"{sys.executable} wrapper.py list nowhere", tmp_path)
+    assert (done.returncode, done.stdout) == (10, "turn\n")
 
 
 @pytest.mark.parametrize("command", ["--help", "list --help", "demo made"])
@@ -109,7 +125,8 @@ def test_terminal(tmp_path: Path) -> None:
         assert "\x1b[" in got
         assert got.count("\x1b[?25l") == got.count("\x1b[?25h")
         assert "proving" not in got
-    assert "\x1b[3" not in on_terminal("list", tmp_path / "run", "--no-color")[1]
+    assert "\x1b" not in on_terminal("list", tmp_path / "run", "--no-color")[1]
+    assert "\x1b" not in on_terminal("list", tmp_path / "run", NO_COLOR="1")[1]
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -176,8 +193,8 @@ def test_options_have_their_command_line_name_everywhere(tmp_path: Path) -> None
         ("verify run --quick --seal", "--quick cannot be used with --deep or --seal"),
         ("verify run@9 --all", "run@9: --all needs a location without a version"),
         ("diff run run --rows", "--rows can only be used with --json, --jsonl or --csv"),
-        ("get run", "expected --table NAME with --id or --ids-file, or --variable NAME alone"),
-        ("get run --table t", "no ids were given (expected --id or --ids-file)"),
+        ("get run", "expected --table NAME with --id, --ids-file or --slice, or --variable NAME"),
+        ("get run --table t", "no ids were given (expected --id, --ids-file or --slice)"),
         ("copy run@9 out@9", "expected [REF] LOCATION; the copy has the same version number"),
         ("copy run@9 out --all", "run@9: --all and --since need a location without a version"),
         ("import x.npz run --ps 2", "'run': expected LOCATION@VERSION, where VERSION is a number"),

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from edl_ckpt.cli.app import run
+from edl_ckpt.cli.hints import half_done, resumable
+from edl_ckpt.cli.output import Output
 from edl_ckpt.core import Progress, UsageError, open_checkpoint, save_checkpoint
 from edl_ckpt.core.checkpoint.below import locations_below
 from edl_ckpt.core.errors import NameNotFoundError, NoSpaceError, UnavailableError
@@ -70,6 +75,9 @@ SLIPS = [
     ("note run@1000", 2, "TEXT is missing", "expected [REF] TEXT"),
     ("copy run@1000", 2, "LOCATION is missing", "expected [REF] LOCATION"),
     ("export run@1000", 2, "OUTPUT is missing", "expected [REF] OUTPUT"),
+    ("copy run", 10, ".: no checkpoint here", "run was taken for LOCATION; expected [REF] LOCATION"),
+    ("tag add run", 10, ".: no checkpoint here", "run was taken for TAG; expected [REF] TAG"),
+    ("export run", 10, ".: no checkpoint here", "run was taken for OUTPUT; expected [REF] OUTPUT"),
     ("metrics set run@1000", 2, "NAME=VALUE is missing", "expected [REF] NAME=VALUE..."),
     ("metrics mode run auc", 2, "max or min is missing", "expected [LOCATION] NAME max|min"),
     ("metadata set run@1000", 2, "KEY=JSON is missing", "expected [REF] KEY=JSON..."),
@@ -96,6 +104,56 @@ def test_names_in_rules(place: Path) -> None:
     ]
     listed = edl("list", "run", "--tag", "serv", cwd=place)
     assert listed.stderr == "warning: run: no version has the tag 'serv'; did you mean serving?\n"
+
+
+def test_a_tag_that_is_not_there_without_its_at(place: Path) -> None:
+    """Inside a location, a word that is like one of its tags is answered with that tag."""
+    done = edl("inspect", "servng", cwd=place / "run")
+    assert (done.returncode, done.stderr.splitlines()[1]) == (10, "  did you mean @serving?")
+
+
+def test_what_is_left_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A command that was stopped says how to go on where something is left to go on with, and else only that."""
+    out, run = Output(), tmp_path / "run"
+    run.mkdir()
+    for left, words in ((False, "interrupted\n"), (True, f"interrupted; its commit had begun: edl-ckpt recover {run}")):
+        if left:
+            stage = run / ".edl-ckpt-0/stage-0/20200101T000000-elsewhere-7-00000001"
+            stage.mkdir(parents=True)
+            (stage / "journal.json").write_text("{}")
+        with pytest.raises(KeyboardInterrupt), resumable(out, partial(half_done, Location(str(run)))):
+            raise KeyboardInterrupt
+        assert capsys.readouterr().err.startswith(words)
+    failure = UnavailableError("no answer")
+    with pytest.raises(UnavailableError), resumable(out, partial(half_done, Location(str(run)))):
+        raise failure
+    assert str(failure.hint).startswith("its commit had begun: edl-ckpt recover")
+    assert half_done(Location(str(tmp_path / "nowhere"))) is None
+
+
+@pytest.mark.parametrize("command", ["reshard run@1000 --ps 2", "import run x@1 --ps 2", "prune run --keep 1 --yes"])
+def test_a_stopped_command_says_how_to_go_on(command: str, place: Path, tmp_path: Path) -> None:
+    """Ctrl-C ends a command with 130 and a line; a prune says that the same one finishes it."""
+    shutil.copytree(place / "run", tmp_path / "run")
+    code = (
+        "import edl_ckpt.core.commit.recovery as r, sys\n"
+        "def stop(*_, **__): raise KeyboardInterrupt\n"
+        "import edl_ckpt.core.operations.prune.execute as p, edl_ckpt.core.operations.importing as i\n"
+        "import edl_ckpt.core.operations.reshard.execute as e\n"
+        "p._execute = stop; e.execute_reshard = stop; i.import_checkpoint = i.import_arrays = stop\n"
+        "from edl_ckpt.cli.app import main; main(sys.argv[1:])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command.split()],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 130
+    finish = "; run the same prune again to finish it" if command.startswith("prune") else ""
+    assert done.stderr.splitlines()[-1] == f"interrupted{finish}"
 
 
 @pytest.mark.parametrize("word", ["1000", "latest", "serving", "best:auc"])

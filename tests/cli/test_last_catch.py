@@ -21,6 +21,7 @@ from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.operations.metric_sources import read_series
 from edl_ckpt.core.operations.prune.plan_file import read_plan
 from forked import run_forked
+from mutants import limit_memory
 from places import GOLDEN
 from program import PROGRAM, edl, inside
 from waiting import wait_until
@@ -109,9 +110,7 @@ def test_plan_files_are_bounded(plan: Path) -> None:
     os.truncate(plan, 1 << 40)
 
     def read() -> None:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_DATA, (1 << 29, 1 << 29))
+        limit_memory(1 << 28)
         with pytest.raises(UsageError, match="more than"):
             read_plan(str(plan))
 

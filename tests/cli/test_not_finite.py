@@ -15,7 +15,7 @@ from edl_ckpt.cli.text import parse_duration, parse_size
 from edl_ckpt.core import Table, save_checkpoint
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.operations.metric_sources import read_series
-from program import inside
+from program import edl, inside
 
 TEXTS = ["NaN", "Infinity", "-Infinity"]
 
@@ -39,6 +39,14 @@ def test_documents(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = inside(capsys, "metrics", "set", f"{run}@2", "a=nan", "b=inf", "c=-inf")
     assert shown["versions"][0]["metrics"] == {"a": "NaN", "b": "Infinity", "c": "-Infinity"}
     assert inside(capsys, "list", run)["locations"][0]["versions"][1]["metrics"]["a"] == "NaN"
+
+
+def test_a_metric_that_has_no_best_value(run: Path) -> None:
+    """Where NaN is its only value no version is the best; only what neither its name nor the user says is asked for."""
+    done = edl("metrics", "set", f"{run}@1", "loss=nan", "ctr=nan", "odd=nan")
+    assert done.returncode == 0
+    assert "for ctr, odd?" in edl("metrics", "show", run).stdout
+    assert "for odd?" in edl("metrics", "mode", run, "ctr", "max").stdout
 
 
 def test_null_stays_null(capsys: pytest.CaptureFixture[str]) -> None:

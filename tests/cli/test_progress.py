@@ -7,10 +7,17 @@ import io
 import os
 import pty
 import re
+import shlex
+import shutil
 import struct
+import subprocess
+import sys
 import termios
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
@@ -43,6 +50,15 @@ def test_every_width(width: int) -> None:
     assert re.findall(r"[0-9.]+ (?:of [0-9.]+ )?[A-Za-z]+(?:/s)?", wide) == ["2.5 of 5.0 GiB", "256.0 MiB/s", "10 s"]
     assert {*re.findall(r"[0-9]+(?:\.[0-9]+)?", line)} <= {*re.findall(r"[0-9]+(?:\.[0-9]+)?", wide)}
     assert ("█" in line) == (width > 80)
+
+
+def test_who_does_the_work() -> None:
+    """With a cluster the line has tasks and workers; beside a bar they take the place of the rate."""
+    tracker = half_way()
+    tracker._doing = lambda: "12 tasks, 2 workers"
+    assert "12 tasks, 2 workers, 256.0 MiB/s, 10 s left" in tracker.line()
+    assert "12 tasks, 2 workers  10 s left" in tracker.line(120)
+    assert "MiB/s" not in tracker.line(120)
 
 
 class Window:
@@ -88,7 +104,7 @@ def test_a_bar_follows_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
     window.resize(40)
     window.wait(lambda last: "50%" in last and "█" not in last and last.endswith("\r"))
     assert "\n" not in window.got
-    assert window.got.count("\x1b7\x1b[B\r\x1b[K\x1b[B\r\x1b[K\x1b8") == 1
+    assert window.got.count("\x1b7\x1b[B\r\x1b[K\x1b8") == 1
     tracker.print("warning: x")
     window.wait(lambda last: "50%" in last)
     assert "\r\x1b[Kwarning: x\r\n" in window.got
@@ -99,6 +115,50 @@ def test_a_bar_follows_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
     tracker._thread.join(10)
     assert not tracker.erasing()
     window.close()
+
+
+COMMAND = """
+import sys, time
+from edl_ckpt.cli.progress import Tracker
+print("$ the line with the command")
+tracker = Tracker(sys.stderr, "bar")
+tracker.start("reading a table", 1000)
+for step in range(30):
+    tracker.advance(30)
+    time.sleep(0.1)
+    if step % 7 == 6:
+        tracker.print(f"warning: number {step} of those that are longer than a narrow window has columns")
+tracker.stop()
+print("the end")
+"""
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+@pytest.mark.parametrize("widths", [(100, 40), (100, *range(96, 36, -4)), (40, 36, 40, 33, 30, 40)])
+def test_tmux(tmp_path: Path, widths: tuple[int, ...]) -> None:
+    """At the top of a tmux window that is made narrower, at once or while it is dragged, nothing of the bar stays."""
+    first, *others = map(str, widths)
+    tmux = ["tmux", "-S", str(tmp_path / "tmux"), "-f", os.devnull]
+    command = shlex.join([sys.executable, "-c", COMMAND])
+    run = partial(subprocess.run, check=True, capture_output=True, text=True, env={**os.environ, "TERM": "xterm"})
+    run([*tmux, "new-session", "-d", "-x", first, "-y", "12", f"{command}; sleep 60", ";",
+         "set-option", "-g", "window-size", "manual"])  # fmt: skip
+
+    def screen() -> str:
+        return str(run([*tmux, "capture-pane", "-p", "-S", "-"]).stdout)
+
+    try:
+        wait_until(lambda: "%" in screen())
+        for width in others:
+            run([*tmux, "resize-window", "-x", width, "-y", "12"])
+            time.sleep(0.12)
+            assert screen().count("%") <= 1
+        wait_until(lambda: "the end" in screen())
+        assert "%" not in screen()
+        assert "reading" not in screen()
+        assert screen().count("warning: number") == 4
+    finally:
+        run([*tmux, "kill-server"])
 
 
 def test_lines_where_there_is_no_terminal() -> None:

@@ -11,6 +11,7 @@ import math
 import pkgutil
 import re
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -25,9 +26,11 @@ from rich.console import Console
 import documents
 import edl_ckpt.cli
 from edl_ckpt.cli import (
+    render_config,
     render_copy,
     render_demo,
     render_diff,
+    render_doctor,
     render_experiment,
     render_export,
     render_get,
@@ -37,6 +40,7 @@ from edl_ckpt.cli import (
     render_metadata,
     render_metrics,
     render_prune,
+    render_report,
     render_reshard,
     render_unlock,
     render_usage,
@@ -46,7 +50,9 @@ from edl_ckpt.cli import (
     reports,
     tables,
 )
+from edl_ckpt.cli.config import ConfigFile
 from edl_ckpt.cli.output import Output
+from edl_ckpt.cli.settings import Setting, Settings
 from edl_ckpt.core import (
     CheckpointSummary,
     CopyPlan,
@@ -54,10 +60,12 @@ from edl_ckpt.core import (
     DiffResult,
     Experiment,
     ExportResult,
+    Location,
     Lookup,
     ReshardPlan,
     ReshardResult,
     ReshardSettings,
+    StorageReport,
     TensorStats,
     Trial,
     VerifyResult,
@@ -71,6 +79,7 @@ from edl_ckpt.core import (
     open_checkpoint,
     plan_copy,
     prepare_reshard,
+    report_location,
     save_checkpoint,
     summarize,
     tensor_stats,
@@ -90,6 +99,7 @@ from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.operations.usage import DirectoryUsage, LocationUsage
 from edl_ckpt.core.state.holder import Holder
+from edl_ckpt.core.storage.facts import Fact, Verdict
 from places import GOLDEN
 
 if TYPE_CHECKING:
@@ -372,10 +382,28 @@ def usage(results: Results) -> LocationUsage:
     return LocationUsage(results.listing.location, sizes, (place,), (place,), 100, 3)
 
 
+FACTS = [Fact("kernel", f"odd\x1b[2J {verdict}", verdict, "slower, " * 9) for verdict in Verdict]
+STORAGE = StorageReport(Location("run\x1b[2J"), tuple(FACTS), wrote=False)
+SETTINGS = Settings(
+    (ConfigFile("/home/edl-ckpt.toml"), ConfigFile("edl-ckpt.toml", trusted=False)),
+    (
+        Setting("location", "s3://m\x1b[2J", "file", "/home/edl-ckpt.toml, line 3", "EDL_CKPT_DIR"),
+        Setting("keep", "x", "environment", "EDL_CKPT_KEEP", "EDL_CKPT_KEEP", ("prune",), "'x' is no number"),
+        Setting("storage-option", ["key=***"], "environment", "EDL_CKPT_STORAGE_OPTION"),
+        Setting("quiet", False, "default", "", "EDL_CKPT_QUIET"),
+    ),
+    ("EDL_CKPT_X sets nothing",),
+)
 CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
+    "render_doctor.document": lambda _: [render_doctor.document(FACTS, FACTS, s) for s in (None, STORAGE)],
+    "render_doctor.human": lambda _: [render_doctor.human(FACTS, FACTS, s) for s in (None, STORAGE)],
+    "render_config.document": lambda _: [render_config.document(SETTINGS)],
+    "render_config.human": lambda _: [render_config.human(SETTINGS, origin=o, every=o) for o in (True, False)],
+    "render_config.rows": lambda _: [render_config.rows(SETTINGS)],
     "render_copy.document": lambda r: [render_copy.document(r.copied)],
     "render_copy.human": lambda r: [render_copy.human(r.copied)],
     "render_copy.plan_document": lambda r: [render_copy.plan_document(r.copy_plan)],
+    "render_copy.rows": lambda r: [render_copy.rows(render_copy.document(r.copied)["copied"])],
     "render_copy.plan_human": lambda r: [render_copy.plan_human(r.copy_plan)],
     "render_demo.document": lambda _: [render_demo.document("run", 2, (1,), [(["list", "run\x1b"], 0, {"a": 1})])],
     "render_diff.changed_rows": lambda r: [render_diff.changed_rows(r.diff)],
@@ -399,6 +427,7 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
         render_inspect.document(r.summary),
         render_inspect.document(r.summary, r.stats),
     ],
+    "render_inspect.rows": lambda r: [render_inspect.rows(r.summary), render_inspect.rows(r.summary, r.stats)],
     "render_inspect.human": lambda r: [render_inspect.human(r.summary), render_inspect.human(r.summary, r.stats)],
     "render_list.document": lambda r: [render_list.document([r.listing])],
     "render_list.human": lambda r: [render_list.human([r.listing], 2e9)],
@@ -414,8 +443,13 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
         render_prune.document(r.pruned.plan),
         render_prune.document(r.pruned.plan, replace(r.pruned, purge=Purge(5))),
     ],
+    "render_prune.rows": lambda r: [render_prune.rows(r.pruned.plan)],
     "render_prune.human": lambda r: [render_prune.human(r.pruned.plan, r.pruned)],
     "render_prune.plan_human": lambda r: [render_prune.plan_human(r.pruned.plan)],
+    "render_report.document": lambda r: [
+        render_report.document(report_location(r.listing.location, policy)) for policy in (None, Policy((Latest(1),)))
+    ],
+    "render_report.human": lambda r: [render_report.human(report_location(r.listing.location), "a\x1b.html")],
     "render_reshard.document": lambda r: [render_reshard.document(r.resharded)],
     "render_reshard.human": lambda r: [render_reshard.human(r.resharded)],
     "render_reshard.plan_document": lambda r: [render_reshard.plan_document(*r.plan)],
@@ -430,6 +464,7 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "render_usage.version_rows": lambda r: [render_usage.version_rows(r.summary)],
     "render_verify.document": lambda r: map(render_verify.document, r.verified),
     "render_verify.document_all": lambda r: [render_verify.document_all("run", r.verified, [])],
+    "render_verify.rows": lambda r: [render_verify.rows(r.verified)],
     "render_verify.human": lambda r: [render_verify.human(r.verified)],
     "render_wait.document": lambda r: map(render_wait.document, r.waits),
     "render_watch.document": lambda r: map(render_watch.document, r.events),
@@ -461,3 +496,17 @@ def test_every_case_has_its_renderer() -> None:
     """No case outlives its renderer, and there are no fewer cases than there were renderers once."""
     assert set(CASES) <= set(renderers())
     assert len(CASES) >= 37
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("blocks", [[], [[7]], [[1, 2], [-3], [4, 5]]])
+def test_numbers_that_come_in_blocks(
+    terminal: bool, blocks: list[list[int]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A document whose list is printed as it comes is the one that is printed at once, on a terminal and in a pipe."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    document = {"schema": "edl-ckpt/ids/1", "ref": "[]", "ids": [number for some in blocks for number in some]}
+    Output(json=True).print_json(document)
+    at_once = capsys.readouterr().out
+    Output(json=True).print_json_list({**document, "ids": []}, iter(blocks))
+    assert capsys.readouterr().out == at_once

@@ -9,7 +9,8 @@ import pytest
 from rich.cells import cell_len
 from rich.text import Text
 
-from edl_ckpt.cli.tables import Bar, Cell, Column, Histogram, Table, fold, folded, shortened
+from edl_ckpt.cli.folding import fold, shortened
+from edl_ckpt.cli.tables import Bar, Cell, Column, Histogram, Table, folded
 from edl_ckpt.cli.text import escaped
 
 WIDTHS = (20, 30, 40, 59, 60, 72, 80, 100, 160, 1000)

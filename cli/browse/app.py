@@ -1,0 +1,182 @@
+"""The application: its screens, the checks that run in the background, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from textual import events
+from textual.app import App
+from textual.binding import Binding, BindingType
+
+from edl_ckpt.cli.browse import source
+from edl_ckpt.cli.browse.diff import DiffPage
+from edl_ckpt.cli.browse.page import JobEnded, Page
+from edl_ckpt.cli.browse.verify import Check, VerifyPage
+from edl_ckpt.cli.browse.versions import BeginningPage, ChoicePage
+from edl_ckpt.cli.browse.work import Job
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.format.model import CheckpointRef, Version
+
+_ENDING: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
+class Browser(App[None]):
+    """The browser. It draws in the sixteen colours that every terminal has and its owner has chosen."""
+
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+c", "interrupt", "Quit", show=False, priority=True),
+        Binding("ctrl+z", "suspend_process", "Suspend", show=False),
+        Binding("ctrl+l", "redraw", "Redraw", show=False),
+    ]
+
+    def __init__(
+        self,
+        ref: CheckpointRef,
+        *,
+        parse: Callable[[str], CheckpointRef],
+        shown: Callable[[str], str] | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(ansi_color=True)
+        self.theme = "ansi-dark"
+        self.animation_level = "none"
+        self.parse, self.shown, self.now = parse, shown, now
+        """How a reference is read, how a terminal that lacks characters shows a text, and what time it is."""
+        self.checks: dict[str, Check] = {}
+        """The last check of each version, by its path."""
+        self.ended_with: BaseException | None = None
+        """The error of the reference, or a bug: the command reports it when the terminal is as it was."""
+        self._ref = ref
+
+    def on_mount(self) -> None:
+        """Show what the reference names, and let signals end the program in order."""
+        self.push_screen(BeginningPage(self._ref))
+        for number in _ENDING if self._driver and not self.is_headless else ():
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                asyncio.get_running_loop().add_signal_handler(number, self.exit, None, 128 + number)
+
+    @property
+    def page(self) -> Page | None:
+        """Return the screen that is shown; None before the first one, and at the end."""
+        shown = next(reversed(self.screen_stack), None)
+        return shown if isinstance(shown, Page) else None
+
+    async def on_event(self, event: events.Event) -> None:
+        """Take back the last notice at each key, whichever widget gets it."""
+        if isinstance(event, events.Key) and self.page:
+            self.page.forget_notice()
+        await super().on_event(event)
+
+    def end_with(self, error: BaseException) -> None:
+        """Leave the browser; the command then reports an error."""
+        self.ended_with = error
+        self.exit(return_code=1)
+
+    def _handle_exception(self, error: Exception) -> None:
+        """Leave the browser at a bug of ours: the command reports it as those of other commands."""
+        self.ended_with = self.ended_with or error
+        super()._handle_exception(error)
+        self._exit_renderables.clear()
+
+    def action_interrupt(self) -> None:
+        """Leave the browser as Ctrl-C leaves every command."""
+        self.exit(return_code=128 + signal.SIGINT)
+
+    def action_redraw(self) -> None:
+        """Draw everything again, after another program has written to the terminal."""
+        self.refresh(repaint=True, layout=True)
+
+    # What several screens begin.
+
+    def verify(self, version: Version) -> None:
+        """Show the check of a version."""
+        self.push_screen(VerifyPage(version))
+
+    def diff(self, version: Version) -> None:
+        """Ask for the version to compare with, the old one, and compare."""
+        self.push_screen(ChoicePage(version, lambda other: self.push_screen(DiffPage(other, version))))
+
+    def start_check(self, version: Version, level: str) -> None:
+        """Verify a version in the background; a check of it that runs is given up."""
+        self.cancel_check(version)
+        check = Check(version, level)
+        check.job = Job(
+            "verifying",
+            lambda job: source.verified(source.again(version), level, job),
+            lambda job: self.post_message(JobEnded(job)),
+        )
+        self.checks[version.path] = check
+        check.job.begin()
+
+    def cancel_check(self, version: Version) -> None:
+        """Give up the check of a version."""
+        check = self.checks.get(version.path)
+        if check and check.job:
+            check.job.give_up()
+
+    def on_job_ended(self, message: JobEnded) -> None:
+        """Keep what a check found, and say so on whichever screen is there."""
+        check = next((check for check in self.checks.values() if check.job is message.job), None)
+        if check is None:
+            return
+        if message.job.bug is not None:
+            self.end_with(message.job.bug)
+            return
+        check.result, check.error = message.job.result, message.job.error
+        if isinstance(self.page, VerifyPage) and self.page.check is check:
+            self.page.show_check()
+        elif self.page:
+            self.page.notice(self._outcome(check))
+
+    def _outcome(self, check: Check) -> str:
+        from edl_ckpt.cli import render_verify
+
+        words = str(check.error) if check.result is None else render_verify.verdict(check.result)
+        return f"verified {check.version.ref}: {words}; v shows it"
+
+    def background(self, page: Page) -> Iterable[str]:
+        """Yield how far the checks are that run in the background."""
+        for check in self.checks.values():
+            if check.is_running and check.job:
+                here = isinstance(page, VerifyPage) and page.check is check
+                yield f"{'' if here else f'verifying {check.version.ref}, '}{check.job.progress} ..."
+
+    def stop(self) -> None:
+        """Give up all that still runs."""
+        for check in self.checks.values():
+            if check.job:
+                check.job.give_up()
+
+
+def browse(ref: CheckpointRef, parse: Callable[[str], CheckpointRef], *, no_color: bool, mouse: bool) -> int:
+    """Run the browser on the terminal; return the exit code. Raises the error of the reference."""
+    from edl_ckpt.cli.browse.terminal import plain
+
+    if no_color:
+        os.environ["NO_COLOR"] = "1"
+    handlers: dict[int, Any] = {number: signal.getsignal(number) for number in (*_ENDING, *_asking())}
+    for number in _asking():
+        signal.signal(number, signal.SIG_IGN)  # an answer would stand across the screen
+    app = Browser(ref, parse=parse, shown=plain(sys.stdout))
+    try:
+        app.run(mouse=mouse)
+    finally:
+        app.stop()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if app.ended_with is not None:
+        raise app.ended_with
+    return app.return_code or 0
+
+
+def _asking() -> list[int]:
+    """Return the signals that ask other commands how far they are."""
+    return [getattr(signal, name) for name in ("SIGUSR1", "SIGINFO") if hasattr(signal, name)]

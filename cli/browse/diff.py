@@ -1,0 +1,190 @@
+"""A comparison of two versions, made in the background."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from edl_ckpt.cli import render_diff, text
+from edl_ckpt.cli.browse import source
+from edl_ckpt.cli.browse.grid import Grid, ItemRows
+from edl_ckpt.cli.browse.keys import Key
+from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, Page
+from edl_ckpt.cli.browse.stats import CANCEL
+from edl_ckpt.cli.tables import Bar, Cell, Column
+from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES
+from edl_ckpt.core.operations.diff.results import TableDiff
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.format.model import Version
+    from edl_ckpt.core.operations.diff.results import DenseDiff, DiffResult
+
+_COLUMNS = (
+    Column("name", "name"),
+    Column("kind", worth=3),
+    Column("status", worth=9, title=""),
+    Column("added", "number", worth=7),
+    Column("removed", "number", worth=7),
+    Column("changed", "number", worth=7),
+    Column("unchanged", "number", worth=2),
+    Column("max abs", "number", worth=5),
+    Column("cosine", "number", worth=4),
+    Column("relative", "number", worth=6),
+    Column("bar", "bar", title=""),
+    Column("what", "prose", worth=8),
+)
+_DETAILS = (Column("what", "word", title=""), Column("number", "number", title="", worth=9), Column("", "bar"))
+_BAR = 60
+
+
+class DiffPage(Page):
+    """What changed from one version to another: those that differ come first."""
+
+    keys = (
+        HELP,
+        BACK,
+        QUIT,
+        OPEN,
+        CANCEL,
+        Key("a", "a", "all", "all", "show what is equal too, or only what differs"),
+        SEARCH,
+        REFRESH,
+        COPY,
+    )
+    about = "What changed from the first version to the second. Enter shows which rows of a table changed most."
+
+    def __init__(self, a: Version, b: Version) -> None:
+        super().__init__()
+        self._a, self._b = a, b
+        self._result: DiffResult | None = None
+        self._wanted, self._all = "", False
+
+    def title_parts(self) -> tuple[str, str]:
+        """Return the two versions, and the verdict."""
+        place = f"{self._a.ref} -> {self._b.ref}"
+        if self._result is None:
+            return place, ""
+        parts = self._parts
+        differing = sum(part.status != "equal" for part in parts)
+        known = "equal" if self._result.equal else f"{differing} of {text.count(len(parts), 'tensor')} differ"
+        return place, known
+
+    def reference(self) -> str:
+        """Return what `diff` takes."""
+        import shlex
+
+        return f"{shlex.quote(self._a.ref)} {shlex.quote(self._b.ref)}"
+
+    @property
+    def _parts(self) -> list[DenseDiff | TableDiff]:
+        """Return tables, then variables."""
+        return [*self._result.tables, *self._result.variables] if self._result else []
+
+    def begin(self) -> None:
+        """Compare."""
+        self.fill()
+        self.work("comparing", lambda job: source.compared(self._a, self._b, job), self._show)
+
+    def _show(self, result: DiffResult) -> None:
+        self._result = result
+        self._all = result.equal
+        self.fill()
+        self.show_title()
+
+    def fill(self) -> None:
+        """Show the tables, then the variables."""
+        parts = self._parts
+        largest = max((part.relative or 0.0 for part in parts), default=0.0)
+        shown = [
+            p for p in parts if (self._all or p.status != "equal") and self._wanted.casefold() in p.name.casefold()
+        ]
+        empty = "not compared yet" if self._result is None else "nothing contains it" if self._wanted else "nothing"
+        self.grid.show(ItemRows(_COLUMNS, shown, lambda part: _cells(part, largest)), empty=empty)
+
+    def on_grid_opened(self, event: Grid.Opened) -> None:
+        """Show the changes of a table row by row."""
+        event.stop()
+        if isinstance(event.item, TableDiff):
+            self.app.push_screen(TableDiffPage(self._a, self._b, event.item))
+        else:
+            self.notice("a variable has no rows; its measures are in the line")
+
+    def action_cancel(self) -> None:
+        """Stop comparing."""
+        if self.jobs:
+            self.give_up()
+            self.notice("cancelled; r compares again")
+
+    def action_all(self) -> None:
+        """Show what is equal too, or not."""
+        self._all = not self._all
+        self.fill()
+
+    def action_search(self) -> None:
+        """Show only names that contain a text."""
+        self.ask("search:", value=self._wanted, typed=self.search)
+
+    def search(self, wanted: str) -> None:
+        """Show the names that contain a text."""
+        self._wanted = wanted
+        self.fill()
+
+    def went_back(self) -> bool:
+        """Show all names again."""
+        was = bool(self._wanted)
+        if was:
+            self.search("")
+        return was
+
+
+def _cells(part: DenseDiff | TableDiff, largest: float) -> list[Any]:
+    measured = [render_diff.measure(part.max_abs), "", render_diff.measure(part.relative)]
+    if isinstance(part, TableDiff):
+        counts = [text.count(n) if n else "" for n in (part.added, part.removed, part.changed, part.unchanged)]
+    else:
+        counts = [""] * 4
+        measured[1] = "" if part.cosine is None or part.status == "equal" else f"{part.cosine:.6f}"
+    kind = "table" if isinstance(part, TableDiff) else "variable"
+    status = Cell(part.status, render_diff.STYLES[part.status])
+    bar = Bar(part.relative or 0.0, largest, 12, "yellow")
+    return [Cell(part.name, "bold"), kind, status, *counts, *measured, bar, part.what]
+
+
+class TableDiffPage(Page):
+    """How much the rows of one table changed, and which changed most."""
+
+    keys = (HELP, BACK, QUIT)
+    about = "The changed rows of a table by the L2 norm of their change, then the rows that changed most."
+
+    def __init__(self, a: Version, b: Version, part: TableDiff) -> None:
+        super().__init__()
+        self._a, self._b, self._part = a, b, part
+
+    def title_parts(self) -> tuple[str, str]:
+        """Return the table and the versions."""
+        return f"{self._a.ref} -> {self._b.ref} > {self._part.name}", self._part.status
+
+    def begin(self) -> None:
+        """Show the numbers, the histogram and the rows."""
+        self.grid.show(ItemRows(_DETAILS, list(_details(self._part)), list))
+
+
+def _details(part: TableDiff) -> Iterator[list[Any]]:
+    for name, count in (
+        ("added", part.added),
+        ("removed", part.removed),
+        ("changed", part.changed),
+        ("unchanged", part.unchanged),
+    ):
+        yield [f"rows {name}", text.count(count), ""]
+    for name, value in (("largest change", part.max_abs), ("L2 of all changes", part.l2), ("relative", part.relative)):
+        yield [name, render_diff.measure(value) or "none", ""]
+    largest = max(part.histogram, default=0)
+    lows = ["below", *(f"{edge:.0e} to" for edge in HISTOGRAM_EDGES)]
+    highs = [*(f"{edge:.0e}" for edge in HISTOGRAM_EDGES), "more"]
+    for low, high, count in zip(lows, highs, part.histogram, strict=False):
+        if count:
+            yield [f"L2 {low} {high}", text.count(count), Bar(count, largest, _BAR, "yellow")]
+    most = max((row.l2 for row in part.top), default=0.0)
+    for row in part.top:
+        yield [f"id {row.id}", f"{row.l2:.4g}", Bar(row.l2, most, _BAR, "yellow")]

@@ -1,0 +1,334 @@
+"""A table on the screen: only the rows that are seen are made, so that any number of them can be looked through.
+
+The columns are laid out as those of all other tables (`tables.py`): bars give way first, then columns of lesser worth,
+and no number is cut. `details` shows what gave way in the row under the cursor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, cast
+
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from edl_ckpt.cli import text
+from edl_ckpt.cli.folding import cell_width, fold, padded, shortened
+from edl_ckpt.cli.tables import Bar, Cell, Column, Histogram, Layout
+
+_GAP: Final = 2
+_MORE: Final = " ..."
+_MOST_WIDEST: Final = 400
+"""A name that is wider than any window need not widen its column further."""
+
+Content = Any
+"""A text, a (text, style), or a drawing (`Bar`, `Histogram`, `Numbers`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Numbers side by side: as many whole ones as fit, and how many more there are."""
+
+    texts: Sequence[str]
+    total: int
+
+    @property
+    def width(self) -> int:
+        """Return the width at which all of them are shown."""
+        return len(self._all())
+
+    def _all(self) -> str:
+        return self._line(len(self.texts))
+
+    def _line(self, count: int) -> str:
+        more = self.total - count
+        return " ".join([*self.texts[:count], *([f" ... {text.count(more)} more"] if more else [])])
+
+    def drawn(self, width: int) -> Cell:
+        """Return as many as fit."""
+        count = len(self.texts)
+        while count > 0 and len(self._line(count)) > width:
+            count -= 1
+        return Cell(self._line(count))
+
+
+class Rows:
+    """What a grid shows. Subclasses make a row when it is asked for."""
+
+    columns: tuple[Column, ...] = ()
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def row(self, index: int) -> Sequence[Content] | None:
+        """Return the cells of a row; None while they are being read."""
+        raise NotImplementedError
+
+
+class ItemRows(Rows):
+    """Rows made from items in memory."""
+
+    def __init__(
+        self, columns: Sequence[Column], items: Sequence[Any], make: Callable[[Any], Sequence[Content]]
+    ) -> None:
+        self.columns, self.items, self._make = tuple(columns), items, make
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def row(self, index: int) -> Sequence[Content]:
+        """Make the row of an item."""
+        return self._make(self.items[index])
+
+
+class Grid(ScrollView, can_focus=True):
+    """Rows with a cursor, a heading that stays, and the mouse."""
+
+    DEFAULT_CSS = """
+    Grid { height: 1fr; overflow-x: hidden; overflow-y: auto; scrollbar-size: 1 1; }
+    Grid.-plain { scrollbar-size: 0 0; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", "Up", show=False, priority=True),
+        Binding("down,j", "move(1)", "Down", show=False, priority=True),
+        Binding("pageup,ctrl+b", "page(-1)", "A page up", show=False, priority=True),
+        Binding("pagedown,ctrl+f,space", "page(1)", "A page down", show=False, priority=True),
+        Binding("home", "first", "The first row", show=False, priority=True),
+        Binding("end,G", "last", "The last row", show=False, priority=True),
+        Binding("enter,right,l", "open", "Open", show=False, priority=True),
+    ]
+
+    class Moved(Message):
+        """The cursor is on another row, or the rows are others."""
+
+    @dataclass
+    class Opened(Message):
+        """A row was chosen, by enter or by a click on the row under the cursor."""
+
+        rows: Rows
+        index: int
+
+        @property
+        def item(self) -> Any:
+            """Return what the row was made from; None where rows are read."""
+            return self.rows.items[self.index] if isinstance(self.rows, ItemRows) else None
+
+    def __init__(self, *, shown: Callable[[str], str] | None = None) -> None:
+        super().__init__(classes="-plain" if shown else "")
+        self.rows: Rows = ItemRows((), (), lambda item: item)
+        self.cursor = 0
+        self.empty = ""
+        """What is shown where there is no row."""
+        self._shown = shown
+        self._head = 0
+        self._widest: list[Any] = []
+        self._layout: tuple[object, Layout] | None = None
+
+    def show(self, rows: Rows, *, cursor: int = 0, empty: str = "") -> None:
+        """Show other rows, with the cursor on one of them."""
+        self.rows, self.empty = rows, empty
+        self._widest = [Cell("") for _ in rows.columns]
+        self._layout = None
+        self._head = int(any(column.heading for column in rows.columns))
+        self.virtual_size = Size(0, len(rows) + self._head)
+        self.cursor = max(0, min(cursor, len(rows) - 1))
+        self._follow()
+        self.refresh()
+        self.post_message(self.Moved())
+
+    def redraw(self) -> None:
+        """Draw again: rows that were being read are there."""
+        self._layout = None
+        self.refresh()
+        self.post_message(self.Moved())
+
+    @property
+    def seen(self) -> range:
+        """Return the rows on the screen."""
+        first = int(self.scroll_offset.y)
+        return range(first, min(first + self._height, len(self.rows)))
+
+    @property
+    def _height(self) -> int:
+        """Return how many rows the screen has room for."""
+        return max(self.size.height - self._head, 1)
+
+    def move_to(self, index: int) -> None:
+        """Put the cursor on a row, and show it."""
+        index = max(0, min(index, len(self.rows) - 1))
+        if index != self.cursor:
+            self.cursor = index
+            self.refresh()
+            self.post_message(self.Moved())
+        self._follow()
+
+    def _follow(self) -> None:
+        """Scroll so that the cursor is seen."""
+        height = self._height
+        top = int(self.scroll_offset.y)
+        if self.cursor < top:
+            self.scroll_to(y=self.cursor, animate=False, force=True)
+        elif self.cursor >= top + height:
+            self.scroll_to(y=self.cursor - height + 1, animate=False, force=True)
+
+    def on_resize(self) -> None:
+        """Keep the cursor on the screen when the window changes."""
+        self._layout = None
+        self._follow()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Say so when other rows are seen: they may have to be read."""
+        super().watch_scroll_y(old_value, new_value)
+        if round(old_value) != round(new_value):
+            self.post_message(self.Moved())
+
+    def action_move(self, step: int) -> None:
+        """Move the cursor by rows."""
+        self.move_to(self.cursor + step)
+
+    def action_page(self, step: int) -> None:
+        """Move the cursor by screens."""
+        self.move_to(self.cursor + step * max(self._height - 1, 1))
+
+    def action_first(self) -> None:
+        """Go to the first row."""
+        self.move_to(0)
+
+    def action_last(self) -> None:
+        """Go to the last row."""
+        self.move_to(len(self.rows) - 1)
+
+    def action_open(self) -> None:
+        """Choose the row under the cursor."""
+        if len(self.rows):
+            self.post_message(self.Opened(self.rows, self.cursor))
+
+    def on_click(self, event: events.Click) -> None:
+        """Put the cursor on the row that was clicked; open it at a second click."""
+        index = int(self.scroll_offset.y) + event.y - self._head
+        if event.y < self._head or index >= len(self.rows):
+            return
+        if index == self.cursor:
+            self.action_open()
+        self.move_to(index)
+
+    def _laid_out(self, width: int) -> Layout:
+        """Return the layout of the rows that are seen. Columns only widen, so that scrolling does not shake them."""
+        seen, columns = self.seen, self.rows.columns
+        key = (width, seen, id(self.rows))
+        if self._layout is None or self._layout[0] != key:
+            rows = [self._cells(row) for row in map(self.rows.row, seen) if row is not None]
+            for cells in rows:
+                self._widest = [max(pair, key=_wanted) for pair in zip(self._widest, cells, strict=True)]
+            made = Layout.of(columns, [*rows, self._widest], width, narrow=False)
+            made = made or Layout((0,), {0: width}, tuple(range(1, len(columns))), width, {0: width}, {0: False})
+            self._layout = key, made
+        return self._layout[1]
+
+    def render_line(self, y: int) -> Strip:
+        """Draw the heading, or one row."""
+        width = self.size.width
+        if not self.rows.columns or not len(self.rows):
+            lines = fold(self.empty, width) if self.empty else []
+            return self._strip([Cell(lines[y], "dim")] if y < len(lines) else [], width)
+        layout = self._laid_out(width)
+        shown = [(self.rows.columns[c], layout.widths[c], c) for c in layout.shown]
+        if y < self._head:
+            titles = [Cell(shortened(self._plain(text.escaped(column.heading)), w), "bold") for column, w, _ in shown]
+            return self._strip(_line(titles, shown), width)
+        index = int(self.scroll_offset.y) + y - self._head
+        if index >= len(self.rows):
+            return Strip.blank(width)
+        row = self.rows.row(index)
+        if row is None:
+            return self._strip([Cell("...", "dim")], width)
+        cells = self._fitted(row, shown)
+        if index != self.cursor:
+            return self._strip(_line(cells, shown), width)
+        # A bar would be a hole in a reversed line, and colours would be patches.
+        kinds = [column.kind for column, _, _ in shown]
+        styled = [
+            c if kind == "bar" and c.text.strip() else Cell(c.text, "reverse")
+            for c, kind in zip(cells, kinds, strict=True)
+        ]
+        return self._strip(_line(styled, shown), width, "reverse")
+
+    def _strip(self, cells: Sequence[Cell], width: int, style: str = "") -> Strip:
+        return Strip([Segment(cell.text, _style(cell.style)) for cell in cells]).adjust_cell_length(
+            width, _style(style)
+        )
+
+    def _cells(self, row: Sequence[Content]) -> list[Any]:
+        """Return the cells of a row, their texts escaped, and in characters that the terminal has."""
+        return [self._cell(content) for content in row]
+
+    def _cell(self, content: Content) -> Any:
+        if isinstance(content, Bar | Histogram | Numbers):
+            return content
+        found, style = (content, "") if isinstance(content, str) else content
+        return Cell(self._plain(text.escaped(found)), style)
+
+    def _plain(self, words: str) -> str:
+        return self._shown(words) if self._shown else words
+
+    def _fitted(self, row: Sequence[Content], shown: Sequence[tuple[Column, int, int]]) -> list[Cell]:
+        """Return the cells of a row for their columns, each on one line."""
+        cells = self._cells(row)
+        fitted = [_fitted(cells[c], width, column.kind) for column, width, c in shown]
+        return [Cell(self._plain(cell.text), cell.style) for cell in fitted] if self._shown else fitted
+
+    def details(self, width: int) -> Iterator[Text]:
+        """Yield what the row under the cursor does not show: columns that were left out, and texts that were cut."""
+        row = self.rows.row(self.cursor) if self.cursor < len(self.rows) else None
+        if row is None or not self.size.width:
+            return
+        layout, cells = self._laid_out(self.size.width), self._cells(row)
+        left = []
+        for c, (column, cell) in enumerate(zip(self.rows.columns, cells, strict=True)):
+            whole = c in layout.shown and _wanted(cell) <= layout.widths[c]
+            if whole or not isinstance(cell, Cell) or not cell.text.strip():
+                continue
+            name = self._plain(text.escaped(column.heading))
+            if column.kind in {"name", "prose"}:
+                yield from (Text(line) for line in fold(f"{name}  {cell.text}" if c and name else cell.text, width))
+            else:
+                left.append(f"{name} {cell.text}")
+        if left:
+            yield from (Text(line, "dim") for line in fold("  ".join(left), width))
+
+
+def _wanted(cell: Any) -> int:
+    """Return the width that a cell wants."""
+    return min(cell_width(cell.text), _MOST_WIDEST) if isinstance(cell, Cell) else int(cell.width)
+
+
+def _fitted(cell: Any, width: int, kind: str) -> Cell:
+    """Return a cell on one line: a name that is too long loses its middle, prose its last words; a drawing shrinks."""
+    if not isinstance(cell, Cell):
+        return cast("Cell", cell.drawn(width))
+    if kind == "prose" and cell_width(cell.text) > width:
+        return Cell(f"{fold(cell.text, max(width - len(_MORE), 1))[0]}{_MORE}", cell.style)
+    return Cell(shortened(cell.text, width), cell.style)
+
+
+def _line(cells: Sequence[Cell], shown: Sequence[tuple[Column, int, int]]) -> list[Cell]:
+    last = len(shown) - 1
+    return [
+        Cell(
+            padded(cell.text, width, right=column.kind == "number") + (" " * _GAP if position < last else ""),
+            cell.style,
+        )
+        for position, (cell, (column, width, _)) in enumerate(zip(cells, shown, strict=True))
+    ]
+
+
+def _style(name: str) -> Style:
+    return Style.parse(name) if name else Style.null()

@@ -1,0 +1,80 @@
+"""The page of help: the keys of the screen below it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.widgets import Static
+
+from edl_ckpt.cli.browse.keys import MOVING, KeyLine
+from edl_ckpt.cli.browse.page import BACK, QUIT, Page, Prompt
+from edl_ckpt.cli.folding import fold
+from edl_ckpt.cli.tables import Cell, Column, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class TextPage(Page):
+    """Lines of text that scroll."""
+
+    AUTO_FOCUS = "VerticalScroll"
+    keys = (BACK, QUIT)
+
+    def __init__(self, title: str) -> None:
+        super().__init__()
+        self._heading = title
+
+    def compose(self) -> ComposeResult:
+        """Make the text in place of a table."""
+        yield Static("", id="crumbs", classes="line", markup=False)
+        with VerticalScroll():
+            yield Static("", id="text", markup=False)
+        yield Static("", id="details", markup=False)
+        yield Static("", id="status", markup=False)
+        yield Prompt()
+        yield KeyLine(self.keys)
+
+    def title_parts(self) -> tuple[str, str]:
+        """Return the title."""
+        return self._heading, ""
+
+    def lines(self, width: int) -> Iterable[Text]:
+        """Return the lines for a window of this width."""
+        raise NotImplementedError
+
+    def on_resize(self) -> None:
+        """Fold the text anew; Textual calls the handler of each class."""
+        self.draw_text()
+
+    def draw_text(self) -> None:
+        """Write the text for the window as it is."""
+        width = max(self.app.size.width - 2, 20)
+        self.query_one("#text", Static).update(Text("\n").join(self.lines(width)))
+
+
+class HelpPage(TextPage):
+    """The keys of the screen that was there."""
+
+    def __init__(self, page: Page) -> None:
+        super().__init__("Keys")
+        self._page = page
+
+    def lines(self, width: int) -> Iterable[Text]:
+        """Return a table of keys."""
+        place, known = map(self.shown, self._page.title_parts())
+        for words, style in ((place, "bold"), (known, ""), ("", ""), (self._page.about, ""), ("", "")):
+            yield from (Text(line, style) for line in fold(words, width))
+        table = Table(Column("key", "name", title=""), Column("help", "prose", title=""), indent=0)
+        for key in self._page.keys:
+            table.add(Cell(key.label, "bold"), key.help)
+        for label, words in MOVING:
+            table.add(Cell(label, "bold"), words)
+        table.add(Cell("mouse", "bold"), "click a row, a tab or a key; the wheel scrolls")
+        for line in table.lines(width):
+            yield Text.assemble(*((self.shown(cell.text), cell.style) for cell in line))
+        yield Text("")
+        yield Text("The browser reads, and changes nothing.", "dim")

@@ -1,0 +1,84 @@
+"""The contents of one shard: its part of each table, and its variables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from edl_ckpt.cli import text
+from edl_ckpt.cli.browse.grid import ItemRows
+from edl_ckpt.cli.browse.page import BACK, COPY, HELP, QUIT, SEARCH, Page
+from edl_ckpt.cli.tables import Cell, Column
+from edl_ckpt.core import words
+from edl_ckpt.core.format.model import DenseEntry
+
+if TYPE_CHECKING:
+    from edl_ckpt.cli.browse.source import Opened
+    from edl_ckpt.core.format.model import TableEntry
+
+_COLUMNS = (
+    Column("name", "name"),
+    Column("kind", worth=8),
+    Column("rows", "number", worth=7),
+    Column("dtype", worth=6),
+    Column("shape", worth=6),
+    Column("size", "number", worth=8),
+    Column("offset", "number", worth=2),
+)
+
+
+class ShardPage(Page):
+    """One shard, from its header."""
+
+    keys = (HELP, BACK, QUIT, SEARCH, COPY)
+    about = "The contents of one shard, and where they begin in its file."
+
+    def __init__(self, source: Opened, ps_id: int) -> None:
+        super().__init__()
+        self._source, self._ps_id = source, ps_id
+        self._shard = next(s for s in source.checkpoint.shards if s.file.ps_id == ps_id)
+        self._wanted = ""
+
+    def title_parts(self) -> tuple[str, str]:
+        """Return the shard and its size."""
+        size = words.size(self._shard.file.size_bytes)
+        return f"{self._source.version.ref} > shard {self._ps_id}", f"{size}, {self._shard.generation}"
+
+    def reference(self) -> str:
+        """Return the path of the file."""
+        return self._shard.file.path
+
+    def begin(self) -> None:
+        """Show what the header says."""
+        entries: list[TableEntry | DenseEntry] = [*self._shard.tables, *self._shard.variables]
+        found = [entry for entry in entries if self._wanted.casefold() in entry.name.casefold()]
+        self.grid.show(ItemRows(_COLUMNS, found, _cells), empty="nothing" + " contains it" * bool(self._wanted))
+
+    def action_search(self) -> None:
+        """Show only entries that contain a text."""
+        self.ask("search:", value=self._wanted, typed=self.search)
+
+    def search(self, wanted: str) -> None:
+        """Show the entries that contain a text."""
+        self._wanted = wanted
+        self.begin()
+
+    def went_back(self) -> bool:
+        """Show all entries again."""
+        was = bool(self._wanted)
+        if was:
+            self.search("")
+        return was
+
+
+def _cells(entry: TableEntry | DenseEntry) -> list[Any]:
+    is_variable = isinstance(entry, DenseEntry)
+    shape = "x".join(map(str, entry.shape)) or "scalar" if isinstance(entry, DenseEntry) else str(entry.dim)
+    return [
+        Cell(entry.name, "bold"),
+        "variable" if is_variable else "table",
+        "" if isinstance(entry, DenseEntry) else text.count(entry.rows),
+        entry.dtype.name if entry.dtype else "-",
+        shape,
+        words.size(entry.size_bytes),
+        text.count(entry.offset),
+    ]

@@ -1,0 +1,87 @@
+"""The statistics of a table or a variable, with a histogram: its values are read in the background."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from edl_ckpt.cli import text
+from edl_ckpt.cli.browse import source
+from edl_ckpt.cli.browse.grid import ItemRows
+from edl_ckpt.cli.browse.keys import Key
+from edl_ckpt.cli.browse.page import BACK, COPY, HELP, QUIT, REFRESH, Page
+from edl_ckpt.cli.tables import Bar, Cell, Column
+
+if TYPE_CHECKING:
+    from edl_ckpt.cli.browse.source import Opened
+    from edl_ckpt.core.operations.stats import TensorStats
+
+CANCEL = Key("x", "x", "cancel", "cancel", "stop reading")
+_COLUMNS = (
+    Column("what", "word", title=""),
+    Column("number", "number", worth=9, title=""),
+    Column("bar", "bar", title=""),
+)
+_BAR = 60
+
+
+class StatsPage(Page):
+    """Numbers, then a line for each bin of the histogram."""
+
+    keys = (HELP, BACK, QUIT, CANCEL, REFRESH, COPY)
+    about = "Statistics of the finite values, and how many values lie in each interval."
+
+    def __init__(self, opened: Opened, name: str, *, is_table: bool) -> None:
+        super().__init__()
+        self._source, self._tensor, self._is_table = opened, name, is_table
+        self._found: TensorStats | None = None
+
+    def title_parts(self) -> tuple[str, str]:
+        """Return the tensor, and how many values were read."""
+        elements = f", {text.count(self._found.elements, 'value')}" if self._found else ""
+        return f"{self._source.version.ref} > {self._tensor}", f"statistics{elements}"
+
+    def reference(self) -> str:
+        """Return the reference of the tensor, as `inspect` takes it."""
+        import shlex
+
+        kind = "table" if self._is_table else "variable"
+        return f"{shlex.quote(self._source.version.ref)} --{kind} {shlex.quote(self._tensor)}"
+
+    def begin(self) -> None:
+        """Read the values."""
+        self.grid.show(ItemRows(_COLUMNS, (), list), empty="no statistics yet")
+        self.work(
+            "reading values",
+            lambda job: source.stats(self._source, self._tensor, is_table=self._is_table, reporter=job),
+            self._show,
+        )
+
+    def _show(self, found: TensorStats) -> None:
+        self._found = found
+        self.grid.show(ItemRows(_COLUMNS, list(_lines(found)), list))
+        self.show_title()
+
+    def action_cancel(self) -> None:
+        """Stop reading."""
+        if self.jobs:
+            self.give_up()
+            self.notice("cancelled; r reads again")
+
+
+def _lines(found: TensorStats) -> Iterator[list[Any]]:
+    measured = (
+        ("minimum", found.minimum),
+        ("maximum", found.maximum),
+        ("mean", found.mean),
+        ("standard deviation", found.std),
+        ("L2 norm", found.l2),
+    )
+    yield ["values", text.count(found.elements), ""]
+    yield from ([name, "none" if value is None else f"{value:.6g}", ""] for name, value in measured)
+    yield ["zeros", text.count(found.zeros), ""]
+    for name, count in (("NaN", found.nan), ("infinite", found.inf)):
+        yield [name, Cell(text.count(count), "red" if count else ""), ""]
+    largest = max(found.histogram, default=0)
+    for low, high, count in zip(found.edges, found.edges[1:], found.histogram, strict=False):
+        yield [f"{low:.3g} to {high:.3g}", text.count(count), Bar(count, largest, _BAR)]

@@ -1,0 +1,45 @@
+"""May the browser draw here: a terminal that can move its cursor, with the library that draws."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TextIO
+
+from edl_ckpt.cli.window import shown_on
+from edl_ckpt.core.errors import UnsupportedError, UsageError
+from edl_ckpt.core.words import extra_hint
+
+_TRY = "these commands print the same: edl-ckpt list, edl-ckpt inspect, edl-ckpt head"
+
+
+def check_terminal(environment: Mapping[str, str] | None = None) -> None:
+    """Raise UsageError where there is no terminal, UnsupportedError for one without a cursor to move."""
+    variables = os.environ if environment is None else environment
+    away = [name for name in ("stdin", "stdout", "stderr") if not getattr(sys, name).isatty()]
+    if away:
+        raise UsageError(f"browse needs a terminal, and {' and '.join(away)} {_is(away)} not one", hint=_TRY)
+    term = variables.get("TERM", "")
+    if term in {"", "dumb", "unknown"}:
+        named = f"TERM={term}" if term else "a terminal without a name (TERM is not set)"
+        raise UnsupportedError(f"{named} cannot move its cursor, which browse needs", hint=_TRY)
+
+
+def check_library() -> None:
+    """Raise UnsupportedError, which names the extra, where Textual is not installed."""
+    from importlib.util import find_spec
+
+    if find_spec("textual") is None:
+        raise UnsupportedError("textual is not installed", hint=extra_hint("tui"))
+
+
+def plain(stream: TextIO) -> Callable[[str], str] | None:
+    """Return how a terminal without block characters, or without UTF-8, shows a text; None for one that has all."""
+    every = "█é"
+    return None if shown_on(stream, every) == every else partial(shown_on, stream)
+
+
+def _is(names: list[str]) -> str:
+    return "is" if len(names) == 1 else "are"

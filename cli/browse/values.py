@@ -1,0 +1,403 @@
+"""Rows of a table and values of a variable, read as they are looked at: a window of them is in memory."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.cli import text
+from edl_ckpt.cli.browse import source
+from edl_ckpt.cli.browse.grid import Grid, ItemRows, Numbers, Rows
+from edl_ckpt.cli.browse.keys import Key
+from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, Page
+from edl_ckpt.cli.tables import Cell, Column
+from edl_ckpt.core import words
+
+if TYPE_CHECKING:
+    from edl_ckpt.cli.browse.source import Opened
+    from edl_ckpt.cli.browse.work import Job
+    from edl_ckpt.core.checkpoint.pages import Page as RowsRead
+    from edl_ckpt.core.operations.lookup import Lookup
+    from edl_ckpt.core.operations.summary import TableSummary, VariableSummary
+
+STATS = Key("s", "s", "statistics", "stats", "read all values: range, mean, norm, zeros, NaN, and a histogram")
+ROW = Key("colon", ":", "row", "row", "go to a row by its position")
+
+_WINDOW_BYTES: Final = 4 << 20
+_WINDOW_ROWS: Final = 500
+_NUMBERS: Final = 64
+"""The numbers of one line, more than any window is wide."""
+_WIDTH: Final = 11
+"""The most characters of a number: -1.2345e-05."""
+_SAMPLED: Final = 100
+
+_ROWS = (
+    Column("id", "number"),
+    Column("row", "number", worth=3),
+    Column("shard", "number", worth=2),
+    Column("values", "prose", worth=9),
+)
+_ELEMENTS = (Column("index", "number"), Column("values", "prose", worth=9))
+
+
+def numbers(values: npt.NDArray[np.generic]) -> list[str]:
+    """Return values as texts of one width, as `head` prints them."""
+    return [f"{x:>{_WIDTH}.5g}" if isinstance(x, float) else f"{x:>6}" for x in values[:_NUMBERS].tolist()]
+
+
+class WindowRows(Rows):
+    """Many rows, of which a window is in memory."""
+
+    def __init__(self, columns: Sequence[Column], total: int, make: Callable[[Any, int, int], Sequence[Any]]) -> None:
+        self.columns, self._total, self._make = tuple(columns), total, make
+        self.window = range(0)
+        self.found: Any = None
+
+    def __len__(self) -> int:
+        return self._total
+
+    def row(self, index: int) -> Sequence[Any] | None:
+        """Make a row of what was read; None outside of the window."""
+        return self._make(self.found, index - self.window.start, index) if index in self.window else None
+
+    def wants(self, seen: range, step: int) -> range | None:
+        """Return the rows to read so that those seen have some before and behind them; None when they have."""
+        slack = step // 4
+        low, high = max(seen.start - slack, 0), min(seen.stop + slack, self._total)
+        if not len(seen) or (low >= self.window.start and high <= self.window.stop):
+            return None
+        return range(max(seen.start - step, 0), min(seen.stop + step, self._total))
+
+
+class WindowPage(Page):
+    """A screen with a window on many rows."""
+
+    step = _WINDOW_ROWS
+    _reading: tuple[range, Job | None] = range(0), None
+    """The rows that are being read, and the job that does it."""
+
+    def read(self, wanted: range, job: Job) -> Any:
+        """Return what the rows of this range are made of; called in a thread."""
+        raise NotImplementedError
+
+    def on_grid_moved(self) -> None:
+        """Read the rows that are seen, unless they are there or being read."""
+        self.look()
+
+    def look(self) -> None:
+        """Read the rows that are seen, unless they are there."""
+        rows, seen = self.grid.rows, self.grid.seen
+        wanted = rows.wants(seen, self.step) if isinstance(rows, WindowRows) else None
+        if wanted is None or self._error is not None:
+            return
+        reading, by = self._reading
+        if by in self.jobs and seen.start in reading and seen[-1] in reading:
+            return  # whoever scrolls on gets these first
+
+        def show(found: Any) -> None:
+            if rows is self.grid.rows and isinstance(rows, WindowRows):
+                rows.window, rows.found = wanted, found
+                self.grid.redraw()
+
+        job = self.work("reading rows", lambda job: self.read(wanted, job), show, kind="rows")
+        self._reading = wanted, job
+
+
+class TablePage(WindowPage):
+    """The rows of a table."""
+
+    keys = (
+        HELP,
+        BACK,
+        QUIT,
+        Key("g", "g", "go to id", "go", "go to the row of an id"),
+        ROW,
+        STATS,
+        Key("m", "m", "sample", "sample", "show 100 rows chosen at random; again: others; esc shows all rows"),
+        OPEN,
+        COPY,
+        REFRESH,
+    )
+    about = "The rows of a table, shard after shard as they lie there. Only rows that are looked at are read."
+
+    def __init__(self, opened: Opened, table: TableSummary) -> None:
+        super().__init__()
+        self._source, self._table = opened, table
+        self._pages = source.pages(opened, table.name)
+        self._seed: int | None = None
+        row_bytes = max(table.size_bytes // max(table.rows, 1), 1)
+        self.step = max(20, min(_WINDOW_ROWS, _WINDOW_BYTES // row_bytes))
+
+    def title_parts(self) -> tuple[str, str]:
+        """Return the table, and what its header says."""
+        t = self._table
+        place = f"{self._source.version.ref} > {t.name}"
+        if self._seed is not None:
+            return place, f"a sample (seed {self._seed}) of {text.count(t.rows, 'row')}"
+        known = f"{text.count(t.rows, 'row')}, dim {t.dim}, {t.dtype or 'no dtype'}, {words.size(t.size_bytes)}"
+        return place, f"{known}, init {t.initializer or 'unknown'}"
+
+    def reference(self) -> str:
+        """Return the reference of the row under the cursor, as `get` takes it."""
+        row = self.grid.rows.row(self.grid.cursor) if len(self.grid.rows) else None
+        ref = f"{shlex.quote(self._source.version.ref)} --table {shlex.quote(self._table.name)}"
+        return f"{ref} --id {row[0].text}" if row else ref
+
+    def begin(self) -> None:
+        """Show the rows from the first one on."""
+        self._seed, self._error = None, None
+        self.give_up("rows")
+        self.grid.show(WindowRows(_ROWS, len(self._pages), _row_cells), cursor=self.grid.cursor, empty="no rows")
+        self.look()
+
+    def read(self, wanted: range, job: Job) -> RowsRead:
+        """Read rows."""
+        with self._source.reading():
+            return self._pages.read(wanted.start, len(wanted), reporter=job)
+
+    def action_go(self) -> None:
+        """Ask for an id."""
+        self.ask("id:", entered=self.go)
+
+    def go(self, words: str) -> None:
+        """Go to the row of an id."""
+        wanted = _whole(words)
+        if wanted is None or not -(2**63) <= wanted < 2**63:
+            self.notice(f"{words!r} is not an id")
+            return
+
+        def find(job: Job) -> int | None:
+            with self._source.reading():
+                return self._pages.find(wanted, reporter=job)
+
+        def show(position: int | None) -> None:
+            if position is None:
+                self.notice(f"no row has the id {wanted}")
+                return
+            if self._seed is not None:
+                self.begin()
+                self.show_title()
+            self.grid.move_to(position)
+
+        self.work("searching the ids", find, show, kind="search")
+
+    def action_row(self) -> None:
+        """Ask for a position."""
+        self.ask("row:", entered=self.go_to)
+
+    def go_to(self, words: str) -> None:
+        """Go to a row by its position."""
+        wanted = _whole(words)
+        if wanted is None or not 0 <= wanted < len(self.grid.rows):
+            self.notice(f"{words!r} is no row: they are 0 to {text.count(max(len(self.grid.rows) - 1, 0))}")
+        else:
+            self.grid.move_to(wanted)
+
+    def action_sample(self) -> None:
+        """Show rows that are chosen at random; every time others."""
+        seed = 0 if self._seed is None else self._seed + 1
+
+        def show(found: Lookup) -> None:
+            self._seed = seed
+            rows = list(zip(found.ids.tolist(), found.vectors, strict=True))
+            self.grid.show(ItemRows(_ROWS, rows, _sample_cells), empty="no rows")
+            self.show_title()
+
+        version, name = self._source.version, self._table.name
+        self.work("choosing rows", lambda _: source.sample(version, name, _SAMPLED, seed), show, kind="sample")
+
+    def went_back(self) -> bool:
+        """Show all rows again."""
+        if self._seed is None:
+            return False
+        self.begin()
+        self.show_title()
+        return True
+
+    def action_stats(self) -> None:
+        """Show the statistics of the table."""
+        from edl_ckpt.cli.browse.stats import StatsPage
+
+        self.app.push_screen(StatsPage(self._source, self._table.name, is_table=True))
+
+    def on_grid_opened(self, event: Grid.Opened) -> None:
+        """Show all values of a row."""
+        event.stop()
+        rows, index = event.rows, event.index
+        if event.item is not None:
+            id_, vector = event.item
+        elif isinstance(rows, WindowRows) and index in rows.window:
+            at = index - rows.window.start
+            id_, vector = int(rows.found.ids[at]), rows.found.vectors[at]
+        else:
+            return
+        self.app.push_screen(RowPage(self._source, self._table.name, id_, vector))
+
+
+class LinesPage(WindowPage):
+    """Elements in lines as long as the window is wide; a line never goes beyond the last dimension."""
+
+    shape: tuple[int, ...] = ()
+
+    @property
+    def per_line(self) -> int:
+        """Return how many elements stand in one line."""
+        return max(1, min(self.last, (self.app.size.width - 16) // (_WIDTH + 1)))
+
+    @property
+    def last(self) -> int:
+        """Return the last dimension."""
+        return self.shape[-1] if self.shape else 1
+
+    @property
+    def lines_each(self) -> int:
+        """Return the lines of one slice along the last dimension."""
+        return max(1, -(-self.last // self.per_line))
+
+    def element(self, line: int) -> int:
+        """Return the first element of a line."""
+        return line // self.lines_each * self.last + line % self.lines_each * self.per_line
+
+    def begin(self) -> None:
+        """Show the lines, the cursor on the element where it was."""
+        self._error = None
+        self.give_up("rows")
+        rows = self.grid.rows
+        at = self._first if len(rows) else 0
+        slices = math.prod(self.shape[:-1]) if self.last else 0
+        shown = WindowRows(_ELEMENTS, slices * self.lines_each, self._cells)
+        cursor = at // self.last * self.lines_each + at % self.last // self.per_line if self.last else 0
+        self.grid.show(shown, cursor=cursor, empty="no values")
+        self._drawn = self.per_line
+        self.look()
+
+    _drawn = 0
+    _first = 0
+
+    def on_resize(self) -> None:
+        """Break the lines anew; Textual calls the handler of each class."""
+        if self._drawn and self._drawn != self.per_line:
+            self.begin()
+
+    def on_grid_moved(self) -> None:
+        """Remember the element under the cursor."""
+        if self._drawn == self.per_line:
+            self._first = self.element(self.grid.cursor)
+
+    def _cells(self, found: tuple[int, npt.NDArray[np.generic]], _: int, line: int) -> list[Any]:
+        first, values = found
+        begin = self.element(line)
+        count = min(self.per_line, self.last - begin % self.last)
+        index = ", ".join(map(str, np.unravel_index(begin, self.shape))) if self.shape else ""
+        texts = numbers(values[begin - first : begin - first + count])
+        return [f"[{index}]", Numbers(texts, len(texts))]
+
+
+class VariablePage(LinesPage):
+    """The values of a dense variable."""
+
+    keys = (HELP, BACK, QUIT, STATS, ROW, COPY, REFRESH)
+    about = "The values of a dense variable. Only those that are looked at are read."
+
+    def __init__(self, opened: Opened, variable: VariableSummary) -> None:
+        super().__init__()
+        self._source, self._variable = opened, variable
+        self.shape = variable.shape
+
+    def title_parts(self) -> tuple[str, str]:
+        """Return the variable, and what its header says."""
+        v = self._variable
+        shape = "x".join(map(str, v.shape)) or "scalar"
+        known = f"{v.dtype}, {shape}, {words.size(v.size_bytes)}, in shard {v.shard}"
+        return f"{self._source.version.ref} > {v.name}", known
+
+    def reference(self) -> str:
+        """Return the reference of the variable, as `get` takes it."""
+        return f"{shlex.quote(self._source.version.ref)} --variable {shlex.quote(self._variable.name)}"
+
+    def read(self, wanted: range, job: Job) -> tuple[int, npt.NDArray[np.generic]]:  # noqa: ARG002 - one short read
+        """Read the elements of some lines."""
+        from edl_ckpt.core.checkpoint.pages import read_elements
+
+        first, end = self.element(wanted.start), self.element(wanted.stop - 1) + self.per_line
+        with self._source.reading() as checkpoint:
+            return first, read_elements(checkpoint, self._variable.name, first, end - first)
+
+    def action_row(self) -> None:
+        """Ask for a position along the first dimension."""
+        self.ask("row:", entered=self.go_to)
+
+    def go_to(self, words: str) -> None:
+        """Go to a slice along the first dimension."""
+        wanted, most = _whole(words), self.shape[0] if self.shape else 1
+        if wanted is None or not 0 <= wanted < most:
+            self.notice(f"{words!r} is no row: they are 0 to {text.count(max(most - 1, 0))}")
+            return
+        elements = wanted * math.prod(self.shape[1:])
+        self.grid.move_to(elements // self.last * self.lines_each + elements % self.last // self.per_line)
+
+    def action_stats(self) -> None:
+        """Show the statistics of the variable."""
+        from edl_ckpt.cli.browse.stats import StatsPage
+
+        self.app.push_screen(StatsPage(self._source, self._variable.name, is_table=False))
+
+
+class RowPage(LinesPage):
+    """All values of one row."""
+
+    keys = (HELP, BACK, QUIT, COPY)
+    about = "All values of one row."
+
+    def __init__(self, opened: Opened, table: str, id_: int, vector: npt.NDArray[np.generic]) -> None:
+        super().__init__()
+        self._source, self._table, self._row_id, self._vector = opened, table, id_, vector
+        self.shape = (len(vector),)
+
+    def title_parts(self) -> tuple[str, str]:
+        """Return the row, and what its values are like."""
+        with np.errstate(all="ignore"):
+            values = self._vector.astype(np.float64)
+            known = f"dim {len(values)}, {self._vector.dtype}"
+            if len(values):
+                norm = float(np.sqrt((values * values).sum()))
+                known += f", min {values.min():.4g}, max {values.max():.4g}, mean {values.mean():.4g}, L2 {norm:.4g}"
+        return f"{self._source.version.ref} > {self._table} > id {self._row_id}", known
+
+    def reference(self) -> str:
+        """Return the reference of the row, as `get` takes it."""
+        ref = f"{shlex.quote(self._source.version.ref)} --table {shlex.quote(self._table)}"
+        return f"{ref} --id {self._row_id}"
+
+    def read(self, wanted: range, job: Job) -> tuple[int, npt.NDArray[np.generic]]:  # noqa: ARG002 - all is there
+        """Return the elements, which are there already."""
+        return 0, self._vector
+
+
+def _whole(words: str) -> int | None:
+    """Return a whole number as people write it, None for anything else."""
+    plain = words.strip().replace(",", "").replace("_", "")
+    try:
+        return int(plain) if len(plain) < 30 else None
+    except ValueError:
+        return None
+
+
+def _row_cells(found: RowsRead, at: int, position: int) -> list[Any]:
+    vector = found.vectors[at]
+    return [
+        Cell(str(found.ids[at]), "bold"),
+        text.count(position),
+        str(found.shards[at]),
+        Numbers(numbers(vector), len(vector)),
+    ]
+
+
+def _sample_cells(row: tuple[int, npt.NDArray[np.generic]]) -> list[Any]:
+    id_, vector = row
+    return [Cell(str(id_), "bold"), "", "", Numbers(numbers(vector), len(vector))]

@@ -1,0 +1,335 @@
+"""One version: its tables, variables and shards, and what is recorded of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.text import Text
+from textual import events
+from textual.message import Message
+from textual.widgets import Static
+
+from edl_ckpt.cli import render_list, text
+from edl_ckpt.cli.browse import source
+from edl_ckpt.cli.browse.grid import Grid, ItemRows, Rows
+from edl_ckpt.cli.browse.keys import Key
+from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, Page
+from edl_ckpt.cli.browse.versions import DIFF, VERIFY
+from edl_ckpt.cli.render_inspect import TABLE_COLUMNS
+from edl_ckpt.cli.tables import Bar, Cell, Column, Histogram
+from edl_ckpt.core import words
+from edl_ckpt.core.operations.summary import TableSummary, VariableSummary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from textual.widget import Widget
+
+    from edl_ckpt.cli.browse.source import Opened
+    from edl_ckpt.core.errors import EdlCkptError
+    from edl_ckpt.core.format.model import Version
+
+TABS: Final = ("tables", "variables", "shards", "about")
+
+STATS = Key("s", "s", "statistics", "stats", "read the values: range, mean, norm, zeros, NaN, and a histogram")
+NEXT = Key("tab", "tab", "next tab", "tab(1)", "tables, variables, shards, about; also 1 to 4")
+_MORE_TABS = (
+    Key("shift+tab", "shift-tab", "tab before", "tab(-1)", "the tab before"),
+    *(Key(str(n + 1), str(n + 1), name, f"show({n})", f"show {name}") for n, name in enumerate(TABS)),
+)
+
+_VARIABLES = (
+    Column("dense variable", "name"),
+    Column("dtype", worth=6),
+    Column("shape", worth=8),
+    Column("size", "number", worth=7),
+    Column("shard", "number", worth=3),
+)
+_SHARDS = (
+    Column("shard", "number"),
+    Column("size", "number", worth=9),
+    Column("bar", "bar", title=""),
+    Column("rows", "number", worth=8),
+    Column("variables", "number", worth=5),
+    Column("file", "name", worth=2),
+)
+_ABOUT = (Column("key", "name", title=""), Column("value", "name", title=""))
+
+
+class TabLine(Static):
+    """The tabs in one line, each of which can be clicked."""
+
+    DEFAULT_CSS = "TabLine { height: 1; width: 100%; text-wrap: nowrap; }"
+
+    class Chosen(Message):
+        """A tab was clicked."""
+
+        def __init__(self, index: int) -> None:
+            super().__init__()
+            self.index = index
+
+    def __init__(self) -> None:
+        super().__init__("", markup=False)
+        self._spans: list[range] = []
+
+    def show(self, labels: Sequence[str], chosen: int) -> None:
+        """Draw the tabs; on a narrow screen without counts."""
+        if sum(map(len, labels)) + 3 * len(labels) > self.app.size.width:
+            labels = [label.partition(" ")[0] for label in labels]
+        line, at = Text(no_wrap=True), 0
+        self._spans = []
+        for index, label in enumerate(labels):
+            shown = f" {label} "
+            line.append(shown, "bold reverse" if index == chosen else "").append(" ")
+            self._spans.append(range(at, at + len(shown)))
+            at += len(shown) + 1
+        self.update(line)
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose the tab under the mouse."""
+        for index, span in enumerate(self._spans):
+            if event.x in span:
+                self.post_message(self.Chosen(index))
+
+
+class VersionPage(Page):
+    """The content of a version, from its headers."""
+
+    keys = (HELP, BACK, QUIT, OPEN, NEXT, STATS, VERIFY, DIFF, SEARCH, REFRESH, COPY, *_MORE_TABS)
+    about = "The content of one version. Headers are read; values only where you open or count them."
+
+    def __init__(self, version: Version) -> None:
+        super().__init__()
+        self._version = version
+        self._source: Opened | None = None
+        self._tab = 0
+        self._wanted = ""
+        self._cursors = [0] * len(TABS)
+
+    def body(self) -> Iterable[Widget]:
+        """Return tabs and a table."""
+        yield TabLine()
+        yield from super().body()
+
+    def title_parts(self) -> tuple[str, str]:
+        """Return the reference, and what `inspect` says of the version."""
+        if self._source is None:
+            return self._version.ref, f"{self._version.state.value}, {words.size(self._version.size_bytes)}"
+        s = self._source.summary
+        parameters = text.count(s.parameters, "parameter")
+        known = f"{self._version.state.value}, {s.ps_num} PS, {words.size(s.size_bytes)}, {parameters}"
+        return self._version.ref, f"{known}, generation {s.generation or 'unknown'}, {s.layout} layout"
+
+    def reference(self) -> str:
+        """Return the reference, with the table or variable under the cursor."""
+        row = self.chosen
+        name = getattr(row, "name", None)
+        if name is None or self._tab > 1:
+            return self._version.ref
+        import shlex
+
+        return f"{shlex.quote(self._version.ref)} --{TABS[self._tab][:-1]} {shlex.quote(name)}"
+
+    def begin(self) -> None:
+        """Read the headers; at `refresh`, of the version as it is listed now."""
+        before, version = self._source, self._version
+
+        def read(_: object) -> Opened:
+            return source.opened(source.again(version) if before else version)
+
+        self._cursors[self._tab] = self.grid.cursor
+        self.work("reading headers", read, self._show_opened)
+        self.fill()
+
+    def on_unmount(self) -> None:
+        """Close the files, once nobody reads them."""
+        if self._source is not None:
+            self._source.let_go()
+
+    def _show_opened(self, found: Opened) -> None:
+        if self._source is not None:
+            self._source.let_go()
+        self._source, self._version = found, found.version
+        if not found.summary.tables and self._tab == 0:
+            self._tab = 1 if found.summary.variables else 2
+        self.fill()
+        self.show_title()
+        if found.warnings:
+            more = f" (and {len(found.warnings) - 1} more in the last tab)" if len(found.warnings) > 1 else ""
+            self.notice(f"warning: {found.warnings[0]}{more}")
+
+    def failed(self, error: EdlCkptError) -> None:
+        """Show the error, and the shards as they are listed."""
+        super().failed(error)
+        self._tab = 2
+        self.fill()
+
+    # Tabs.
+
+    def fill(self) -> None:
+        """Show the rows of the tab."""
+        self._show_tabs()
+        empty = "not read yet" if self.jobs else "nothing contains it" if self._wanted else f"no {TABS[self._tab]}"
+        self.grid.show(self._rows(), cursor=self._cursors[self._tab], empty=empty)
+
+    def _show_tabs(self) -> None:
+        counts = self._counts()
+        labels = [name if n is None else f"{name} {text.count(n)}" for name, n in zip(TABS, counts, strict=True)]
+        self.query_one(TabLine).show(labels, self._tab)
+
+    def _counts(self) -> list[int | None]:
+        if self._source is None:
+            return [None, None, len(self._version.shards), None]
+        s = self._source.summary
+        return [len(s.tables), len(s.variables), len(s.shards), None]
+
+    def _rows(self) -> Rows:
+        s = self._source.summary if self._source else None
+        if self._tab == 0:
+            return ItemRows(TABLE_COLUMNS, self._searched(s.tables if s else ()), _table_cells)
+        if self._tab == 1:
+            return ItemRows(_VARIABLES, self._searched(s.variables if s else ()), _variable_cells)
+        if self._tab == 2:
+            return self._shard_rows()
+        return ItemRows(_ABOUT, [pair for pair in self._about() if self._has(" ".join(pair))], list)
+
+    def _searched(self, items: Sequence[Any]) -> Sequence[Any]:
+        return [item for item in items if self._has(item.name)] if self._wanted else items
+
+    def _has(self, words: str) -> bool:
+        return self._wanted.casefold() in words.casefold()
+
+    def _shard_rows(self) -> ItemRows:
+        """Return the shards with their contents, or as they are listed where they could not be opened."""
+        read = {s.ps_id: s for s in self._source.summary.shards} if self._source else {}
+        largest = max((shard.size_bytes for shard in self._version.shards), default=0)
+
+        def cells(shard: Any) -> list[Any]:
+            found = read.get(shard.ps_id)
+            rows, variables = (text.count(found.rows), text.count(found.variables)) if found else ("?", "?")
+            size = words.size(shard.size_bytes)
+            name = shard.path.rpartition("/")[2]
+            return [str(shard.ps_id), size, Bar(shard.size_bytes, largest, 20), rows, variables, name]
+
+        return ItemRows(_SHARDS, [s for s in self._version.shards if self._has(s.path.rpartition("/")[2])], cells)
+
+    def _about(self) -> Iterator[tuple[str, str]]:
+        v = self._version
+        yield "reference", v.ref
+        yield "path", v.path
+        yield "state", v.state.value
+        yield "modified", render_list.timestamp(v.modified) or "unknown"
+        yield from (("metric " + name, f"{value:g}") for name, value in sorted(v.metrics.items()))
+        yield from (("tag", tag) for tag in v.tags)
+        if v.note:
+            yield "note", v.note
+        yield from ((f"metadata {key}", json.dumps(value)) for key, value in v.metadata.items())
+        if v.metadata_fault:
+            yield "metadata", v.metadata_fault
+        yield "seal", v.fingerprint or v.seal_fault or "none"
+        if v.extra:
+            yield "extra files", ", ".join(v.extra)
+        yield from (("warning", warning) for warning in (self._source.warnings if self._source else ()))
+        if self._error is not None:
+            yield "error", str(self._error)
+
+    def action_tab(self, step: int) -> None:
+        """Go to the next tab, or the one before."""
+        self.action_show((self._tab + step) % len(TABS))
+
+    def action_show(self, index: int) -> None:
+        """Show a tab."""
+        self._cursors[self._tab] = self.grid.cursor
+        self._tab = index
+        self.fill()
+
+    def on_tab_line_chosen(self, event: TabLine.Chosen) -> None:
+        """Show the tab that was clicked."""
+        self.action_show(event.index)
+
+    def on_resize(self) -> None:
+        """Fit the tabs too; Textual calls the handler of each class."""
+        self._show_tabs()
+
+    # What is under the cursor.
+
+    @property
+    def chosen(self) -> Any:
+        """Return the table, variable, shard or pair under the cursor."""
+        rows = self.grid.rows
+        return rows.items[self.grid.cursor] if isinstance(rows, ItemRows) and len(rows) else None
+
+    def on_grid_opened(self, event: Grid.Opened) -> None:
+        """Open the rows of a table, the values of a variable, or the contents of a shard."""
+        from edl_ckpt.cli.browse.notes import NotesPage
+        from edl_ckpt.cli.browse.shard import ShardPage
+        from edl_ckpt.cli.browse.values import TablePage, VariablePage
+
+        event.stop()
+        row = event.item
+        if isinstance(row, tuple):
+            self.app.push_screen(NotesPage(row[0], [row[1]]))
+        elif self._source is None:
+            self.notice("its headers could not be read")
+        elif isinstance(row, TableSummary):
+            self.app.push_screen(TablePage(self._source, row))
+        elif isinstance(row, VariableSummary):
+            self.app.push_screen(VariablePage(self._source, row))
+        else:
+            self.app.push_screen(ShardPage(self._source, row.ps_id))
+
+    def action_stats(self) -> None:
+        """Show the statistics of the table or variable under the cursor."""
+        from edl_ckpt.cli.browse.stats import StatsPage
+
+        if self._tab < 2 and self.chosen is not None and self._source is not None:
+            self.app.push_screen(StatsPage(self._source, self.chosen.name, is_table=self._tab == 0))
+
+    def action_verify(self) -> None:
+        """Verify this version."""
+        self.browser.verify(self._version)
+
+    def action_diff(self) -> None:
+        """Compare this version with another one."""
+        self.browser.diff(self._version)
+
+    def action_search(self) -> None:
+        """Show only rows that contain a text."""
+        self.ask("search:", value=self._wanted, typed=self.search)
+
+    def search(self, wanted: str) -> None:
+        """Show the rows that contain a text."""
+        self._wanted = wanted
+        self._cursors = [0] * len(TABS)
+        self.fill()
+
+    def went_back(self) -> bool:
+        """Show all rows again."""
+        was = bool(self._wanted)
+        if was:
+            self.search("")
+        return was
+
+
+def _table_cells(table: TableSummary) -> list[Any]:
+    return [
+        Cell(table.name, "bold"),
+        text.count(table.rows),
+        str(table.dim),
+        table.dtype or "-",
+        words.size(table.size_bytes),
+        table.initializer if table.initializer is not None else "(no info)",
+        Histogram(table.rows_per_shard),
+    ]
+
+
+def _variable_cells(variable: VariableSummary) -> list[Any]:
+    return [
+        Cell(variable.name, "bold"),
+        variable.dtype,
+        "x".join(map(str, variable.shape)) or "scalar",
+        words.size(variable.size_bytes),
+        str(variable.shard),
+    ]

@@ -1,0 +1,265 @@
+"""The versions of a location, and the choice of one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from edl_ckpt.cli import render_list, text
+from edl_ckpt.cli.browse import source
+from edl_ckpt.cli.browse.grid import Grid, ItemRows
+from edl_ckpt.cli.browse.keys import Key
+from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, Page
+from edl_ckpt.cli.render_metrics import BEST, best_paths, metric_cell, names_of
+from edl_ckpt.cli.tables import Bar, Cell, Column
+from edl_ckpt.core import words
+from edl_ckpt.core.format.model import State
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.errors import EdlCkptError
+    from edl_ckpt.core.format.model import CheckpointRef, Listing, Version
+    from edl_ckpt.core.storage.location import Location
+
+VERIFY = Key("v", "v", "verify", "verify", "check the version in the background: headers, ids, or every value")
+DIFF = Key("d", "d", "diff", "diff", "compare the version with another one")
+NOTES = Key("w", "w", "warnings", "warnings", "show the warnings about the location")
+
+
+class VersionRows(ItemRows):
+    """Versions as `list` shows them."""
+
+    def __init__(self, listing: Listing, versions: list[Version], now: float) -> None:
+        self._newest = next((v.path for v in reversed(listing.versions) if v.state is State.COMPLETE), None)
+        self._names = names_of(listing.versions)
+        self._best = best_paths(listing, self._names)
+        self._largest = max((v.size_bytes for v in listing.versions), default=0)
+        self._now = now
+        columns = (
+            Column("version", "number"),
+            Column("uuid", worth=9),
+            Column("state", worth=9),
+            Column("shards", "number", worth=7),
+            Column("size", "number", worth=6),
+            Column("bar", "bar", title=""),
+            Column("age", "number", worth=3),
+            *(Column(name, "number", worth=4) for name in self._names),
+            Column("remarks", "prose", worth=8, title=""),
+        )
+        super().__init__(columns, versions, self._cells)
+
+    def _cells(self, v: Version) -> list[Any]:
+        metrics = [metric_cell(v.metrics, name, best=self._best.get(name) == v.path) for name in self._names]
+        return [
+            "?" if v.number is None else str(v.number),
+            v.uuid,
+            Cell(v.state.value, render_list.STATE_STYLES[v.state]),
+            f"{len(v.shards)}/{'?' if v.ps_num is None else v.ps_num}",
+            words.size(v.size_bytes),
+            Bar(v.size_bytes, self._largest),
+            text.age(self._now - v.modified) if v.modified else "",
+            *(Cell(cell, "green" if cell.endswith(BEST) else "") for cell in metrics),
+            Cell(render_list.remarks(v, self._newest), "dim"),
+        ]
+
+
+def matches(version: Version, wanted: str) -> bool:
+    """Say whether a version has a text in its number, state, tags, note or metadata."""
+    parts = (str(version.key), version.state.value, *version.tags, version.note, *map(str, version.metadata.items()))
+    return any(wanted.casefold() in part.casefold() for part in parts)
+
+
+class VersionsPage(Page):
+    """The first screen: the versions of a location."""
+
+    keys: ClassVar[tuple[Key, ...]] = (HELP, QUIT, OPEN, VERIFY, DIFF, SEARCH, REFRESH, COPY, NOTES, BACK)
+    about = "The versions of a location. The newest is the last one."
+
+    def __init__(self, location: Location) -> None:
+        super().__init__()
+        self._location = location
+        self._listing: Listing | None = None
+        self._wanted = ""
+        self._below: list[Location] = []
+
+    def title_parts(self) -> tuple[str, str]:
+        """Return the location, and what `list` says of it."""
+        listing = self._listing
+        if listing is None:
+            return self._location.url, ""
+        total = sum(v.size_bytes for v in listing.versions)
+        known = f"{text.count(len(listing.versions), 'version')}, {words.size(total)}, {listing.layout or 'no'} layout"
+        warnings = len(list(render_list.warnings(listing)))
+        return self._location.url, known + (f", {text.count(warnings, 'warning')} (w)" if warnings else "")
+
+    def begin(self) -> None:
+        """List the versions."""
+        self.work("listing", lambda _: source.listed(self._location), self.show_listing)
+
+    def show_listing(self, listing: Listing) -> None:
+        """Show a listing, with the cursor where it was, at first on the newest complete version."""
+        chosen = self.chosen
+        first = next((v for v in reversed(listing.versions) if v.state is State.COMPLETE), None)
+        self._listing = listing
+        self.fill(chosen or first)
+        self.show_title()
+        if not listing.versions:
+            self.work("looking below", lambda job: source.below(self._location, job), self._show_below, kind="below")
+
+    def _show_below(self, locations: list[Location]) -> None:
+        """Show the locations below a directory that has no version itself."""
+        self._below = locations
+        self.fill(None)
+
+    def fill(self, chosen: Version | None) -> None:
+        """Show the versions that are searched for."""
+        if self._listing is None:
+            return
+        versions = [v for v in self._listing.versions if matches(v, self._wanted)] if self._wanted else None
+        if self._below and not self._listing.versions:
+            places = [place for place in self._below if self._wanted.casefold() in place.url.casefold()]
+            column = Column("locations below", "name")
+            self.grid.show(ItemRows((column,), places, lambda place: [Cell(place.url, "bold")]))
+            return
+        found = list(self._listing.versions) if versions is None else versions
+        cursor = next((i for i, v in enumerate(found) if chosen and v.path == chosen.path), len(found) - 1)
+        empty = "no version contains it" if self._wanted else "no checkpoint here"
+        self.grid.show(VersionRows(self._listing, found, self.browser.now()), cursor=cursor, empty=empty)
+
+    @property
+    def chosen(self) -> Version | None:
+        """Return the version under the cursor."""
+        rows = self.grid.rows
+        return rows.items[self.grid.cursor] if isinstance(rows, VersionRows) and len(rows) else None
+
+    def reference(self) -> str:
+        """Return the reference of the version under the cursor."""
+        return self.chosen.ref if self.chosen else self._location.url
+
+    def on_grid_opened(self, event: Grid.Opened) -> None:
+        """Open a version."""
+        from edl_ckpt.cli.browse.version import VersionPage
+
+        event.stop()
+        is_version = isinstance(event.rows, VersionRows)
+        self.app.push_screen(VersionPage(event.item) if is_version else VersionsPage(event.item))
+
+    def action_search(self) -> None:
+        """Show only versions with a text."""
+        self.ask("search:", value=self._wanted, typed=self.search)
+
+    def search(self, wanted: str) -> None:
+        """Show the versions that contain a text."""
+        chosen = self.chosen
+        self._wanted = wanted
+        self.fill(chosen)
+
+    def went_back(self) -> bool:
+        """Show all versions again."""
+        was = bool(self._wanted)
+        if was:
+            self.search("")
+        return was
+
+    def action_verify(self) -> None:
+        """Verify the version under the cursor."""
+        if self.chosen:
+            self.browser.verify(self.chosen)
+
+    def action_diff(self) -> None:
+        """Compare the version under the cursor with another one."""
+        if self.chosen:
+            self.browser.diff(self.chosen)
+
+    def action_warnings(self) -> None:
+        """Show the warnings about the location."""
+        from edl_ckpt.cli.browse.notes import NotesPage
+
+        listing = self._listing
+        if listing is not None:
+            self.app.push_screen(NotesPage(f"Warnings about {listing.location.url}", render_list.warnings(listing)))
+
+
+class ChoicePage(VersionsPage, inherit_bindings=False):
+    """The versions of a location, to choose the one that another is compared with."""
+
+    keys = (
+        HELP,
+        BACK,
+        QUIT,
+        Key("", "enter", "compare", "open_row", "compare with the version under the cursor"),
+        Key("o", "o", "other", "other", "compare with a version of another location"),
+        SEARCH,
+    )
+    about = "Choose the version to compare with."
+
+    def __init__(self, version: Version, chosen: Callable[[Version], object]) -> None:
+        super().__init__(version.location)
+        self._version, self._done = version, chosen
+
+    def title_parts(self) -> tuple[str, str]:
+        """Say what is chosen for."""
+        return f"Compare {self._version.ref} with", "choose a version"
+
+    def show_listing(self, listing: Listing) -> None:
+        """Put the cursor on the complete version before the one that is compared."""
+        complete = [v for v in listing.versions if v.state is State.COMPLETE and v.path != self._version.path]
+        before = [v for v in complete if v.version < self._version.version] or complete
+        self._listing = listing
+        self.fill(before[-1] if before else None)
+        self.show_title()
+
+    def on_grid_opened(self, event: Grid.Opened) -> None:
+        """Take the version under the cursor."""
+        event.stop()
+        event.prevent_default()  # Textual calls the handler of each class
+        if isinstance(event.rows, VersionRows):
+            self._take(event.item)
+
+    def _take(self, version: Version) -> None:
+        self.app.pop_screen()
+        self._done(version)
+
+    def action_other(self) -> None:
+        """Ask for a reference."""
+        self.ask("reference:", entered=self._other)
+
+    def _other(self, words: str) -> None:
+        if words.strip():
+            self.work("listing", lambda job: source.named(self.browser.parse(words.strip()), job), self._take)
+
+
+class BeginningPage(VersionsPage):
+    """The first screen while it is not known what the reference names. An error then ends the program."""
+
+    def __init__(self, ref: CheckpointRef) -> None:
+        super().__init__(ref.location)
+        self._ref = ref
+        self._began = False
+
+    def begin(self) -> None:
+        """Look at what the reference names, and later list again."""
+        if self._began:
+            super().begin()
+        else:
+            self.work("listing", lambda job: source.begin(self._ref, job), self._show_beginning)
+
+    def _show_beginning(self, found: source.Beginning) -> None:
+        from edl_ckpt.cli.browse.version import VersionPage
+
+        self._began = True
+        if found.listing is not None:
+            self._location = found.listing.location
+            self.show_listing(found.listing)
+        elif found.version is not None:
+            self.app.switch_screen(VersionPage(found.version))
+            return
+        if found.version is not None:
+            self.fill(found.version)
+            self.app.push_screen(VersionPage(found.version))
+
+    def failed(self, error: EdlCkptError) -> None:
+        """End the program with the error of the reference: nothing could be shown."""
+        if self._began:
+            super().failed(error)
+        else:
+            self.browser.end_with(error)

@@ -1,0 +1,115 @@
+"""Work of the engine in threads of its own, so that no screen ever waits; it can be watched and given up.
+
+A thread that is given up ends at its next report or its next wait for the network. Its result goes nowhere.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from edl_ckpt.core.errors import EdlCkptError, ReplacedError
+from edl_ckpt.core.parallel import stop_by
+from edl_ckpt.core.words import portion
+
+_ATTEMPTS: Final = 5
+
+
+class GivenUp(SystemExit):
+    """Raised where a given up job reports: pools of threads end by it as by a signal."""
+
+
+class Job:
+    """One piece of work, and the `Reporter` that it reports to.
+
+    `ended` is called in the thread of the work, once, after `result`, `error` or `bug` is set; not after `give_up`.
+    """
+
+    def __init__(self, words: str, work: Callable[[Job], Any], ended: Callable[[Job], object]) -> None:
+        self.words = words
+        self.result: Any = None
+        self.error: EdlCkptError | None = None
+        self.bug: BaseException | None = None
+        self.warnings: list[str] = []
+        self.what, self.done_bytes, self.total_bytes = "", 0, 0
+        self._work, self._ended = work, ended
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self.is_running = False
+
+    def __repr__(self) -> str:
+        return f"<Job {self.words}>"
+
+    def begin(self) -> Job:
+        """Start the thread; a daemon, since the end of the program waits for nobody."""
+        self.is_running = True
+        threading.Thread(target=self._run, name="edl-ckpt-browse", daemon=True).start()
+        return self
+
+    def give_up(self) -> None:
+        """Stop the work as soon as it reports or waits; `ended` is not called."""
+        self._stop.set()
+        self.is_running = False
+
+    @property
+    def progress(self) -> str:
+        """Return how far the work is, in words: 'values: 1.5 of 5.0 GiB, 30%'."""
+        if not self.total_bytes:
+            return self.what or self.words
+        share = min(self.done_bytes / self.total_bytes, 1.0)
+        return f"{self.what}: {portion(self.done_bytes, self.total_bytes)}, {share:.0%}"
+
+    def warn(self, text: str) -> None:
+        """Keep a warning."""
+        self._check()
+        self.warnings.append(text)
+
+    def start(self, what: str, total_bytes: int) -> None:
+        """Begin a phase."""
+        self._check()
+        self.what, self.done_bytes, self.total_bytes = what, 0, total_bytes
+
+    def advance(self, size_bytes: int) -> None:
+        """Count bytes."""
+        self._check()
+        with self._lock:
+            self.done_bytes += size_bytes
+
+    def _check(self) -> None:
+        if self._stop.is_set():
+            raise GivenUp
+
+    def _run(self) -> None:
+        stop_by(self._stop)
+        try:
+            self._attempt()
+        except GivenUp:
+            return
+        except (OSError, MemoryError, RecursionError) as error:  # one of ours may be an OSError too
+            self.error = error if isinstance(error, EdlCkptError) else _of_system(error)
+        except EdlCkptError as error:
+            self.error = error
+        except BaseException as error:  # noqa: BLE001 - a bug, which the program shows at its end
+            self.bug = error
+        if not self._stop.is_set():
+            self.is_running = False
+            self._ended(self)
+
+    def _attempt(self) -> None:
+        """Do the work; again when a version was replaced between its listing and the reading."""
+        for left in reversed(range(_ATTEMPTS)):
+            try:
+                self.result = self._work(self)
+            except ReplacedError:
+                if not left:
+                    raise
+                self._check()
+            else:
+                return
+
+
+def _of_system(error: OSError | MemoryError | RecursionError) -> EdlCkptError:
+    from edl_ckpt.core.storage.faults import error_of_system
+
+    return error_of_system(error)

@@ -1,0 +1,44 @@
+"""`edl-ckpt browse`: looks through versions, tables and rows on the whole terminal."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import READS, exits
+from edl_ckpt.cli.options import Browsed, parsed_ref
+from edl_ckpt.cli.output import Output
+from edl_ckpt.core.errors import UsageError
+
+
+@examples(
+    "browse run",
+    "browse s3://bucket/run@best:auc",
+)
+@exits(READS)
+def browse_command(
+    out: Output,
+    ref: Browsed = None,
+    no_mouse: Annotated[
+        bool, typer.Option("--no-mouse", help="Leave the mouse to the terminal, which selects text with it.")
+    ] = False,
+) -> None:
+    """Look through a location on the whole terminal.
+
+    It shows versions, shards, tables, rows, histograms and differences, and verifies in the background. The browser
+    reads, and changes nothing. The key ? shows its keys. It needs the extra tui.
+    """
+    from edl_ckpt.cli.browse.terminal import check_library, check_terminal
+
+    if out.json and "json" not in out.defaulted:
+        raise UsageError("browse has no document to print", hint="these have: edl-ckpt list, edl-ckpt inspect")
+    wanted = parsed_ref(ref, out)
+    check_terminal()
+    check_library()
+    from edl_ckpt.cli.browse.app import browse
+
+    code = browse(wanted, lambda text: parsed_ref(text, out), no_color=out.no_color, mouse=not no_mouse)
+    if code:
+        raise SystemExit(code)

@@ -1,0 +1,41 @@
+"""`edl-ckpt completion`: the script by which a shell completes the words of edl-ckpt."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import exits
+from edl_ckpt.cli.output import Output
+from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.words import meant
+
+
+@examples(
+    "completion bash",
+    "completion fish --verbose",
+)
+@exits()
+def completion_command(
+    out: Output,
+    shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", help="The shell: bash, zsh or fish.")],
+) -> None:
+    """Print the script that completes words in your shell.
+
+    The script says where to put it; the wheel installs it below share/ too. Completed are commands, options, values,
+    and the versions, tags, metrics, tables and variables of the location on the line or of the default one.
+    """
+    from edl_ckpt.cli.completion.scripts import PLACES, SCRIPTS
+
+    if shell not in SCRIPTS:
+        hint = meant(shell, SCRIPTS)
+        raise UsageError(f"no completion for {shell!r}; expected {', '.join(SCRIPTS)}", hint=hint)
+    script = SCRIPTS[shell]
+    document = {"schema": "edl-ckpt/completion/1", "shell": shell, "place": PLACES[shell], "script": script}
+    if out.json:
+        out.print_json(document)
+        return
+    out.write(script)
+    out.detail(f"put it into {PLACES[shell]}")

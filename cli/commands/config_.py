@@ -1,0 +1,47 @@
+"""`edl-ckpt config`: the settings in force, and where each comes from."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import exits
+from edl_ckpt.cli.options import Csv, Jsonl
+from edl_ckpt.cli.output import Output
+
+
+@examples(
+    "config show --origin",
+    "config show --all --json",
+)
+@exits(c3="a command would refuse one of the values")
+def config_show_command(
+    out: Output,
+    origin: Annotated[
+        bool, typer.Option("--origin", help="Show where each comes from: a variable, a line of a file, or the program.")
+    ] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show options that have no value too.")] = False,
+    csv: Csv = False,  # noqa: ARG001
+    jsonl: Jsonl = False,  # noqa: ARG001
+) -> None:
+    """Show every setting in force.
+
+    The environment wins over a configuration file, and that over the program's own value. An empty list of commands
+    means all that have the option. Secrets are shown as ***.
+    """
+    from edl_ckpt.cli import render_config
+    from edl_ckpt.cli.settings import settings_in_force
+
+    found = settings_in_force(out.config)
+    out.show(
+        lambda: render_config.document(found),
+        lambda: render_config.human(found, origin=origin, every=every),
+        lambda: render_config.rows(found),
+    )
+    for warning in found.warnings:
+        if not warning.startswith(tuple(file.path for file in found.files) or "\0"):  # those were printed already
+            out.warn(warning)
+    if not found.is_sound:
+        raise SystemExit(3)

@@ -1,0 +1,45 @@
+"""`edl-ckpt doctor`: what the program runs with, and what the storage of a location can do."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import LISTS, exits
+from edl_ckpt.cli.output import Output
+
+_PLACE_HELP = "The location whose storage is looked at, on disk or at a URL. Default: none."
+
+
+@examples(
+    "doctor",
+    "doctor run --no-write",
+)
+@exits(LISTS, c3="something is broken: some commands will fail")
+def doctor_command(
+    out: Output,
+    location: Annotated[str | None, typer.Argument(metavar="[LOCATION]", help=_PLACE_HELP)] = None,
+    no_write: Annotated[bool, typer.Option("--no-write", help="Write nothing to the location.")] = False,
+) -> None:
+    """Show what would be slower or weaker here, and why.
+
+    Of the program: its kernel, libraries and extras. Of a LOCATION: its file system or service, found out with small
+    files below .edl-ckpt-0 that are removed again, where no reader and no scan of ElasticDL looks.
+    """
+    from edl_ckpt.cli import render_doctor
+    from edl_ckpt.cli.program_facts import extra_facts, program_facts
+    from edl_ckpt.core import examine_storage
+
+    program, extras = list(program_facts()), list(extra_facts())
+    storage = None
+    if location is not None:
+        if not no_write:
+            out.say(f"doctor writes small files below {location}/.edl-ckpt-0 and removes them; not with --no-write")
+        storage = examine_storage(out.location(location), write=not no_write)
+    out.show(
+        lambda: render_doctor.document(program, extras, storage), lambda: render_doctor.human(program, extras, storage)
+    )
+    if not render_doctor.is_sound(program, storage):
+        raise SystemExit(3)

@@ -1,0 +1,121 @@
+"""`edl-ckpt report`: a page about a location, to look at and to keep."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, Self
+
+import typer
+
+from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.manual.codes import WRITES, exits
+from edl_ckpt.cli.options import Place, RuleOptions
+from edl_ckpt.cli.output import Output
+from edl_ckpt.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.operations.export.target import ExportTarget
+    from edl_ckpt.core.operations.report.results import LocationReport
+    from edl_ckpt.core.storage.location import Location
+
+
+@examples(
+    "report run -o report.html",
+    "report run --keep 5 --json",
+)
+@exits(WRITES, c3="something is there, and could not be read; the page says what")
+def report_command(
+    out: Output,
+    rules: RuleOptions,
+    location: Place = None,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="FILE", help="Write the page to FILE; - is stdout.")
+    ] = None,
+    last: Annotated[int, typer.Option(min=1, metavar="N", help="Show the newest N versions.")] = 200,
+    headers: Annotated[int, typer.Option(min=1, metavar="N", help="Read the headers of at most N versions.")] = 24,
+    no_values: Annotated[
+        bool, typer.Option("--no-values", help="Read names and headers only: no histograms and no drift.")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Another seed samples other values.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing FILE.")] = False,
+) -> None:
+    """Write a page about a location and what its versions hold.
+
+    The page is one HTML file without scripts that needs no network: versions with their metrics, and which of them
+    prune would keep by the stored policy or by the rules given here; findings in names and headers; shards, tables,
+    histograms, and how much values moved between versions. It reads little, and names what it does not read. It needs
+    the extra `report`, unless --json prints the data alone.
+    """
+    from edl_ckpt.cli import render_report
+    from edl_ckpt.core.operations.report.results import ReportLimits
+    from edl_ckpt.core.operations.report.survey import report_location
+
+    if not output and not out.json:
+        raise UsageError("where should the page go?", hint="try: -o report.html, or --json for the data alone")
+    if output == "-" and out.json:
+        raise UsageError("--json and the page cannot both go to stdout", hint="try: -o report.html --json")
+    where = _checked(out.location(location))
+    policy = rules.policy(out, [where])
+    with _Page(out, output, force=force) as page:
+        report = report_location(
+            where,
+            policy,
+            limits=ReportLimits(versions=last, opened=headers),
+            seed=seed,
+            values=not no_values,
+            reporter=out.reporter(),
+        )
+        page.write(report)
+    if output != "-":
+        out.show(lambda: render_report.document(report), lambda: render_report.human(report, page.name))
+    if report.unread:
+        raise SystemExit(3)
+
+
+def _checked(where: Location) -> Location:
+    """Return a location; UsageError when it is the directory of a version."""
+    from edl_ckpt.core.checkpoint.catalog import split_version_dir
+
+    split = split_version_dir(where)
+    if split is not None:
+        hint = f"try: edl-ckpt report {split[0].url}"
+        raise UsageError("expected a location, not a version of it", path=where.url, hint=hint)
+    return where
+
+
+class _Page(ExitStack):
+    """The page as it is written: where it may not stand, or cannot be drawn, is known before anything is read."""
+
+    def __init__(self, out: Output, name: str | None, *, force: bool) -> None:
+        super().__init__()
+        self.name = name or ""
+        self._out, self._force = out, force
+        self._target: ExportTarget | None = None
+
+    def __enter__(self) -> Self:
+        if self.name:
+            from edl_ckpt.cli.page.render import check_libraries
+            from edl_ckpt.core.operations.export.interface import FormatTraits
+            from edl_ckpt.core.operations.export.target import open_target
+
+            check_libraries()
+            if self.name != "-":
+                goal = self._out.location(self.name)
+                self._target = self.enter_context(
+                    open_target(goal, FormatTraits("report", is_text=True), is_directory=False, force=self._force)
+                )
+        return self
+
+    def write(self, report: LocationReport) -> None:
+        """Write the page of a report, whole or not at all."""
+        if not self.name:
+            return
+        from edl_ckpt.cli.page.render import page_of
+
+        page = page_of(report)
+        if self._target is None:
+            self._out.write(page)
+            return
+        with self._target.open_text() as file:
+            file.write(page)
+        self._target.publish()

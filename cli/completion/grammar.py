@@ -1,0 +1,93 @@
+"""What is expected at the cursor: the words before it, against the table of commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the word at the cursor can be."""
+
+    typed: str
+    """The value as far as it is typed: the word, or what stands behind `--table=`."""
+    words: tuple[tuple[str, str], ...] = ()
+    """Words of the program itself, each with its help."""
+    kinds: tuple[str, ...] = ()
+    """Kinds of names that a place has, `path` for example, or words behind '='."""
+    arguments: tuple[str, ...] = ()
+    """The arguments before the word at the cursor."""
+    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The options before it, with their values."""
+    command: str = ""
+
+
+def expected(words: Sequence[str], table: Mapping[str, Any]) -> Expected:
+    """Return what the last word can be; the program's own name is not among the words."""
+    *before, typed = words
+    if not before:
+        options = (("--help", "Show this help"), ("--version", "Print the version"))
+        return Expected(typed, words=options if typed.startswith("-") else tuple(commands(table)))
+    group = table["groups"].get(before[0])
+    if group is None:
+        command, before = before[0], before[1:]
+    elif len(before) == 1:
+        names = [(name, table["commands"][f"{before[0]} {name}"]["help"]) for name in group["members"]]
+        return Expected(typed, words=tuple(names))
+    else:
+        command, before = " ".join(before[:2]), before[2:]
+    known = table["commands"].get(command)
+    return Expected(typed) if known is None else _in_command(command, known, before, typed)
+
+
+def commands(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield all commands and groups in the order of the help, each with its help."""
+    for name in dict.fromkeys(command.partition(" ")[0] for command in table["commands"]):
+        yield name, table["groups"].get(name, table["commands"].get(name))["help"]
+
+
+def _in_command(command: str, known: Mapping[str, Any], before: Sequence[str], typed: str) -> Expected:
+    """Return what a word behind the name of a command can be."""
+    flags = {flag: option for long, option in known["options"].items() for flag in (long, option.get("short", long))}
+    longs = {option["short"]: long for long, option in known["options"].items() if "short" in option}
+    arguments: list[str] = []
+    options: dict[str, tuple[str, ...]] = {}
+    wanted, only_arguments = "", False
+    for word in before:
+        flag, equals, value = word.partition("=")
+        if wanted:
+            options[wanted] = (*options.get(wanted, ()), word)
+            wanted = ""
+        elif only_arguments or not word.startswith("-") or word == "-":
+            arguments.append(word)
+        elif word == "--":
+            only_arguments = True
+        else:
+            flag = longs.get(flag, flag)
+            options[flag] = (*options.get(flag, ()), *([value] if equals else []))
+            wanted = flag if not equals and "takes" in flags.get(flag, ()) else ""
+    found = Expected(typed, arguments=tuple(arguments), options=options, command=command)
+    if wanted:
+        return replace(found, kinds=(flags[wanted]["takes"],))
+    if typed.startswith("-") and not only_arguments:
+        flag, equals, value = typed.partition("=")
+        if equals:
+            return replace(found, typed=value, kinds=(flags.get(flag, {}).get("takes", ""),))
+        left = {long: o for long, o in known["options"].items() if long not in options or "again" in o}
+        return replace(found, words=tuple((long, option["help"]) for long, option in left.items()))
+    return replace(found, kinds=_argument(known["arguments"], len(arguments)))
+
+
+def _argument(kinds: Sequence[str], index: int) -> tuple[str, ...]:
+    """Return what an argument can be, by its place; where the first may be left out, the next may stand there.
+
+    >>> _argument(["ref?", "tag"], 0), _argument(["ref?", "tag"], 1), _argument(["location*"], 5), _argument(["ref"], 1)
+    (('ref', 'tag'), ('tag',), ('location',), ())
+    """
+    at = index if index < len(kinds) else len(kinds) - 1 if kinds and kinds[-1].endswith("*") else None
+    if at is None:
+        return ()
+    may_be_next = kinds[0].endswith("?") and at + 1 < len(kinds)
+    return tuple(kind.rstrip("?*") for kind in kinds[at : at + 2 if may_be_next else at + 1])

@@ -1,0 +1,173 @@
+"""What each shell hands over, and what it wants back: candidates quoted for the place where they will stand.
+
+A name is somebody else's text. It reaches the command line only with every character escaped that a shell, or its
+history, would read as more than itself.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+
+if TYPE_CHECKING:
+    from edl_ckpt.cli.completion.values import Candidate
+
+_LOCAL_SECONDS: Final = 2.0
+_REMOTE_SECONDS: Final = 15.0
+_OPEN: Final = ("/", "@", "=", ":", ",")
+"""A value that ends so goes on: no space follows it."""
+_PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-")
+_ENDS_WORDS: Final = frozenset("|&;()<>")
+
+
+class Line(NamedTuple):
+    """The words up to the cursor: the last one as it means, and as it is typed, behind its opening quote."""
+
+    words: list[str]
+    raw: str
+    quote: str
+    """The quote that is open at the cursor, '' without."""
+
+
+def answer(shell: str, arguments: Sequence[str]) -> NoReturn:
+    """Print the candidates for a shell, and end. Nothing else is ever printed, and nothing waits for long."""
+    from edl_ckpt.cli.completion.places import asks_remote
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
+    signal.setitimer(signal.ITIMER_REAL, _REMOTE_SECONDS if asks_remote() else _LOCAL_SECONDS)
+    try:
+        text = _answer(shell, arguments)
+        os.write(1, text.encode())
+    except Exception:  # noqa: BLE001, S110 - a shell in which somebody types is no place for a traceback
+        pass
+    raise SystemExit(0)
+
+
+def _answer(shell: str, arguments: Sequence[str]) -> str:
+    from edl_ckpt.cli.completion.grammar import expected
+    from edl_ckpt.cli.completion.table import load
+    from edl_ckpt.cli.completion.values import Values, bounded
+
+    line = _line(shell, arguments)
+    table = load()
+    asked = expected(line.words, table)
+    found = bounded(Values(asked, table).candidates())
+    return "".join(_DRAWN[shell](line, each.value[len(asked.typed) :], each) for each in found)
+
+
+def _line(shell: str, arguments: Sequence[str]) -> Line:
+    """Return the words that a shell handed over."""
+    if shell == "bash":
+        return split(os.environ.get("COMP_LINE", "").encode()[: _number("COMP_POINT")].decode("utf-8", "ignore"))
+    if shell == "zsh":
+        *words, raw, quote = arguments
+        return Line([*words, _plain(raw, quote)], raw, quote if quote in {"'", '"'} else "")
+    return Line(list(arguments), arguments[-1], "")
+
+
+def _number(variable: str) -> int:
+    text = os.environ.get(variable, "")
+    return int(text) if text.isascii() and text.isdigit() else 1 << 20
+
+
+def split(text: str) -> Line:
+    r"""Return the words of bash's command line up to the cursor, behind the program's name.
+
+    >>> split("edl-ckpt get 'run@1' --table us")
+    Line(words=['get', 'run@1', '--table', 'us'], raw='us', quote='')
+    >>> split("EDL_CKPT_DIR=x edl-ckpt get 'my ru").words, split("true; edl-ckpt get a\\ b").raw
+    (['get', 'my ru'], 'a\\ b')
+    """
+    words: list[str] = []
+    meaning, raw, quote, begun, at, opened = "", "", "", False, 0, 0
+    while at < len(text):
+        char = text[at]
+        at += 1
+        if quote == "'" or (quote and char not in '\\"'):
+            if char == quote:
+                quote = ""
+            else:
+                meaning += char
+            raw += char
+        elif char == "\\":
+            if at < len(text):  # one at the end is dropped
+                keeps = quote and text[at] not in '$`"\\\n'
+                meaning += ("\\" if keeps else "") + text[at]
+                raw += char + text[at]
+                at += 1
+        elif char in "'\"":
+            quote, begun, raw = "" if quote else char, True, raw + char
+            if quote:
+                opened = len(raw)
+        elif char in " \t\n" or char in _ENDS_WORDS:
+            words += [meaning] if meaning or begun else []
+            words = [] if char in _ENDS_WORDS else words
+            meaning, raw, begun = "", "", False
+        else:
+            meaning, raw = meaning + char, raw + char
+    own = next((i for i, word in enumerate(words) if os.path.basename(word) == "edl-ckpt"), 0)
+    return Line([*words[own + 1 :], meaning], raw[opened:] if quote else raw, quote)
+
+
+def _plain(raw: str, quote: str) -> str:
+    """Return what a word of zsh means, as it is typed up to the cursor."""
+    return split(f"x {quote}{raw}").words[-1]
+
+
+def quoted(text: str, quote: str) -> str | None:
+    r"""Return a text as it is written behind an open quote, or without one; None where it cannot stand there.
+
+    >>> quoted("a b$(c)", ""), quoted("a$b", '"'), quoted("it's", "'")
+    ('a\\ b\\$\\(c\\)', 'a\\$b', None)
+    """
+    if quote == "'":
+        return None if "'" in text else text
+    if quote:  # no backslash stops the history there
+        return None if "!" in text else "".join(f"\\{c}" if c in '$`"\\' else c for c in text)
+    return "".join(c if c in _PLAIN or ord(c) > 127 else f"\\{c}" for c in text)
+
+
+def _for_bash(line: Line, rest: str, full: Candidate) -> str:
+    """Return a line with what stands behind the last character of the word that parts words for readline."""
+    written = quoted(rest, line.quote)
+    if written is None:
+        return ""
+    whole = line.raw + written
+    breaks = os.environ.get("COMP_WORDBREAKS", " \t\n\"'@><=;|&(:")
+    cut = 0 if line.quote else _behind_break(line.raw, breaks)
+    return whole[cut:] + ("" if full.value.endswith(_OPEN) or line.quote else " ") + "\n"
+
+
+def _behind_break(raw: str, breaks: str) -> int:
+    """Return where readline's word begins in a word: behind the last character that parts words and is not escaped."""
+    cut, at = 0, 0
+    while at < len(raw):
+        if raw[at] == "\\":
+            at += 2
+            continue
+        at += 1
+        if raw[at - 1] in breaks:
+            cut = at - (raw[at - 1] == "@")  # readline takes it into the word that it begins, as in names of hosts
+    return cut
+
+
+def _for_zsh(line: Line, rest: str, full: Candidate) -> str:
+    """Return three lines: the word as it is written, as it is shown with its note, and whether a space follows."""
+    written = quoted(rest, line.quote)
+    if written is None:
+        return ""
+    if not (line.raw or line.quote) and written.startswith("="):  # else the path of a program
+        written = f"\\{written}"
+    shown = f"{full.value}  -- {full.note}" if full.note else full.value
+    return f"{line.raw}{written}\n{shown}\n{'open' if full.value.endswith(_OPEN) else 'done'}\n"
+
+
+def _for_fish(line: Line, rest: str, full: Candidate) -> str:
+    """Return a line with the value and its note; fish quotes it itself."""
+    return f"{line.raw}{rest}\t{full.note}\n"
+
+
+_DRAWN: Final[Mapping[str, Any]] = {"bash": _for_bash, "zsh": _for_zsh, "fish": _for_fish}

@@ -1,0 +1,171 @@
+"""The commands with their options and arguments, and what each takes, as the file `table.json`.
+
+`python tests/docs/manual.py --update` makes it: the parser itself takes longer to build than a shell may wait.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, function_of
+
+_FILE: Final = Path(__file__).with_name("table.json")
+_OF_OPTION: Final[Mapping[str, str]] = {
+    "--after": "version",
+    "--best": "metric",
+    "--delete": "version",
+    "--drop-tag": "tag",
+    "--experiment": "directory",
+    "--keep-tag": "tag",
+    "--metric": "metric",
+    "--output": "location",
+    "--since": "version",
+    "--sort": "metric",
+    "--table": "table",
+    "--tag": "tag",
+    "--variable": "variable",
+    "--version-ge": "version",
+}
+"""What the value of an option is, where its metavar does not say it."""
+_OF_WORD: Final[Mapping[str, str]] = {
+    "REF": "ref",
+    "LOCATION": "location",
+    "LOCATION@VERSION": "location",
+    "DIR": "directory",
+    "FILE": "file",
+    "INPUT": "file",
+    "OUTPUT": "file",
+    "SOURCE": "file",
+    "TAG": "tag",
+    "NAME": "metric",
+    "NAME=VALUE": "metric=",
+    "KEY": "key",
+    "KEY=JSON": "key=",
+    "COMMAND": "command",
+    "COMMAND|TOPIC": "page",
+}
+"""What an argument is, by the word that stands for it."""
+
+
+def load() -> dict[str, Any]:
+    """Return the table that was made."""
+    table: dict[str, Any] = json.loads(_FILE.read_bytes())
+    return table
+
+
+def make() -> str:
+    """Return the text of the table, from the parser."""
+    from edl_ckpt.cli.app import parser
+    from edl_ckpt.cli.manual.topics import TOPICS
+
+    program, commands = parser(), {}
+    for name in COMMANDS:
+        command = program
+        for word in name.split():
+            command = command.commands[word]
+        commands[name] = _command(name, command, command.make_context(name, [], resilient_parsing=True))
+    groups = {name: {"help": summary, "members": members} for name, (summary, members) in GROUPS.items()}
+    return json.dumps({"commands": commands, "groups": groups, "topics": dict(TOPICS)}, indent=1) + "\n"
+
+
+def _command(name: str, command: Any, context: Any) -> dict[str, Any]:
+    parameters = [p for p in command.get_params(context) if not getattr(p, "hidden", False)]
+    arguments = [
+        _repeated(str(p.metavar or p.make_metavar(context)), p.nargs)
+        for p in parameters
+        if p.param_type_name == "argument"
+    ]
+    return {
+        "help": (function_of(name).__doc__ or "").strip().partition("\n")[0],
+        "arguments": [kind for metavar in arguments for kind in _arguments(metavar)],
+        "options": dict(_options(name, (p for p in parameters if p.param_type_name == "option"), context)),
+    }
+
+
+def _arguments(metavar: str) -> Iterator[str]:
+    """Yield what each word of a metavar takes; '?' follows one that may be left out, '*' one that may be repeated.
+
+    >>> list(_arguments("[REF] NAME=VALUE...")), list(_arguments("[LOCATION...]"))
+    (['ref?', 'metric=*'], ['location*'])
+    """
+    words = metavar.split()
+    for word in words:
+        plain = word.replace("...", "").strip("[]")
+        kind = _OF_WORD.get(plain) or (f"={plain}" if plain.islower() else "")
+        yield kind + ("*" if "..." in word else "?" if word.startswith("[") and len(words) > 1 else "")
+
+
+def _repeated(metavar: str, nargs: int) -> str:
+    """Return a metavar of one word, for which several may stand, with '...'; several words say it themselves."""
+    return f"{metavar}..." if nargs == -1 and " " not in metavar and "..." not in metavar else metavar
+
+
+def _options(name: str, options: Iterable[Any], context: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    for option in options:
+        found: dict[str, Any] = {"help": _first_sentence(str(option.help or ""))}
+        if option.name == "help":
+            found["help"] = "Show this help."
+        if not option.is_flag:
+            found["takes"] = _taken(name, option, context)
+        if option.multiple:
+            found["again"] = True
+        short = [flag for flag in option.opts if not flag.startswith("--")]
+        yield (
+            option.opts[0] if not short else next(f for f in option.opts if f.startswith("--")),
+            {
+                **found,
+                **({"short": short[0]} if short else {}),
+            },
+        )
+
+
+def _taken(name: str, option: Any, context: Any) -> str:
+    """Return what an option takes: a kind of names, words behind '=', or nothing that can be listed."""
+    metavar = str(option.make_metavar(context))
+    listed = {
+        ("export", "--format"): _export_formats,
+        ("metrics import", "--format"): _metric_formats,
+        ("export", "--dtype"): _dtypes,
+        ("watch", "--on"): _events,
+    }.get((name, option.opts[0]))
+    if listed:
+        return f"={'|'.join(listed())}"
+    words = [word for word in metavar.split("|") if re.fullmatch("[a-z][a-z-]*", word)]
+    return f"={'|'.join(words)}" if words else _OF_OPTION.get(option.opts[0]) or _OF_WORD.get(metavar, "")
+
+
+def _export_formats() -> Iterable[str]:
+    from edl_ckpt.core.operations.export.formats import FORMATS
+
+    return FORMATS
+
+
+def _metric_formats() -> Iterable[str]:
+    from edl_ckpt.core.operations.metric_sources import FORMATS
+
+    return FORMATS
+
+
+def _dtypes() -> Iterable[str]:
+    from edl_ckpt.core.operations.export.selection import CASTS
+
+    return CASTS
+
+
+def _events() -> Iterable[str]:
+    from edl_ckpt.core.operations.follow.changes import EventKind
+
+    return [kind.value for kind in EventKind]
+
+
+def _first_sentence(text: str) -> str:
+    """Return the first sentence of a help text, without its full stop.
+
+    >>> _first_sentence("Number of threads. Default: the number of cores.")
+    'Number of threads'
+    """
+    return re.split(r"[.;] |\.$", text, maxsplit=1)[0]

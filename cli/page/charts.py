@@ -1,0 +1,332 @@
+"""The charts of a report, drawn as SVG by Vega-Lite when the report is made; colours are variables of the page's CSS.
+
+Each mark has its values as a title, which a browser shows under the pointer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+from xml.etree import ElementTree as ET
+
+from edl_ckpt.cli.page.figures import number, when
+from edl_ckpt.cli.text import count, escaped
+from edl_ckpt.core import words
+from edl_ckpt.core.format.model import State, Version
+from edl_ckpt.core.libraries import library
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.operations.report.results import Drift, LocationReport, SampledTensor
+    from edl_ckpt.core.operations.summary import CheckpointSummary
+
+SERIES: Final = 6
+"""Lines of one chart: as many as colours can be told apart, each with a symbol of its own too."""
+_LABEL: Final = 36
+"""Characters of a name in a chart; the tables have it whole."""
+_SAYS: Final = "says"
+"""The field of a row with its values in words."""
+_DAY_MS: Final = 86_400_000
+_LEAST_SPAN_MS: Final = 60_000
+"""A shorter time, as copies take, says nothing of a job."""
+_TICKS: Final = 11
+"""Labels on an axis without a scale."""
+_STEP: Final = 56
+"""The most pixels between two values of an axis without a scale."""
+_SVG: Final = "http://www.w3.org/2000/svg"
+_SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"
+"""A name, which nobody fetches."""
+_CONFIG: Final[Mapping[str, Any]] = {
+    "background": "transparent",
+    "font": "system-ui, sans-serif",
+    "view": {"stroke": None},
+    "axis": {
+        "labelColor": "var(--dim)",
+        "titleColor": "var(--dim)",
+        "titleFontWeight": "normal",
+        "gridColor": "var(--grid)",
+        "domainColor": "var(--line)",
+        "tickColor": "var(--line)",
+        "labelFontSize": 11,
+        "titleFontSize": 11,
+    },
+    "legend": {
+        "labelColor": "var(--ink)",
+        "titleColor": "var(--dim)",
+        "labelLimit": 260,
+        "orient": "bottom",
+        "columns": 1,
+    },
+    "range": {"category": [f"var(--series-{k})" for k in range(1, SERIES + 1)]},
+}
+_STATUS: Final = {
+    "kept": "var(--series-1)",
+    "complete": "var(--series-1)",
+    "prune would delete it": "var(--idle)",
+    "not complete": "var(--bad)",
+}
+
+
+def label(name: str) -> str:
+    """Return a name for a chart: printable, and shortened in the middle.
+
+    >>> label("user"), label("embedding/" * 10)
+    ('user', 'embedding/embeddin…ing/embedding/')
+    """
+    name = escaped(name)
+    half = _LABEL // 2
+    return name if len(name) <= _LABEL else f"{name[:half]}…{name[-half + 4 :]}"
+
+
+def labels(names: Sequence[str]) -> dict[str, str]:
+    """Return a label for each name; no two are the same, or their lines would be one.
+
+    >>> labels(["a" * 50, "b", "a" * 51])["a" * 51]
+    'aaaaaaaaaaaaaaaaaa…aaaaaaaaaaaaaa (2)'
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        short = label(name)
+        same = sum(1 for other in found if label(other) == short)
+        found[name] = f"{short} ({same + 1})" if same else short
+    return found
+
+
+def sizes(report: LocationReport) -> str:
+    """Return a chart of the size of each version, with what prune would do."""
+    unit, scale = _unit(v.size_bytes for v in report.versions)
+    rows = [
+        {
+            "version": str(v.key),
+            unit: v.size_bytes / scale,
+            "status": (what := status(report, v)),
+            _SAYS: f"{v.key}: {words.size(v.size_bytes)}, {what}",
+        }
+        for v in report.versions
+    ]
+    seen = [name for name in _STATUS if any(row["status"] == name for row in rows)]
+    scheme = {"domain": seen, "range": [_STATUS[name] for name in seen]}
+    return _drawn("Size of each version", rows, {"type": "bar"}, {
+        "x": _versions(rows),
+        "y": {"field": unit, "type": "quantitative", "title": unit},
+        "color": {"field": "status", "type": "nominal", "title": None, "scale": scheme},
+    })  # fmt: skip
+
+
+def status(report: LocationReport, version: Version) -> str:
+    """Return what a version is, as far as its colour says."""
+    entry = report.retention.entries.get(version.path) if report.retention else None
+    if entry is not None and entry.action.value == "delete":
+        return "prune would delete it"
+    if version.state is not State.COMPLETE:
+        return "not complete"
+    return "kept" if entry is not None else "complete"
+
+
+def saves(report: LocationReport) -> str:
+    """Return a chart of when each version was saved; '' where times are not known, or all about the same."""
+    timed = [v for v in report.versions if v.modified and v.number is not None]
+    times = [round(v.modified * 1000) for v in timed]
+    rows = [
+        {"version": v.version, "saved": time, _SAYS: f"{v.key}: {when(v.modified)} UTC"}
+        for v, time in zip(timed, times, strict=True)
+    ]
+    if not times or max(times) - min(times) < _LEAST_SPAN_MS:
+        return ""
+    span = max(times) - min(times)
+    form = "%H:%M" if span < 2 * _DAY_MS else "%Y-%m-%d"
+    axis = {"title": "saved (UTC)", "format": form, "tickCount": 6, "labelOverlap": True}
+    return _drawn("When each version was saved", rows, {"type": "point", "filled": True, "size": 45, "opacity": 1}, {
+        "x": {"field": "saved", "type": "temporal", "scale": {"type": "utc", "nice": True}, "axis": axis},
+        "y": {"field": "version", "type": "quantitative", "title": "version", "scale": {"zero": False}},
+        "color": {"value": "var(--series-1)"},
+    })  # fmt: skip
+
+
+def metric(report: LocationReport, name: str) -> str:
+    """Return a chart of one metric, without values that are not finite; '' when there is no other."""
+    values = [_finite(v.metrics.get(name)) for v in report.versions]
+    rows = [
+        {"version": str(v.key), "value": value, _SAYS: f"{v.key}: {number(value)}"}
+        for v, value in zip(report.versions, values, strict=True)
+    ]
+    if all(row["value"] is None for row in rows):
+        return ""
+    return _drawn(f"{label(name)} of each version", rows, {"type": "line", "point": {"size": 40}}, {
+        "x": _versions(rows),
+        "y": {"field": "value", "type": "quantitative", "title": None, "scale": {"zero": False}},
+        "color": {"value": "var(--series-1)"},
+    }, small=True)  # fmt: skip
+
+
+def shards(newest: CheckpointSummary) -> str:
+    """Return a chart of the bytes of each shard, with their mean."""
+    unit, scale = _unit(s.size_bytes for s in newest.shards)
+    rows = [
+        {"shard": s.ps_id, unit: s.size_bytes / scale, _SAYS: f"shard {s.ps_id}: {words.size(s.size_bytes)}"}
+        for s in newest.shards
+    ]
+    mean = sum(s.size_bytes for s in newest.shards) / scale / max(len(rows), 1)
+    rule = {
+        "data": {"values": [{"mean": mean, _SAYS: f"mean: {words.size(mean * scale)}"}]},
+        "mark": {"type": "rule", "color": "var(--ink)", "strokeDash": [4, 3]},
+        "encoding": {"y": {"field": "mean", "type": "quantitative"}, "description": {"field": _SAYS}},
+    }
+    return _drawn("Bytes of each shard; the dashed line is their mean", rows, {"type": "bar"}, {
+        "x": {"field": "shard", "type": "ordinal", "title": "shard", "axis": _sparse([s.ps_id for s in newest.shards])},
+        "y": {"field": unit, "type": "quantitative", "title": unit},
+        "color": {"value": "var(--series-1)"},
+    }, beside=rule)  # fmt: skip
+
+
+def growth(report: LocationReport) -> str:
+    """Return a chart of the rows of the largest tables in versions that are whole; '' without any."""
+    tables = [table.name for opened in reversed(report.opened) for table in opened.tables]
+    names = labels(list(dict.fromkeys(tables))[:SERIES])
+    rows = [
+        {
+            "version": str(opened.version.key),
+            "rows": table.rows,
+            "table": names[table.name],
+            _SAYS: f"{names[table.name]} at {opened.version.key}: {count(table.rows, 'row')}",
+        }
+        for opened in report.opened
+        if opened.ok and opened.version.state is State.COMPLETE
+        for table in opened.tables
+        if table.name in names
+    ]
+    return _lines("Rows of each table", rows, "rows", "table", "~s") if rows else ""
+
+
+def drift(report: LocationReport) -> str:
+    """Return a chart of the relative change of the tensors that changed most; '' without any."""
+    found = [(d, value) for d in report.drift if (value := _finite(d.relative)) is not None]
+    most: dict[str, float] = {}
+    for each, value in found:
+        most[_kind_and_name(each)] = max(value, most.get(_kind_and_name(each), 0.0))
+    names = labels(sorted(most, key=lambda name: (-most[name], name))[:SERIES])
+    rows = [
+        {
+            "version": (version := each.b.rpartition("@")[2]),
+            "change": value,
+            "tensor": (name := names[_kind_and_name(each)]),
+            _SAYS: f"{name} at {version}: {number(value)}",
+        }
+        for each, value in found
+        if _kind_and_name(each) in names
+    ]
+    return _lines("Relative change since the version before", rows, "change", "tensor", "~g") if rows else ""
+
+
+def _kind_and_name(drift: Drift) -> str:
+    return f"{drift.name} ({drift.kind})"
+
+
+def histogram(tensor: SampledTensor) -> str:
+    """Return the histogram of a tensor; '' without two different values."""
+    stats = tensor.stats
+    if stats.minimum == stats.maximum:
+        return ""
+    edges = [edge for edge in stats.edges if math.isfinite(edge)]
+    if not stats.histogram or len(edges) != len(stats.edges):
+        return ""
+    bins = zip(edges, edges[1:], stats.histogram, strict=False)
+    rows = [
+        {"from": low, "to": high, "count": some, _SAYS: f"{number(low)} to {number(high)}: {count(some)}"}
+        for low, high, some in bins
+    ]
+    few, thousands = ({"format": form, "tickCount": ticks} for form, ticks in (("~g", 4), ("~s", 3)))
+    return _drawn(f"Histogram of {label(stats.name)}", rows, {"type": "bar"}, {
+        "x": {"field": "from", "bin": "binned", "type": "quantitative", "title": None, "axis": few},
+        "x2": {"field": "to"},
+        "y": {"field": "count", "type": "quantitative", "title": None, "axis": thousands},
+        "color": {"value": "var(--series-1)"},
+    }, small=True)  # fmt: skip
+
+
+def _unit(sizes: Iterable[int]) -> tuple[str, int]:
+    """Return the unit in which the largest size is a number of one to four digits, and its bytes."""
+    largest, scale = max(sizes, default=0), 1
+    unit = words.size(largest).partition(" ")[2]
+    while largest / scale >= 1024 and unit != "PiB":
+        scale *= 1024
+    return unit, scale
+
+
+def _sparse(values: Sequence[Any]) -> dict[str, Any]:
+    """Return an axis whose labels do not touch each other: those of some values at even distances."""
+    step = -(-len(values) // _TICKS)
+    return {"values": values[::step], "labelAngle": 0, "labelLimit": 60}
+
+
+def _versions(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the axis of versions, in their order."""
+    order = list(dict.fromkeys(row["version"] for row in rows))
+    return {"field": "version", "type": "ordinal", "sort": order, "title": "version", "axis": _sparse(order)}
+
+
+def _lines(title: str, rows: list[dict[str, Any]], value: str, series: str, form: str) -> str:
+    order = list(dict.fromkeys(row[series] for row in rows))
+    by_series = {"field": series, "type": "nominal", "title": None, "scale": {"domain": order}}
+    return _drawn(title, rows, {"type": "line", "point": {"size": 45}}, {
+        "x": _versions(rows),
+        "y": {"field": value, "type": "quantitative", "title": value, "axis": {"format": form}},
+        "color": by_series,
+        "shape": by_series,
+    })  # fmt: skip
+
+
+def _drawn(
+    title: str,
+    rows: list[dict[str, Any]],
+    mark: dict[str, Any],
+    encoding: dict[str, Any],
+    *,
+    small: bool = False,
+    beside: dict[str, Any] | None = None,
+) -> str:
+    """Return a chart as an element of HTML."""
+    layer = {"mark": mark, "encoding": {**encoding, "description": {"field": _SAYS}}}
+    spec = {
+        "$schema": _SCHEMA,
+        "config": _CONFIG,
+        "width": _width(rows, encoding["x"], 260 if small else 640),
+        "height": 120 if small else 180,
+        "data": {"values": rows},
+        **(layer if beside is None else {"layer": [layer, beside]}),
+    }
+    draw = library("vl_convert", "report").vegalite_to_svg
+    return _inlined(draw(spec), title)
+
+
+def _width(rows: list[dict[str, Any]], axis: Mapping[str, Any], most: int) -> int:
+    """Return the width of a chart: bars of few versions are not to be walls."""
+    return most if axis["type"] != "ordinal" else min(most, _STEP * len({row[axis["field"]] for row in rows}) + _STEP)
+
+
+_NAMED: Final = re.compile(r"url\(#([\w-]+)\)")
+
+
+def _inlined(svg: str, title: str) -> str:
+    """Return an SVG to stand in a page beside others: ids of its own, no style, and values as titles of its marks."""
+    ET.register_namespace("", _SVG)
+    root = ET.fromstring(svg)  # noqa: S314 - drawn here, and not by anybody else
+    own = f"chart-{hashlib.blake2b(svg.encode(), digest_size=6).hexdigest()}"
+    for element in list(root.iter()):
+        says = element.get("aria-label") if element.get("role") == "graphics-symbol" and len(element) == 0 else None
+        for key in [key for key in element.attrib if key in {"style", "role"} or key.startswith("aria-")]:
+            del element.attrib[key]
+        if says:
+            ET.SubElement(element, f"{{{_SVG}}}title").text = says
+        for key, value in element.attrib.items():
+            element.set(key, f"{own}-{value}" if key == "id" else _NAMED.sub(rf"url(#{own}-\1)", value))
+    for line in root.iterfind(".//*[@class='mark-line role-mark layer_0_marks']//*[title]", {"": _SVG}):
+        line.remove(line[0])  # what it says is said of its first point
+    root.attrib.update({"role": "img", "aria-label": title})
+    return ET.tostring(root, encoding="unicode")
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
