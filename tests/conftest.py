@@ -6,7 +6,9 @@ import json
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +92,35 @@ def multi(s3: Bucket) -> Bucket:
     """The golden checkpoint with three versions, on S3."""
     s3.upload(GOLDEN / "multi")
     return s3
+
+
+@pytest.fixture(scope="session")
+def processes() -> Iterator[Any]:
+    """Return the client of a cluster of two processes on this machine."""
+    pytest.importorskip("distributed")
+    from edl_ckpt.core.cluster.connection import connected
+    from edl_ckpt.core.progress import SILENT
+
+    with ExitStack() as stack:
+        with patient():
+            client = stack.enter_context(connected("local:2", SILENT))
+        yield client
+
+
+@pytest.fixture(scope="session")
+def client() -> Iterator[Any]:
+    """Return the client of a cluster in this process, which starts in no time; what travels is packed there too."""
+    distributed = pytest.importorskip("distributed")
+    options = {"n_workers": 2, "threads_per_worker": 1, "processes": False, "dashboard_address": "127.0.0.1:0"}
+    with ExitStack() as stack:
+        with patient():
+            cluster = stack.enter_context(distributed.LocalCluster(**options))
+        yield stack.enter_context(distributed.Client(cluster, set_as_default=False, name="edl-ckpt"))
+
+
+@contextmanager
+def patient() -> Iterator[None]:
+    """Let Dask's workers start on a busy machine: they warn when it takes a second to make their directories."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Creating scratch directories")
+        yield

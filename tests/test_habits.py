@@ -14,6 +14,7 @@ from places import TESTS, TOP
 CI = (TOP / ".ci" / "run").read_text(encoding="utf-8")
 FILES = sorted(TESTS.rglob("*.py"))
 SLEEPERS = {
+    "cli/test_progress.py",  # a command at work while somebody drags the border of its window
     "core/checkpoint/test_swaps.py",  # a writer that takes its time between two renames
     "support/crowd.py",  # a load of many processes, each at a pace of its own
     "support/training_job.py",  # servers and a pruner at a pace of their own

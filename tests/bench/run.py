@@ -113,7 +113,9 @@ def main() -> None:
     parser.add_argument("--memory", type=Path, default=Path("/dev/shm/edl-ckpt-bench"), help="one on tmpfs")
     parser.add_argument("--runs", type=int, default=3, help="pairs that count; 2 where one takes long")
     parser.add_argument("--scale", type=float, default=1.0, help="of the sizes; 1 is that of docs/benchmarks.md")
-    parser.add_argument("--large", action="store_true", help="reshard 4.5 and 10 GB too (35 GB of disk)")
+    parser.add_argument(
+        "--large", action="store_true", help="reshard 4.5 and 10 GB, and export 4.5 GB, too (35 GB of disk)"
+    )
     parser.add_argument(
         "--page",
         type=Path,

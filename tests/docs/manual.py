@@ -1,5 +1,7 @@
 """Make the man pages in `docs/man/`, the reference in `docs/reference/` and the JSON Schemas in `docs/schemas/`.
 
+And what completion needs: the scripts in `completions/`, and the table of commands in `cli/completion/`.
+
 python tests/docs/manual.py             compare; the exit code is 1 when a file is out of date
 python tests/docs/manual.py --update    rewrite the files
 """
@@ -12,18 +14,28 @@ from pathlib import Path
 
 from edl_ckpt.cli import schemas
 from edl_ckpt.cli.catalogue import SECTIONS
+from edl_ckpt.cli.completion import table
+from edl_ckpt.cli.completion.scripts import SCRIPTS
 from edl_ckpt.cli.manual import markdown, roff
 from edl_ckpt.cli.manual.page import Page
 from edl_ckpt.cli.manual.pages import every
 
 TOP = Path(__file__).parents[2]
 _ROOT = "edl-ckpt.1"
+COMPLETIONS = {"bash": "edl-ckpt.bash", "zsh": "_edl-ckpt", "fish": "edl-ckpt.fish"}
+"""The names under which the shells look for the scripts."""
 
 
 def files() -> dict[str, str]:
     """Return the text of every generated file, by its path below the top of the repository."""
     pages = list(every())
-    return {**_man_pages(pages), **_reference(pages), **_schemas()}
+    return {**_man_pages(pages), **_reference(pages), **_schemas(), **_completion()}
+
+
+def _completion() -> dict[str, str]:
+    """Return the script of each shell, and the table from which the program completes."""
+    made = {f"completions/{COMPLETIONS[shell]}": script for shell, script in SCRIPTS.items()}
+    return {**made, "cli/completion/table.json": table.make()}
 
 
 def _schemas() -> dict[str, str]:
@@ -54,10 +66,10 @@ def _reference(pages: list[Page]) -> dict[str, str]:
 def _index(found: dict[str, list[Page]]) -> str:
     """Return the index: the commands in their sections, and the topics."""
     lines = ["# Reference", "", "These pages say what `--help`, `edl-ckpt help` and the man pages say.", ""]
-    topics = [name for name, group in found.items() if group[0].is_topic]
+    topics = [name for name, group in found.items() if group[-1].is_topic]
     for heading, names in {**SECTIONS, "Topics": tuple(topics)}.items():
         lines += [f"## {heading}", "", "| | |", "|---|---|"]
-        lines += [f"| [{name}]({name}.md) | {found[name][0].summary} |" for name in names]
+        lines += [f"| [{name}]({name}.md) | {found[name][-1 if name in topics else 0].summary} |" for name in names]
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
@@ -67,8 +79,8 @@ def stale() -> list[str]:
     made = files()
     present = {
         str(path.relative_to(TOP))
-        for folder in ("man", "reference", "schemas")
-        for path in TOP.glob(f"docs/{folder}/*")
+        for pattern in ("docs/man/*", "docs/reference/*", "docs/schemas/*", "completions/*", "cli/completion/*.json")
+        for path in TOP.glob(pattern)
     }
     changed = [p for p, text in made.items() if p in present and (TOP / p).read_text(encoding="utf-8") != text]
     return sorted({*changed, *(made.keys() ^ present)})

@@ -5,11 +5,13 @@ from __future__ import annotations
 import doctest
 import importlib
 import pkgutil
+import re
 
 import pytest
 
 import edl_ckpt.cli
 import edl_ckpt.core
+from edl_ckpt.cli.catalogue import SECTIONS
 from edl_ckpt.core import errors
 from places import TOP
 
@@ -59,6 +61,14 @@ def test_exit_codes_are_told() -> None:
     for error in classes:
         assert f"| {error.exit_code} | {error.id} |" in README
         assert error.__name__ in edl_ckpt.core.__all__
+
+
+def test_commands_are_told() -> None:
+    """README names every command: six of them at work, and the others after these."""
+    told = {*re.findall(r"^\$ edl-ckpt (\w+)", README, re.MULTILINE)}
+    (others,) = re.findall(r"^There are more\..*?\n\n", README, re.MULTILINE | re.DOTALL)
+    assert len(told) == 6
+    assert sorted([*told, *re.findall(r"`(\w+)`", others)]) == sorted(n for names in SECTIONS.values() for n in names)
 
 
 def test_public_names() -> None:

@@ -76,6 +76,14 @@ def test_pictures_are_current(name: str) -> None:
     assert before == now
 
 
+@pytest.mark.parametrize("name", picture.SCREENS)
+def test_screens_are_current(name: str) -> None:
+    """Each picture of the browser shows what it draws today; `python tests/docs/picture.py` draws it again."""
+    before, now = (picture.words(svg) for svg in (picture.path(name).read_text("utf-8"), picture.screen(name)))
+    assert "? " in now
+    assert before == now
+
+
 def test_findings_are_described() -> None:
     """The page on verify has a row for every code that has a hint, is a warning, or stops other commands."""
     page = (MANUAL / "verify-and-seals.md").read_text(encoding="utf-8")

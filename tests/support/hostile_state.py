@@ -31,6 +31,8 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "ids": ("run@20", "--table", "t"),
     "diff": ("run@10", "run@20"),
     "du": ("run",),
+    "report": ("run", "--json"),
+    "browse": ("run",),
     "verify": ("run", "--all"),
     "reshard": ("run@20", "--ps", "3"),
     "copy": ("run@20", "target"),
@@ -61,11 +63,15 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "help": ("refs",),
     "version": (),
     "schema": ("list",),
+    "completion": ("bash",),
+    "doctor": ("run",),
+    "config show": ("--origin",),
 }
 """Every command, with words for a scene. A new command needs a row: a test compares them with the program's."""
 READING = frozenset({
-    "list", "inspect", "get", "head", "sample", "ids", "diff", "du", "verify", "export", "policy show", "metrics show",
-    "metadata show", "tag list", "demo", "help", "version", "schema", "wait", "watch",
+    "list", "inspect", "get", "head", "sample", "ids", "diff", "du", "report", "verify", "export", "policy show",
+    "metrics show", "metadata show", "tag list", "demo", "help", "version", "schema", "wait", "watch", "completion",
+    "config show", "browse",
 })  # fmt: skip
 """The commands that change nothing in a location."""
 

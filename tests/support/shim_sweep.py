@@ -91,6 +91,7 @@ READING: Mapping[str, tuple[str, ...]] = {
     "verify --all": ("verify", "run", "--all", "--quick", "--workers", "1", "--json"),
     "get": ("get", "run@30", "--table", "t", "--id", "7", "--json"),
     "sample": ("sample", "run@30", "--table", "t", "--json"),
+    "report": ("report", "run", "--json"),
     "diff": ("diff", "run@20", "run@30", "--workers", "1", "--json"),
     "metrics show": ("metrics", "show", "run", "--json"),
     "tag list": ("tag", "list", "run", "--json"),
@@ -98,7 +99,7 @@ READING: Mapping[str, tuple[str, ...]] = {
     "prune --dry-run": ("prune", "run", "--keep", "1", "--dry-run", "--json"),
 }
 """Commands that change nothing, and print one document."""
-FINDINGS = {"list", "prune", "verify", "metrics", "tag"}
+FINDINGS = {"list", "report", "prune", "verify", "metrics", "tag"}
 """Commands that may end with 3: what could be read is shown."""
 LOOKS = {"flock", "open", "opendir", "readdir", "lstat", "stat", "fstat", "close"}
 """Calls without which what is staged, or a lock's file, cannot be removed; the next command removes it then."""
@@ -237,7 +238,9 @@ def disturb(trial: Trial, point: ShimPoint, usual: Ended | None) -> tuple[bool, 
             problems += judge_next(trial, work)
         else:
             texts = _timeless(ended.out), _timeless(usual.out)
-            warned = bool(ended.out) and bool(json.loads(ended.out).get("warnings"))
+            document = json.loads(ended.out) if ended.out else {}
+            found_out = any(not opened["ok"] for opened in document.get("opened", ()))  # a report names what it finds
+            warned = bool(document.get("warnings")) or found_out
             if ended.code == usual.code and texts[0] != texts[1] and not warned:
                 problems.append(f"success, but it prints {_lines_of(*texts)}")
             found = snapshot(work)
@@ -267,7 +270,9 @@ def _timeless(out: str) -> str:
 
     def without(value: Any) -> Any:
         if isinstance(value, dict):
-            return {k: without(v) for k, v in value.items() if k not in {"seconds", "peak_memory_bytes", "modified"}}
+            return {
+                k: without(v) for k, v in value.items() if k not in {"seconds", "peak_memory_bytes", "modified", "made"}
+            }
         return [without(v) for v in value] if isinstance(value, list) else value
 
     return json.dumps(without(json.loads(out))) if out else ""

@@ -53,10 +53,13 @@ def test_no_command_escapes() -> None:
     found = {str(p.relative_to(TESTS)) for p in TESTS.rglob("*.py") if starts.search(p.read_text(encoding="utf-8"))}
     assert found == {
         "bench/measure.py",  # measures
+        "cli/browse/test_terminal.py",  # on a terminal; it compares all files before and after
         "cli/test_commands.py",  # lists what a start imports
         "cli/test_completions.py",  # a shell runs it
         "cli/test_copy_command.py",  # under strace, which kills it
+        "cli/test_doctor.py",  # with a disk that fails, in this process
         "cli/test_edges.py",  # a shell runs it, or a terminal
+        "core/cluster/test_reshard.py",  # kills it
         "cli/test_follow.py",  # runs until it is stopped; on a terminal, or with a command for each event
         "cli/test_help.py",  # reads the help on a terminal
         "cli/test_hints.py",  # looks for what is meant, on a terminal too
@@ -66,8 +69,11 @@ def test_no_command_escapes() -> None:
         "cli/test_retention_commands.py",  # on a terminal, or beside another process
         "cli/test_s3.py",  # on S3 only
         "core/commit/test_remote.py",  # on S3 only, killed
+        "cli/test_rows.py",  # into a pipe, line by line
+        "cli/test_streams.py",  # into pipes
         "cli/test_unlock.py",  # on a terminal
         "core/commit/test_stopped.py",  # stopped and killed
+        "core/operations/test_slices.py",  # into a pipe, in bytes
         "core/operations/prune/test_not_deleted.py",  # ends with two documents; with the guard
         "cli/test_unreadable.py",  # without the capabilities of root
         "docs/console.py",  # pages

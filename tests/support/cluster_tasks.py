@@ -1,0 +1,86 @@
+"""What tests let workers do: this module can be imported there."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from edl_ckpt.core.cluster import worker
+from edl_ckpt.core.errors import CorruptError, NotFoundError
+from edl_ckpt.core.format import bulk
+from waiting import wait_until
+
+CLOSED: list[int] = []
+"""The processes that closed what they had opened."""
+_KERNEL: list[Any] = []
+
+
+class Opened:
+    """What the tasks of `Slow` use."""
+
+    bytes_read = 3
+
+    def close(self) -> None:
+        """Leave a trace."""
+        CLOSED.append(os.getpid())
+
+
+@dataclass(frozen=True)
+class Slow:
+    """Tasks that take a while, one that fails, and one that takes five times as long."""
+
+    seconds: float
+    bad: int = -1
+    patient: int = -1
+
+    def open(self) -> Opened:
+        """Open nothing."""
+        return Opened()
+
+    def do(self, opened: Opened, task: int, advance: Any) -> tuple[int, int]:
+        """Return the number of the task and the process."""
+        threading.Event().wait(self.seconds * (5 if task == self.patient else 1))
+        if task == self.bad:
+            raise CorruptError("bad", code="truncated", path="x", offset=task, hint="look")
+        advance(task)
+        return task, os.getpid()
+
+
+def renewed(client: Any, killed: int) -> None:
+    """Wait until a new worker has taken the place of a process that was killed."""
+    wait_until(lambda: len(pids := set(client.run(os.getpid, on_error="ignore").values())) == 2 and killed not in pids)
+
+
+def closed() -> list[int]:
+    """Return who closed what it had opened, and forget it."""
+    found = list(CLOSED)
+    CLOSED.clear()
+    return found
+
+
+def left_open() -> int:
+    """Return how many works a worker has open."""
+    return len(worker._OPENINGS._opened)
+
+
+def exchange(name: str, value: Any) -> Any:
+    """Set a name of a worker's module; return the value that it had."""
+    old = getattr(worker, name)
+    setattr(worker, name, value)
+    return old
+
+
+def not_mounted(place: object) -> Any:
+    """Stand for the store of a machine that does not have the volume."""
+    raise NotFoundError("no such file or directory", path=str(place))
+
+
+def without_kernel(gone: bool) -> None:
+    """Take the kernel of a worker away, or put it back."""
+    if gone:
+        _KERNEL.append(bulk.kernel)
+        bulk.kernel = None
+    else:
+        bulk.kernel = _KERNEL.pop()
