@@ -91,16 +91,21 @@ def human(
 def _tables(tables: Sequence[TableSummary]) -> RenderableType:
     table = Table(*TABLE_COLUMNS, whole=True)
     for entry in tables:
-        table.add(
-            Cell(entry.name, "bold"),
-            text.count(entry.rows),
-            str(entry.dim),
-            entry.dtype or "-",
-            words.size(entry.size_bytes),
-            entry.initializer if entry.initializer is not None else "(no info)",
-            Histogram(entry.rows_per_shard),
-        )
+        table.add(*table_cells(entry))
     return table
+
+
+def table_cells(table: TableSummary) -> list[Any]:
+    """Return the row of an embedding table, for TABLE_COLUMNS."""
+    return [
+        Cell(table.name, "bold"),
+        text.count(table.rows),
+        str(table.dim),
+        table.dtype or "-",
+        words.size(table.size_bytes),
+        table.initializer if table.initializer is not None else "(no info)",
+        Histogram(table.rows_per_shard),
+    ]
 
 
 def _variables(variables: Sequence[VariableSummary]) -> RenderableType:

@@ -9,7 +9,7 @@ from edl_ckpt.cli import render_diff, text
 from edl_ckpt.cli.browse import source
 from edl_ckpt.cli.browse.grid import Grid, ItemRows
 from edl_ckpt.cli.browse.keys import Key
-from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, Page
+from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, Page, SearchPage
 from edl_ckpt.cli.browse.stats import CANCEL
 from edl_ckpt.cli.tables import Bar, Cell, Column
 from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES
@@ -37,7 +37,7 @@ _DETAILS = (Column("what", "word", title=""), Column("number", "number", title="
 _BAR = 60
 
 
-class DiffPage(Page):
+class DiffPage(SearchPage):
     """What changed from one version to another: those that differ come first."""
 
     keys = (
@@ -57,7 +57,7 @@ class DiffPage(Page):
         super().__init__()
         self._a, self._b = a, b
         self._result: DiffResult | None = None
-        self._wanted, self._all = "", False
+        self._all = False
 
     def title_parts(self) -> tuple[str, str]:
         """Return the two versions, and the verdict."""
@@ -95,9 +95,7 @@ class DiffPage(Page):
         """Show the tables, then the variables."""
         parts = self._parts
         largest = max((part.relative or 0.0 for part in parts), default=0.0)
-        shown = [
-            p for p in parts if (self._all or p.status != "equal") and self._wanted.casefold() in p.name.casefold()
-        ]
+        shown = [p for p in parts if (self._all or p.status != "equal") and self._has(p.name)]
         empty = "not compared yet" if self._result is None else "nothing contains it" if self._wanted else "nothing"
         self.grid.show(ItemRows(_COLUMNS, shown, lambda part: _cells(part, largest)), empty=empty)
 
@@ -120,21 +118,9 @@ class DiffPage(Page):
         self._all = not self._all
         self.fill()
 
-    def action_search(self) -> None:
-        """Show only names that contain a text."""
-        self.ask("search:", value=self._wanted, typed=self.search)
-
-    def search(self, wanted: str) -> None:
-        """Show the names that contain a text."""
-        self._wanted = wanted
+    def show_found(self) -> None:
+        """Show the names that contain it."""
         self.fill()
-
-    def went_back(self) -> bool:
-        """Show all names again."""
-        was = bool(self._wanted)
-        if was:
-            self.search("")
-        return was
 
 
 def _cells(part: DenseDiff | TableDiff, largest: float) -> list[Any]:

@@ -371,3 +371,32 @@ def _folded(head: str, head_style: str, words: str, style: str, width: int) -> l
     first = Text(lines[0], style)
     first.stylize(head_style, 0, len(head))
     return [first, *(Text(line, style) for line in lines[1:])]
+
+
+class SearchPage(Page):
+    """A screen whose rows can be searched for a text."""
+
+    _wanted = ""
+
+    def action_search(self) -> None:
+        """Show only rows that contain a text."""
+        self.ask("search:", value=self._wanted, typed=self.search)
+
+    def search(self, wanted: str) -> None:
+        """Show the rows that contain a text; all of them for an empty one."""
+        self._wanted = wanted
+        self.show_found()
+
+    def show_found(self) -> None:
+        """Show the rows again, after another text is searched."""
+        raise NotImplementedError
+
+    def went_back(self) -> bool:
+        """Show all rows again."""
+        was = bool(self._wanted)
+        if was:
+            self.search("")
+        return was
+
+    def _has(self, words: str) -> bool:
+        return self._wanted.casefold() in words.casefold()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
 from edl_ckpt.cli.browse.grid import ItemRows
-from edl_ckpt.cli.browse.page import BACK, COPY, HELP, QUIT, SEARCH, Page
+from edl_ckpt.cli.browse.page import BACK, COPY, HELP, QUIT, SEARCH, SearchPage
 from edl_ckpt.cli.tables import Cell, Column
 from edl_ckpt.core import words
 from edl_ckpt.core.format.model import DenseEntry
@@ -26,7 +26,7 @@ _COLUMNS = (
 )
 
 
-class ShardPage(Page):
+class ShardPage(SearchPage):
     """One shard, from its header."""
 
     keys = (HELP, BACK, QUIT, SEARCH, COPY)
@@ -36,7 +36,6 @@ class ShardPage(Page):
         super().__init__()
         self._source, self._ps_id = source, ps_id
         self._shard = next(s for s in source.checkpoint.shards if s.file.ps_id == ps_id)
-        self._wanted = ""
 
     def title_parts(self) -> tuple[str, str]:
         """Return the shard and its size."""
@@ -50,24 +49,12 @@ class ShardPage(Page):
     def begin(self) -> None:
         """Show what the header says."""
         entries: list[TableEntry | DenseEntry] = [*self._shard.tables, *self._shard.variables]
-        found = [entry for entry in entries if self._wanted.casefold() in entry.name.casefold()]
+        found = [entry for entry in entries if self._has(entry.name)]
         self.grid.show(ItemRows(_COLUMNS, found, _cells), empty="nothing" + " contains it" * bool(self._wanted))
 
-    def action_search(self) -> None:
-        """Show only entries that contain a text."""
-        self.ask("search:", value=self._wanted, typed=self.search)
-
-    def search(self, wanted: str) -> None:
-        """Show the entries that contain a text."""
-        self._wanted = wanted
+    def show_found(self) -> None:
+        """Show the entries that contain it."""
         self.begin()
-
-    def went_back(self) -> bool:
-        """Show all entries again."""
-        was = bool(self._wanted)
-        if was:
-            self.search("")
-        return was
 
 
 def _cells(entry: TableEntry | DenseEntry) -> list[Any]:

@@ -15,10 +15,10 @@ from edl_ckpt.cli import render_list, text
 from edl_ckpt.cli.browse import source
 from edl_ckpt.cli.browse.grid import Grid, ItemRows, Rows
 from edl_ckpt.cli.browse.keys import Key
-from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, Page
+from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, SearchPage
 from edl_ckpt.cli.browse.versions import DIFF, VERIFY
-from edl_ckpt.cli.render_inspect import TABLE_COLUMNS
-from edl_ckpt.cli.tables import Bar, Cell, Column, Histogram
+from edl_ckpt.cli.render_inspect import TABLE_COLUMNS, table_cells
+from edl_ckpt.cli.tables import Bar, Cell, Column
 from edl_ckpt.core import words
 from edl_ckpt.core.operations.summary import TableSummary, VariableSummary
 
@@ -94,7 +94,7 @@ class TabLine(Static):
                 self.post_message(self.Chosen(index))
 
 
-class VersionPage(Page):
+class VersionPage(SearchPage):
     """The content of a version, from its headers."""
 
     keys = (HELP, BACK, QUIT, OPEN, NEXT, STATS, VERIFY, DIFF, SEARCH, REFRESH, COPY, *_MORE_TABS)
@@ -105,7 +105,6 @@ class VersionPage(Page):
         self._version = version
         self._source: Opened | None = None
         self._tab = 0
-        self._wanted = ""
         self._cursors = [0] * len(TABS)
 
     def body(self) -> Iterable[Widget]:
@@ -188,7 +187,7 @@ class VersionPage(Page):
     def _rows(self) -> Rows:
         s = self._source.summary if self._source else None
         if self._tab == 0:
-            return ItemRows(TABLE_COLUMNS, self._searched(s.tables if s else ()), _table_cells)
+            return ItemRows(TABLE_COLUMNS, self._searched(s.tables if s else ()), table_cells)
         if self._tab == 1:
             return ItemRows(_VARIABLES, self._searched(s.variables if s else ()), _variable_cells)
         if self._tab == 2:
@@ -197,9 +196,6 @@ class VersionPage(Page):
 
     def _searched(self, items: Sequence[Any]) -> Sequence[Any]:
         return [item for item in items if self._has(item.name)] if self._wanted else items
-
-    def _has(self, words: str) -> bool:
-        return self._wanted.casefold() in words.casefold()
 
     def _shard_rows(self) -> ItemRows:
         """Return the shards with their contents, or as they are listed where they could not be opened."""
@@ -295,34 +291,10 @@ class VersionPage(Page):
         """Compare this version with another one."""
         self.browser.diff(self._version)
 
-    def action_search(self) -> None:
-        """Show only rows that contain a text."""
-        self.ask("search:", value=self._wanted, typed=self.search)
-
-    def search(self, wanted: str) -> None:
-        """Show the rows that contain a text."""
-        self._wanted = wanted
+    def show_found(self) -> None:
+        """Show the rows that contain it, from the first on."""
         self._cursors = [0] * len(TABS)
         self.fill()
-
-    def went_back(self) -> bool:
-        """Show all rows again."""
-        was = bool(self._wanted)
-        if was:
-            self.search("")
-        return was
-
-
-def _table_cells(table: TableSummary) -> list[Any]:
-    return [
-        Cell(table.name, "bold"),
-        text.count(table.rows),
-        str(table.dim),
-        table.dtype or "-",
-        words.size(table.size_bytes),
-        table.initializer if table.initializer is not None else "(no info)",
-        Histogram(table.rows_per_shard),
-    ]
 
 
 def _variable_cells(variable: VariableSummary) -> list[Any]:

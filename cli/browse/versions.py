@@ -9,7 +9,7 @@ from edl_ckpt.cli import render_list, text
 from edl_ckpt.cli.browse import source
 from edl_ckpt.cli.browse.grid import Grid, ItemRows
 from edl_ckpt.cli.browse.keys import Key
-from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, Page
+from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, SearchPage
 from edl_ckpt.cli.render_metrics import BEST, best_paths, metric_cell, names_of
 from edl_ckpt.cli.tables import Bar, Cell, Column
 from edl_ckpt.core import words
@@ -68,7 +68,7 @@ def matches(version: Version, wanted: str) -> bool:
     return any(wanted.casefold() in part.casefold() for part in parts)
 
 
-class VersionsPage(Page):
+class VersionsPage(SearchPage):
     """The first screen: the versions of a location."""
 
     keys: ClassVar[tuple[Key, ...]] = (HELP, QUIT, OPEN, VERIFY, DIFF, SEARCH, REFRESH, COPY, NOTES, BACK)
@@ -78,7 +78,6 @@ class VersionsPage(Page):
         super().__init__()
         self._location = location
         self._listing: Listing | None = None
-        self._wanted = ""
         self._below: list[Location] = []
 
     def title_parts(self) -> tuple[str, str]:
@@ -116,7 +115,7 @@ class VersionsPage(Page):
             return
         versions = [v for v in self._listing.versions if matches(v, self._wanted)] if self._wanted else None
         if self._below and not self._listing.versions:
-            places = [place for place in self._below if self._wanted.casefold() in place.url.casefold()]
+            places = [place for place in self._below if self._has(place.url)]
             column = Column("locations below", "name")
             self.grid.show(ItemRows((column,), places, lambda place: [Cell(place.url, "bold")]))
             return
@@ -143,22 +142,9 @@ class VersionsPage(Page):
         is_version = isinstance(event.rows, VersionRows)
         self.app.push_screen(VersionPage(event.item) if is_version else VersionsPage(event.item))
 
-    def action_search(self) -> None:
-        """Show only versions with a text."""
-        self.ask("search:", value=self._wanted, typed=self.search)
-
-    def search(self, wanted: str) -> None:
-        """Show the versions that contain a text."""
-        chosen = self.chosen
-        self._wanted = wanted
-        self.fill(chosen)
-
-    def went_back(self) -> bool:
-        """Show all versions again."""
-        was = bool(self._wanted)
-        if was:
-            self.search("")
-        return was
+    def show_found(self) -> None:
+        """Show the versions that contain it."""
+        self.fill(self.chosen)
 
     def action_verify(self) -> None:
         """Verify the version under the cursor."""

@@ -52,6 +52,22 @@ class CheckpointValue:
         return Checkpoint(self.version, self.shards, readers)
 
 
+class CheckpointHolder:
+    """An opened checkpoint with what the tasks of a work keep beside it in their process."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+
+    @property
+    def bytes_read(self) -> int:
+        """Return how many bytes were read so far."""
+        return self.checkpoint.bytes_read
+
+    def close(self) -> None:
+        """Close the checkpoint."""
+        self.checkpoint.close()
+
+
 def _here() -> str:
     try:
         return os.getcwd()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
+from edl_ckpt.core.checkpoint.elsewhere import CheckpointHolder, CheckpointValue
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.sealing import CHUNK_BYTES, cut, seal_of_chunks, sums_of
 from edl_ckpt.core.parallel import Advance, Executor
@@ -25,11 +25,11 @@ class _Chunks(NamedTuple):
     last: int
 
 
-class _CutCheckpoint:
+class _CutCheckpoint(CheckpointHolder):
     """An opened checkpoint with the chunks of its shards."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self.checkpoint = checkpoint
+        super().__init__(checkpoint)
         self._cuts: dict[int, list[Chunk]] = {}
 
     def chunks(self, number: int) -> Sequence[Chunk]:
@@ -38,15 +38,6 @@ class _CutCheckpoint:
             shard = self.checkpoint.shards[number]
             self._cuts[number] = cut(shard, self.checkpoint.reader(shard))
         return self._cuts[number]
-
-    @property
-    def bytes_read(self) -> int:
-        """Return how many bytes were read so far."""
-        return self.checkpoint.bytes_read
-
-    def close(self) -> None:
-        """Close the checkpoint."""
-        self.checkpoint.close()
 
 
 @dataclass(frozen=True, slots=True)

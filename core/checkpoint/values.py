@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES
-from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
+from edl_ckpt.core.checkpoint.elsewhere import CheckpointHolder, CheckpointValue
 from edl_ckpt.core.checkpoint.fingerprint import (
     ContentSketch,
     Fingerprint,
@@ -62,20 +62,12 @@ class Values:
             self.odd[key] = self.odd.get(key, np.zeros(3, np.int64)) + counts
 
 
-class OpenedValues:
+class OpenedValues(CheckpointHolder):
     """An opened checkpoint, and in the process of the operation the sums to which all bytes are added."""
 
     def __init__(self, checkpoint: Checkpoint, sums: ChunkSums | None = None) -> None:
-        self.checkpoint, self.sums = checkpoint, sums
-
-    @property
-    def bytes_read(self) -> int:
-        """Return how many bytes were read so far."""
-        return self.checkpoint.bytes_read
-
-    def close(self) -> None:
-        """Close the checkpoint."""
-        self.checkpoint.close()
+        super().__init__(checkpoint)
+        self.sums = sums
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,22 +109,6 @@ class Stretch(NamedTuple):
     ids_at: bulk.I64
 
 
-class OpenedMove:
-    """The source, opened, and in the process of the operation the targets."""
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self.checkpoint = checkpoint
-
-    @property
-    def bytes_read(self) -> int:
-        """Return how many bytes were read so far."""
-        return self.checkpoint.bytes_read
-
-    def close(self) -> None:
-        """Close the source."""
-        self.checkpoint.close()
-
-
 @dataclass(frozen=True, slots=True)
 class MoveWork:
     """The pass as a work for other processes; a task is a stretch, some small tables, or a piece of a variable.
@@ -138,16 +122,16 @@ class MoveWork:
     settings: ReshardSettings
     targets: StagedTargets
 
-    def open(self) -> OpenedMove:
+    def open(self) -> Checkpoint:
         """Open the source in another process."""
-        return OpenedMove(self.source.open())
+        return self.source.open()
 
-    def do(self, opened: OpenedMove, task: Stretch | DenseAt | Sequence[str], advance: Advance) -> ContentSketch:
+    def do(self, opened: Checkpoint, task: Stretch | DenseAt | Sequence[str], advance: Advance) -> ContentSketch:
         """Move the values of one task; return the sketch of what was read."""
-        with self.targets.opened(self._written(opened.checkpoint, task)) as files:
-            move = Move(self.plan, self.settings, opened.checkpoint, files, Counted(advance))
+        with self.targets.opened(self._written(opened, task)) as files:
+            move = Move(self.plan, self.settings, opened, files, Counted(advance))
             if isinstance(task, DenseAt):
-                move.move_dense(task.piece(opened.checkpoint))
+                move.move_dense(task.piece(opened))
             elif isinstance(task, Stretch):
                 move.move_stretch(task)
             else:
@@ -201,7 +185,7 @@ class Move:
         self._reporter.start("resharding", value_bytes(checkpoint))
         light = replace(plan, survey=replace(plan.survey, counts=(), pieces=(), kept={}), routes=())
         work = MoveWork(CheckpointValue.of(checkpoint), light, self._settings, targets)
-        for sketch in executor.run(work, OpenedMove(checkpoint), self._tasks(executor), self._reporter.advance):
+        for sketch in executor.run(work, checkpoint, self._tasks(executor), self._reporter.advance):
             self.sketch.add(sketch)
         return fingerprint_of(checkpoint, self.sketch)
 
