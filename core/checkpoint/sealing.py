@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from edl_ckpt.core.format.model import ShardIndex
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 
 CHUNK_BYTES: Final = 4 << 20
+"""The most bytes of a chunk of a version of up to a TiB, and what is read at a time for the chunks of a larger one."""
+_MOST_CHUNKS: Final = 1 << 18
+"""So many chunks have a seal of about 25 MB; above 64 MiB nothing of our state is read again."""
 LOG: Final = logging.getLogger("edl_ckpt")
 
 
@@ -41,20 +44,56 @@ def seal_of_chunks(checkpoint: Checkpoint, fingerprint: str, chunks: Iterable[It
     return Seal(number, fingerprint, tuple(shards), now_text())
 
 
+def chunk_bytes(size_bytes: int) -> int:
+    """Return the most bytes of a chunk of a version of a size: 4 MiB, doubled for each doubling beyond a TiB.
+
+    >>> [chunk_bytes(size << 40) >> 20 for size in (1, 2, 3, 10)]
+    [4, 8, 16, 64]
+    """
+    wanted = max(-(-size_bytes // _MOST_CHUNKS), CHUNK_BYTES)
+    return 1 << (wanted - 1).bit_length()
+
+
 def cut(shard: ShardIndex, reader: RangeReader) -> list[Chunk]:
-    """Return the chunks of a shard, without checksums: each field of the Model message begins one."""
+    """Return the chunks of a shard, without checksums: each field of the Model message begins one.
+
+    Whoever has one shard knows how many there are, and takes them for equal. Where chunks are large, ids begin one too:
+    rows and ids of a table are read one after the other, and neither waits for the other.
+    """
+    step = chunk_bytes(reader.size_bytes * max(shard.file.ps_num, 1))
+    ids = sorted(run.start for entry in shard.tables for run in entry.ids[:1]) if step > CHUNK_BYTES else []
     of: dict[int, tuple[str, str]] = {}
     starts = set(shard.edges)
     for kind, entries in (("info", shard.infos), ("variable", shard.variables), ("table", shard.tables)):
         for entry in entries:
             at = entry.offset
             of[at if at in starts else shard.edges[bisect_right(shard.edges, at) - 1]] = (kind, entry.name)
+    edges: Sequence[int] = shard.edges
+    if len(edges) * shard.file.ps_num > _MOST_CHUNKS:
+        edges = _without_infos(edges, of)
     chunks: list[Chunk] = []
-    for start, end in pairwise([*shard.edges, reader.size_bytes]):
+    for start, end in pairwise([*edges, reader.size_bytes]):
         kind, name = of.get(start, ("", ""))
-        for number, at in enumerate(range(start, end, CHUNK_BYTES)):
-            chunks.append(Chunk(kind, name, number, at, min(at + CHUNK_BYTES, end)))
+        inside = ids[bisect_right(ids, start) : bisect_left(ids, end)]
+        parts = (range(one, two, step) for one, two in pairwise([start, *inside, end]))
+        bounds = [*chain.from_iterable(parts), end]
+        chunks += [Chunk(kind, name, number, *two) for number, two in enumerate(pairwise(bounds))]
     return chunks
+
+
+def _without_infos(edges: Sequence[int], of: dict[int, tuple[str, str]]) -> list[int]:
+    """Return the edges of the chunks of a shard of thousands of tables: infos that follow each other are one chunk."""
+    kept: list[int] = []
+    last = "none"
+    for at in edges:
+        kind, _ = of.get(at, ("", ""))
+        if kind == "info":
+            kind, of[at] = "", ("", "")
+            if last == "":
+                continue
+        kept.append(at)
+        last = kind
+    return kept
 
 
 def sums_of(
@@ -66,6 +105,8 @@ def sums_of(
     def add(task: tuple[int, list[Chunk]]) -> tuple[int, list[Chunk]]:
         number, some = task
         reader, start, end = files[number][0], some[0].start, some[-1].end
+        if end - start > CHUNK_BYTES and len(some) == 1:
+            return number, [_sum_of_large(reader, some[0], reporter)]
         data = reader.view(start, end - start)
         if data is None:
             buffer = np.empty(end - start, np.uint8)
@@ -79,6 +120,20 @@ def sums_of(
     for number, some in run_parallel(add, tasks, workers):
         done[number] += some
     return done
+
+
+def _sum_of_large(reader: RangeReader, chunk: Chunk, reporter: Reporter) -> Chunk:
+    """Return a chunk with the checksum of its present bytes, of which a few are read at a time."""
+    import numpy as np
+    import xxhash
+
+    total, buffer = xxhash.xxh3_128(), np.empty(CHUNK_BYTES, np.uint8)
+    for start in range(chunk.start, chunk.end, CHUNK_BYTES):
+        some = buffer[: min(CHUNK_BYTES, chunk.end - start)].data
+        reader.read_into(start, some)
+        total.update(some)
+        reporter.advance(len(some))
+    return chunk._replace(sum=total.hexdigest())
 
 
 def batches(

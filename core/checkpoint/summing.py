@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from edl_ckpt.core.checkpoint.sealing import checksum, sums_of
+from edl_ckpt.core.checkpoint.sealing import CHUNK_BYTES, checksum, sums_of
 from edl_ckpt.core.format.model import ShardIndex
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
@@ -138,6 +138,7 @@ class ChunkSums:
         """Read the bytes of a chunk that did not come; return whether its sum has all of them now."""
         while not state.is_lost and state.at < chunk.end:
             until = min((start for start in state.early if start > state.at), default=chunk.end)
+            until = min(until, state.at + CHUNK_BYTES)
             self._take(state, chunk, state.at, memoryview(reader.read(state.at, until - state.at)))
         return state.at == chunk.end
 

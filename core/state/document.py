@@ -16,7 +16,7 @@ from edl_ckpt.core.errors import UsageError
 MAX_BYTES: Final = 1 << 22
 """No file of our state is larger, except those that list the checksums of shards."""
 MAX_SUMS_BYTES: Final = 1 << 26
-"""The bound for seals and journals: 80 bytes for each 4 MiB of a version."""
+"""The bound for seals and journals: 90 bytes for each chunk of a version, of which there are about 300,000 at most."""
 MAX_DEPTH: Final = 32
 MAX_VALUE_DEPTH: Final = 24
 """A value that a user gives is in a document, so it may be less deep."""

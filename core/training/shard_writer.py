@@ -42,6 +42,8 @@ from edl_ckpt.core.training.content import (
 MOST_WORKERS: Final = 4
 """Threads for a shard: a job has other work for its cores, and each takes memory for some ids."""
 _STREAM_WORKERS: Final = 2
+_WAITING_BYTES: Final = 24 << 20
+"""The most bytes of chunks that are under way: those that came in batches are in memory."""
 _ROWS_BYTES: Final = 1 << 20
 """Bytes of rows that are sketched at a time: about the L2 cache of a core."""
 
@@ -81,15 +83,18 @@ def write_shard(
 ) -> ShardNote:
     """Write a shard, and return the note on it; `written` is called when the last byte is, before the last sums.
 
-    `file` is the shard as it will be listed. Memory is at most 48 MiB, and a batch of a table that comes in batches.
+    `file` is the shard as it will be listed. Memory is at most 48 MiB, and a batch of a table that comes in batches; in
+    a version of more than 6 TiB, a chunk of it instead.
     Raises CorruptError for an id that a table has twice, and UsageError for batches that were not the same twice.
     """
     streams = any(isinstance(table, StreamedTable) for table in content.tables)
     workers = min(default_workers(), _STREAM_WORKERS if streams else MOST_WORKERS)
     work = _Write(content, layout, sink, reporter)
     chunks = _cut(layout, file, version)
+    most = max(_WAITING_BYTES // max((chunk.end - chunk.start for chunk in chunks), default=1), 1)
     reporter.start("saving", layout.size_bytes)
-    done = [chunk for some in run_parallel(work.write, work.pieces(chunks), workers) for chunk in some]
+    pieces = work.pieces(chunks)
+    done = [chunk for some in run_parallel(work.write, pieces, workers, most=min(most, 3 * workers)) for chunk in some]
     work.check_streams()
     written()
     for _ in run_parallel(lambda task: task(), work.sums(), workers):

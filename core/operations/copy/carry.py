@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import xxhash
 
 from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
 from edl_ckpt.core.checkpoint.reader import Checkpoint
-from edl_ckpt.core.checkpoint.sealing import batches, checksum, rereads_correctly
+from edl_ckpt.core.checkpoint.sealing import CHUNK_BYTES, batches, checksum, rereads_correctly
 from edl_ckpt.core.commit.writers import StagedTargets
+from edl_ckpt.core.errors import UnavailableError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.parallel import Advance
 from edl_ckpt.core.state.seal import Chunk
@@ -27,6 +29,8 @@ def carry(reader: RangeReader, chunks: Sequence[Chunk], sink: Sink) -> list[str]
     A chunk that differs from its known checksum is read once more.
     """
     start, end = chunks[0].start, chunks[-1].end
+    if len(chunks) == 1 and end - start > 2 * CHUNK_BYTES:  # one of a version of terabytes
+        return [_carry_large(reader, chunks[0], sink)]
     data = _buffer(end - start)
     reader.read_into(start, data.data)
     sums = []
@@ -39,6 +43,26 @@ def carry(reader: RangeReader, chunks: Sequence[Chunk], sink: Sink) -> list[str]
         sums.append(total)
     sink.write(start, data.data)
     return sums
+
+
+def _carry_large(reader: RangeReader, chunk: Chunk, sink: Sink) -> str:
+    """Copy a chunk some bytes at a time; return the checksum of what was written.
+
+    A part of an upload is written once, so what one damaged read has written cannot be written again: UnavailableError.
+    """
+    total = xxhash.xxh3_128()
+    for start in range(chunk.start, chunk.end, CHUNK_BYTES):
+        data = _buffer(min(CHUNK_BYTES, chunk.end - start)).data
+        reader.read_into(start, data)
+        total.update(data)
+        sink.write(start, data)
+    if chunk.sum and total.hexdigest() != chunk.sum and rereads_correctly(reader, chunk):
+        raise UnavailableError(
+            f"bytes {chunk.start} to {chunk.end} were damaged in one read, and correct in the next",
+            path=reader.path,
+            hint="try again: the copy goes on where it was",
+        )
+    return total.hexdigest()
 
 
 def _buffer(size: int) -> bulk.U8:

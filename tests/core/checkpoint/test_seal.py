@@ -10,17 +10,31 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xxhash
 
 import elasticdl_rules
 from checkpoints import only
-from edl_ckpt.core import open_checkpoint, parse_ref, reshard_version, resolve, save_checkpoint, verify_version
+from edl_ckpt.core import (
+    execute_copy,
+    open_checkpoint,
+    parse_ref,
+    plan_copy,
+    reshard_version,
+    resolve,
+    save_checkpoint,
+    verify_version,
+)
 from edl_ckpt.core.checkpoint import sealing as module
-from edl_ckpt.core.errors import CorruptError, LockedError
+from edl_ckpt.core.checkpoint import summing
+from edl_ckpt.core.errors import CorruptError, LockedError, UnavailableError
+from edl_ckpt.core.operations.copy import carry
+from edl_ckpt.core.operations.copy import execute as copying
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.operations.verify.seals import seal_version
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.state.seal import parse_seal, read_seal, seal_bytes
 from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage.local import LocalReader
 from places import GOLDEN
 from program import document, edl
 
@@ -210,3 +224,87 @@ def test_changed_while_it_is_sealed(run: Path) -> None:
         seal_version(version, version.fingerprint)
     assert (run / seal_file(7)).read_bytes() == before
     assert resolve(parse_ref(str(run))).fingerprint == version.fingerprint
+
+
+@pytest.fixture
+def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A version that is as large beside its chunks as one of many terabytes: they are longer than what is read."""
+    for each in (module, summing, carry, copying):
+        monkeypatch.setattr(each, "CHUNK_BYTES", 1 << 10)
+    monkeypatch.setattr(module, "_MOST_CHUNKS", 24)
+    random = np.random.default_rng(2)
+    ids = random.permutation(4000)
+    values = random.standard_normal((len(ids), 8)).astype(np.float32)
+    variables = {"w": random.standard_normal((9000,))}
+    tables = {name: Table(ids, values) for name in ("a", "b")}
+    save_checkpoint(str(tmp_path / "large"), 7, 3, variables=variables, tables=tables)
+    return tmp_path / "large"
+
+
+def check_sums(location: Path) -> list[int]:
+    """Compare the sum of each chunk of a seal with that of the bytes in the file; return the lengths of chunks."""
+    version = only(location)
+    seal = read_seal(open_store(version.location), version.version)
+    assert seal is not None
+    for shard, file in zip(seal.shards, version.shards, strict=True):
+        data = Path(file.path).read_bytes()
+        assert [c.sum for c in shard.chunks] == [xxhash.xxh3_128_hexdigest(data[c.start : c.end]) for c in shard.chunks]
+    return [chunk.end - chunk.start for shard in seal.shards for chunk in shard.chunks]
+
+
+def test_chunks_of_a_large_version(large: Path, tmp_path: Path) -> None:
+    """The chunks of a large version are long and few, whoever makes its seal, and all find a flipped bit."""
+    reshard_version(only(large), 4, output=str(tmp_path / "resharded"))
+    execute_copy(plan_copy([only(large)], str(tmp_path / "copied")))
+    remade = only(tmp_path / "resharded")
+    os.unlink(tmp_path / "resharded" / seal_file(remade.version))
+    seal_version(remade, verify_version(remade, level="deep").fingerprint or "")
+    for name in ("large", "resharded", "copied"):
+        lengths = check_sums(tmp_path / name)
+        assert max(lengths) > 16 << 10
+        assert len(lengths) < 60
+        path = Path(only(tmp_path / name).shards[1].path)
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 4
+        path.write_bytes(data)
+        found = verify_version(only(tmp_path / name), level="deep").findings
+        assert "checksum-mismatch" in {finding.code for finding in found}
+
+
+def test_a_large_chunk_with_a_damaged_read(large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of a long chunk that one read damaged ends, and the same copy then goes on; a damaged source is refused."""
+    read_into, damaged = LocalReader.read_into, [False]
+
+    def flip_once(self: LocalReader, offset: int, buffer: memoryview) -> None:
+        read_into(self, offset, buffer)
+        if len(buffer) == 1 << 10 and not damaged[0]:
+            damaged[0], buffer[5] = True, buffer[5] ^ 1
+
+    monkeypatch.setattr(LocalReader, "read_into", flip_once)
+    with pytest.raises(UnavailableError, match="damaged in one read"):
+        execute_copy(plan_copy([only(large)], str(tmp_path / "copied")), workers=1)
+    assert damaged == [True]
+    execute_copy(plan_copy([only(large)], str(tmp_path / "copied")), workers=1)
+    assert verify_version(only(tmp_path / "copied"), level="deep").findings == ()
+    path = Path(only(large).shards[1].path)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(CorruptError, match="does not match its seal"):
+        execute_copy(plan_copy([only(large)], str(tmp_path / "again")))
+
+
+def test_infos_of_many_tables_are_one_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where thousands of tables would make a seal too large to be read, the infos of a shard have one checksum."""
+    monkeypatch.setattr(module, "_MOST_CHUNKS", 64)
+    tables = {f"t{k}": Table(np.arange(k), np.zeros((k, 2), np.float32)) for k in range(30)}
+    save_checkpoint(str(tmp_path / "many"), 7, 3, variables={"w": np.ones(3)}, tables=tables)
+    version = only(tmp_path / "many")
+    seal = read_seal(open_store(version.location), 7)
+    assert seal is not None
+    kinds = [chunk.kind for chunk in seal.shards[0].chunks]
+    assert kinds.count("info") == 0
+    assert kinds[0] == ""
+    assert kinds.count("table") == 30
+    check_sums(tmp_path / "many")
+    assert verify_version(version, level="deep").findings == ()
