@@ -1,7 +1,7 @@
 """A pass over values as a work: their sketches, their odd ones, and the checksums of the bytes that are read for them.
 
 All of these add up, so tasks may be done anywhere. In other processes each chunk belongs to the task in which it
-begins. What that task does not read of it anyway, it reads for the checksum alone: less than a chunk at each of two ends.
+begins. What that task does not read of it anyway, it reads for the checksum alone: at most a chunk at each of two ends.
 """
 
 from __future__ import annotations

@@ -272,7 +272,7 @@ def test_chunks_of_a_large_version(large: Path, tmp_path: Path) -> None:
 
 
 def test_a_large_chunk_with_a_damaged_read(large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy of a long chunk that one read damaged ends, and the same copy then goes on; a damaged source is refused."""
+    """A copy of a long chunk ends when one read was damaged, and goes on when it is repeated; damage is refused."""
     read_into, damaged = LocalReader.read_into, [False]
 
     def flip_once(self: LocalReader, offset: int, buffer: memoryview) -> None:
