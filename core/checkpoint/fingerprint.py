@@ -65,7 +65,7 @@ from edl_ckpt.core.checkpoint.scan import (
 )
 from edl_ckpt.core.checkpoint.summing import ChunkSums
 from edl_ckpt.core.format import bulk, routing
-from edl_ckpt.core.format.model import DenseEntry, TableEntry, TableInfo
+from edl_ckpt.core.format.model import ShardIndex, TableEntry, TableInfo
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.words import counted, describe
@@ -200,23 +200,58 @@ def empty_fingerprint() -> str:
     return PREFIX + hashlib.blake2b(_DOMAIN, digest_size=32).hexdigest()
 
 
+@dataclass(slots=True)
+class _TableForm:
+    """What is known of a table so far; its dim and its dtype are those of the first info and of the first rows."""
+
+    info: TableInfo | None = None
+    filled: TableEntry | None = None
+    rows: int = 0
+
+
+class Forms:
+    """What a fingerprint says of variables and tables besides their values; shards are added in their order."""
+
+    def __init__(self, shards: Iterable[ShardIndex] = ()) -> None:
+        self._variables: dict[str, tuple[str, tuple[int, ...]]] = {}
+        self._tables: dict[str, _TableForm] = {}
+        for shard in shards:
+            self.add(shard)
+
+    def add(self, shard: ShardIndex) -> None:
+        """Add what a shard says."""
+        for variable in shard.variables:
+            self._variables[variable.name] = variable.dtype.name, variable.shape
+        for name, info in {info.name: info for info in shard.infos}.items():
+            form = self._tables.setdefault(name, _TableForm())
+            form.info = form.info or info
+        for entry in shard.tables:
+            form = self._tables.setdefault(entry.name, _TableForm())
+            form.rows += entry.rows
+            if form.filled is None and entry.dtype:
+                form.filled = entry
+
+    def fingerprint(self, sketch: ContentSketch) -> Fingerprint:
+        """Return the fingerprint of all shards from the sketch of all their values."""
+        digest = hashlib.blake2b(_DOMAIN, digest_size=32)
+
+        def part(record: bytes) -> bytes:
+            digest.update(record)
+            return hashlib.blake2b(record, digest_size=32).digest()
+
+        # One record at a time: that of a variable may have 64 KiB, and there may be thousands.
+        sums = sketch.variable_sums(_in_order(self._variables))
+        dense = {name: part(_dense_record(name, *self._variables[name], own)) for name, own in sums}
+        tables = {
+            name: part(_table_record(name, self._tables[name], sketch.tables.get(name)))
+            for name in _in_order(self._tables)
+        }
+        return Fingerprint(PREFIX + digest.hexdigest(), dense, tables)
+
+
 def fingerprint_of(checkpoint: Checkpoint, sketch: ContentSketch) -> Fingerprint:
     """Return the fingerprint of a checkpoint from the sketch of all its values."""
-    variables = {v.name: v for s in checkpoint.shards for v in s.variables}
-    digest = hashlib.blake2b(_DOMAIN, digest_size=32)
-
-    def part(record: bytes) -> bytes:
-        digest.update(record)
-        return hashlib.blake2b(record, digest_size=32).digest()
-
-    # One record at a time: that of a variable may have 64 KiB, and there may be thousands.
-    sums = sketch.variable_sums(_in_order(variables))
-    dense = {name: part(_dense_record(variables[name], own)) for name, own in sums}
-    tables = {
-        name: part(_table_record(name, checkpoint.infos.get(name), checkpoint.entries(name), sketch.tables.get(name)))
-        for name in _in_order(checkpoint.table_names)
-    }
-    return Fingerprint(PREFIX + digest.hexdigest(), dense, tables)
+    return Forms(checkpoint.shards).fingerprint(sketch)
 
 
 def _in_order(names: Iterable[str]) -> list[str]:
@@ -227,9 +262,9 @@ def _lp(data: bytes) -> bytes:
     return struct.pack("<q", len(data)) + data
 
 
-def _dense_record(entry: DenseEntry, sketch: bulk.U32) -> bytes:
-    form = _dense_form(entry.dtype.name, entry.shape)
-    return b"".join((b"D", _lp(entry.name.encode()), form, _lp(np.ascontiguousarray(sketch, "<u4").tobytes())))
+def _dense_record(name: str, dtype: str, shape: tuple[int, ...], sketch: bulk.U32) -> bytes:
+    sums = _lp(np.ascontiguousarray(sketch, "<u4").tobytes())
+    return b"".join((b"D", _lp(name.encode()), _dense_form(dtype, shape), sums))
 
 
 @functools.lru_cache(1024)
@@ -238,16 +273,13 @@ def _dense_form(dtype: str, shape: tuple[int, ...]) -> bytes:
     return _lp(dtype.encode()) + _lp(struct.pack(f"<{len(shape)}q", *shape))
 
 
-def _table_record(
-    name: str, info: TableInfo | None, entries: Sequence[tuple[object, TableEntry]], sketch: bulk.U32 | None
-) -> bytes:
-    filled = [entry for _, entry in entries if entry.dtype]
-    dtype = filled[0].dtype.name if filled and filled[0].dtype else ""
-    dim = info.dim if info else filled[0].dim if filled else 0
-    rows = sum(entry.rows for _, entry in entries)
+def _table_record(name: str, form: _TableForm, sketch: bulk.U32 | None) -> bytes:
+    info, filled = form.info, form.filled
+    dtype = filled.dtype.name if filled and filled.dtype else ""
+    dim = info.dim if info else filled.dim if filled else 0
     sums = b"" if sketch is None else sketch.astype("<u4").tobytes()
     head = b"T" + _lp(name.encode()) + _lp(info.initializer.encode() if info else b"")
-    return head + struct.pack("<qq", dim, rows) + _lp(dtype.encode()) + _lp(sums)
+    return head + struct.pack("<qq", dim, form.rows) + _lp(dtype.encode()) + _lp(sums)
 
 
 def value_bytes(checkpoint: Checkpoint) -> int:
@@ -273,6 +305,31 @@ def fingerprint_checkpoint(
     Raises CorruptError where a table has more or fewer ids than rows.
     """
     sketch = ContentSketch()
+    sketch_checkpoint(
+        checkpoint,
+        sketch,
+        workers=workers,
+        batch_bytes=batch_bytes,
+        piece_bytes=piece_bytes,
+        reporter=reporter,
+        sums=sums,
+        small=small,
+    )
+    return fingerprint_of(checkpoint, sketch)
+
+
+def sketch_checkpoint(
+    checkpoint: Checkpoint,
+    sketch: ContentSketch,
+    *,
+    workers: int = 1,
+    batch_bytes: int = VALUE_BATCH_BYTES,
+    piece_bytes: int = PIECE_BYTES,
+    reporter: Reporter = SILENT,
+    sums: ChunkSums | None = None,
+    small: Iterable[Bundle] | None = None,
+) -> None:
+    """Add every value of a checkpoint to a sketch; as `fingerprint_checkpoint`."""
     checkpoint.keep_ids(workers)
 
     def add(piece: IdPiece | list[DensePiece] | Bundle) -> None:
@@ -297,7 +354,6 @@ def fingerprint_checkpoint(
     pieces += count_rows(checkpoint, id_pieces(checkpoint, piece_bytes, small=False), workers, small=False)
     for _ in run_parallel(add, pieces, workers):
         pass
-    return fingerprint_of(checkpoint, sketch)
 
 
 def _add_bundle(sketch: ContentSketch, checkpoint: Checkpoint, bundle: Bundle, sums: ChunkSums | None) -> None:

@@ -1,90 +1,197 @@
-"""The proof of a written version: it is read back, and its fingerprint must be that of its source."""
+"""The proof of a written version: every byte of it is read back, and must be what was meant.
+
+What stands besides values and ids must be that of the layout, byte by byte. Values and ids must have the fingerprint of
+their source. Shards are proved some at a time, so that memory does not depend on how many there are.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES
 from edl_ckpt.core.checkpoint.fingerprint import (
     ContentSketch,
     Fingerprint,
-    fingerprint_checkpoint,
-    fingerprint_of,
-    value_bytes,
+    Forms,
+    sketch_checkpoint,
 )
-from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint, openings
+from edl_ckpt.core.checkpoint.planned import planned_shards
+from edl_ckpt.core.checkpoint.reader import Checkpoint, openings, raise_problems
 from edl_ckpt.core.checkpoint.scan import PIECE_BYTES, bundles
-from edl_ckpt.core.checkpoint.sealing import cut, seal_of_chunks
+from edl_ckpt.core.checkpoint.sealing import cut
 from edl_ckpt.core.checkpoint.summing import ChunkSums
 from edl_ckpt.core.checkpoint.values import read_back_by
-from edl_ckpt.core.errors import EdlCkptError
-from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.errors import CorruptError, EdlCkptError
+from edl_ckpt.core.format.literals import Literals
+from edl_ckpt.core.format.model import ShardFile, Version
+from edl_ckpt.core.format.shard_layout import VersionLayout
 from edl_ckpt.core.parallel import Executor, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
-from edl_ckpt.core.state.seal import Chunk, Seal
+from edl_ckpt.core.state.seal import Chunk, Seal, SealedShard, base_name, now_text
 from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage.interface import RangeReader
+
+_MOST_ENTRIES: Final = 8192
+"""Variables and tables, counted in each shard, whose index and checksums are in memory at a time."""
 
 
 def prove_version(
     written: Version,
+    layouts: VersionLayout,
     source: Fingerprint | ContentSketch,
     *,
-    staged: bool,
     workers: int,
     executor: Executor | None = None,
     batch_bytes: int = VALUE_BATCH_BYTES,
     piece_bytes: int = PIECE_BYTES,
     reporter: Reporter = SILENT,
 ) -> Seal:
-    """Read back a written version and return its seal; EdlCkptError when its content is not that of the source.
+    """Read back a written version and return its seal; EdlCkptError when it is not what was meant.
 
-    `source` is the fingerprint of the source, or the sketch of its values when the source is not a checkpoint.
+    `layouts` are those by which it was written. `source` is the fingerprint of the source, or the sketch of its values
+    when the source is not a checkpoint.
     """
-    with open_checkpoint(written, staged=staged) as checkpoint:
-        openers = openings(open_store(checkpoint.version.location))
-        chunks = run_parallel(lambda shard: cut(shard, checkpoint.reader(shard)), checkpoint.shards, openers)
-        if executor is not None and executor.elsewhere:
-            proof, done = read_back_by(checkpoint, chunks, executor, reporter=reporter)
-        else:
-            proof, done = read_back(
-                checkpoint, chunks, workers=workers, batch_bytes=batch_bytes, piece_bytes=piece_bytes, reporter=reporter
+    proof = _Proof(written, layouts, workers, executor, batch_bytes, piece_bytes, reporter)
+    reporter.start("proving", layouts.value_bytes)
+    try:
+        for numbers in _groups(layouts):
+            proof.read(numbers)
+    except CorruptError as error:
+        raise _differs(error.message, error.path or written.path, error.offset) from error
+    return proof.seal(source)
+
+
+def _groups(layouts: VersionLayout) -> Iterator[list[int]]:
+    """Yield the numbers of shards that are proved together."""
+    some: list[int] = []
+    entries = 0
+    for number, own in enumerate(layouts.entries.tolist()):
+        if some and entries + own > _MOST_ENTRIES:
+            yield some
+            some, entries = [], 0
+        some.append(number)
+        entries += own
+    yield some
+
+
+class _Proof:
+    """What was read back so far, and is right as far as the layout tells."""
+
+    def __init__(
+        self,
+        written: Version,
+        layouts: VersionLayout,
+        workers: int,
+        executor: Executor | None,
+        batch_bytes: int,
+        piece_bytes: int,
+        reporter: Reporter,
+    ) -> None:
+        self._written = written
+        self._layouts = layouts
+        self._workers = workers
+        self._executor = executor if executor is not None and executor.elsewhere else None
+        self._batch_bytes, self._piece_bytes = batch_bytes, piece_bytes
+        self._reporter = reporter
+        self._sketch = ContentSketch()
+        self._forms = Forms()
+        self._sealed: list[SealedShard] = []
+
+    def read(self, numbers: Sequence[int]) -> None:
+        """Read back some shards; CorruptError where bytes differ from the layout, or ids from the rows."""
+        files = [self._written.shards[number] for number in numbers]
+        literals = {file.path: self._layouts.literals(number) for file, number in zip(files, numbers, strict=True)}
+        shards = planned_shards(files, list(literals.values()), self._written.version)
+        raise_problems(self._written, shards)
+        with Checkpoint(self._written, shards, self._open(files)) as checkpoint:
+            for shard, chunks in zip(shards, self._read(checkpoint, literals), strict=True):
+                self._forms.add(shard)
+                self._sealed.append(SealedShard(base_name(shard.file.path), shard.file.size_bytes, tuple(chunks)))
+
+    def _open(self, files: Sequence[ShardFile]) -> dict[int, RangeReader]:
+        """Open files, which must have their sizes."""
+        store = open_store(self._written.location)
+        readers: dict[int, RangeReader] = {}
+
+        def begin(file: ShardFile) -> None:
+            readers[file.ps_id] = reader = store.open(file.path)
+            if reader.size_bytes != file.size_bytes:
+                raise CorruptError(f"has {reader.size_bytes} bytes, expected {file.size_bytes}", path=file.path)
+
+        try:
+            for _ in run_parallel(begin, files, openings(store)):
+                pass
+        except BaseException:
+            for reader in readers.values():
+                reader.close()
+            raise
+        return readers
+
+    def _read(self, checkpoint: Checkpoint, literals: Mapping[str, Literals]) -> list[list[Chunk]]:
+        chunks = [cut(shard, checkpoint.reader(shard)) for shard in checkpoint.shards]
+        if self._executor is not None:
+            return read_back_by(
+                checkpoint, chunks, self._executor, self._sketch, reporter=self._reporter, literals=literals
             )
-        expected = fingerprint_of(checkpoint, source) if isinstance(source, ContentSketch) else source
-        if proof.text != expected.text:
-            names = ", ".join(map(repr, proof.differing(expected)[:5]))
-            raise EdlCkptError(
-                f"the written version differs from its source ({names}); nothing was published",
-                path=written.path,
-                hint="check the memory and the disk of this machine",
-            )
-        return seal_of_chunks(checkpoint, proof.text, done)
+        return read_back(
+            checkpoint,
+            chunks,
+            self._sketch,
+            workers=self._workers,
+            batch_bytes=self._batch_bytes,
+            piece_bytes=self._piece_bytes,
+            reporter=self._reporter,
+            literals=literals,
+        )
+
+    def seal(self, source: Fingerprint | ContentSketch) -> Seal:
+        """Return the seal of all shards; EdlCkptError when their fingerprint is not that of the source."""
+        found = self._forms.fingerprint(self._sketch)
+        expected = self._forms.fingerprint(source) if isinstance(source, ContentSketch) else source
+        if found.text != expected.text:
+            names = ", ".join(map(repr, found.differing(expected)[:5]))
+            raise _differs(names, self._written.path)
+        return Seal(self._written.version, found.text, tuple(self._sealed), now_text())
+
+
+def _differs(what: str, path: str, offset: int | None = None) -> EdlCkptError:
+    return EdlCkptError(
+        f"the written version differs from its source ({what}); nothing was published",
+        path=path,
+        offset=offset,
+        hint="check the memory and the disk of this machine",
+    )
 
 
 def read_back(
     checkpoint: Checkpoint,
     chunks: Iterable[Sequence[Chunk]],
+    sketch: ContentSketch,
     *,
     workers: int,
     batch_bytes: int = VALUE_BATCH_BYTES,
     piece_bytes: int = PIECE_BYTES,
     reporter: Reporter = SILENT,
-) -> tuple[Fingerprint, list[list[Chunk]]]:
-    """Read every byte of an opened version once; return its fingerprint, and the chunks of its shards with their sums.
+    literals: Mapping[str, Literals] | None = None,
+) -> list[list[Chunk]]:
+    """Read every byte of an opened version once, and add its values to a sketch; return its chunks with their sums.
 
-    Raises what `fingerprint_checkpoint` raises.
+    `literals` are what each file must have besides values and ids, by its path. Raises what `fingerprint_checkpoint`
+    raises, and CorruptError for a byte that is another one.
     """
-    reporter.start("proving", value_bytes(checkpoint))
     readers = {shard.file.ps_id: checkpoint.reader(shard) for shard in checkpoint.shards}
-    sums = ChunkSums(zip(readers.values(), chunks, strict=True))
+    sums = ChunkSums(zip(readers.values(), chunks, strict=True), literals)
     others: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     small = list(bundles(checkpoint, min(PIECE_BYTES, batch_bytes)))
     for bundle in small:
         others[bundle.shard.file.ps_id].append((bundle.start, bundle.end))
     openers = openings(open_store(checkpoint.version.location))
     sums.add_rest(checkpoint.shards, readers, workers=openers, others=others)
-    found = fingerprint_checkpoint(
+    sketch_checkpoint(
         checkpoint,
+        sketch,
         workers=workers,
         batch_bytes=batch_bytes,
         piece_bytes=piece_bytes,
@@ -92,4 +199,4 @@ def read_back(
         sums=sums,
         small=small,
     )
-    return found, [sums.finish(reader.path, workers=workers) for reader in readers.values()]
+    return [sums.finish(reader.path, workers=workers) for reader in readers.values()]

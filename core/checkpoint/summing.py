@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.core.checkpoint.sealing import CHUNK_BYTES, checksum, sums_of
+from edl_ckpt.core.errors import CorruptError
+from edl_ckpt.core.format.literals import Literals
 from edl_ckpt.core.format.model import ShardIndex
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
@@ -46,7 +48,15 @@ class _Arriving:
 class ChunkSums:
     """The checksums of the chunks of several files, by their readers; several threads add bytes."""
 
-    def __init__(self, files: Iterable[tuple[RangeReader, Sequence[Chunk]]]) -> None:
+    def __init__(
+        self,
+        files: Iterable[tuple[RangeReader, Sequence[Chunk]]],
+        literals: Mapping[str, Literals] | None = None,
+    ) -> None:
+        """Take files with their chunks; `literals` are what must stand in them besides values and ids, by path."""
+        self._literals = literals or {}
+        self._compared = dict.fromkeys(self._literals, 0)
+        """How many bytes of the literals were compared."""
         self._files = {reader.path: (reader, list(chunks)) for reader, chunks in files}
         self._starts = {path: [chunk.start for chunk in chunks] for path, (_, chunks) in self._files.items()}
         self._whole = {path: [""] * len(chunks) for path, (_, chunks) in self._files.items()}
@@ -57,8 +67,13 @@ class ChunkSums:
         self._lock = threading.Lock()
 
     def add(self, reader: RangeReader, offset: int, data: memoryview | bytes) -> None:
-        """Add bytes of a file, in any order; they are copied when they are too early."""
+        """Add bytes of a file, in any order; they are copied when they are too early.
+
+        Raises CorruptError for bytes that must be others.
+        """
         view = memoryview(data)
+        if reader.path in self._literals:
+            self._compare(reader.path, offset, view)
         for number, start, end in self._among(reader.path, offset, offset + len(view)):
             part = view[start - offset : end - offset]
             chunk = self._files[reader.path][1][number]
@@ -68,6 +83,16 @@ class ChunkSums:
             state = self._state(reader.path, number)
             with state.lock:
                 self._take(state, chunk, start, part)
+
+    def _compare(self, path: str, offset: int, view: memoryview) -> None:
+        """Compare bytes with the literals of their file."""
+        import numpy as np
+
+        count, wrong = self._literals[path].differing(offset, np.frombuffer(view, np.uint8))
+        if wrong >= 0:
+            raise CorruptError("a byte is not the one that was written", path=path, offset=wrong)
+        with self._lock:
+            self._compared[path] += count
 
     def bounds(self, numbers: Mapping[str, int]) -> dict[int, npt.NDArray[np.int64]]:
         """Return where the chunks of files begin and end, int64 [chunks, 2], by the number of each path."""
@@ -162,8 +187,9 @@ class ChunkSums:
         def add(shard: ShardIndex) -> None:
             reader = readers[shard.file.ps_id]
             for start, end in _between(shard, reader.size_bytes, (others or {}).get(shard.file.ps_id, ())):
-                if end - start <= _GAP_BYTES:
-                    self.add(reader, start, reader.read(start, end - start))
+                if end - start <= _GAP_BYTES or reader.path in self._literals:
+                    for at in range(start, end, _GAP_BYTES):
+                        self.add(reader, at, reader.read(at, min(_GAP_BYTES, end - at)))
                     continue
                 for number, _, _ in self._among(reader.path, start, end):
                     self._state(reader.path, number).is_lost = True
@@ -174,6 +200,8 @@ class ChunkSums:
     def finish(self, path: str, *, workers: int = 1, reporter: Reporter = SILENT) -> list[Chunk]:
         """Return the chunks of a file with the checksums of its bytes; what did not come of them is read now."""
         reader, chunks = self._files[path]
+        if path in self._literals and self._compared[path] != self._literals[path].size_bytes:
+            raise CorruptError("not all bytes between values and ids were read back", path=path)
         found = list(self._whole[path])
         for number, state in self._arriving[path].items():
             if not found[number] and self._complete(reader, state, chunks[number]):

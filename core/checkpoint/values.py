@@ -36,6 +36,7 @@ from edl_ckpt.core.checkpoint.scan import (
     row_batches,
 )
 from edl_ckpt.core.checkpoint.summing import ChunkSums
+from edl_ckpt.core.format.literals import Literals
 from edl_ckpt.core.format.model import Extent
 from edl_ckpt.core.format.odd_values import odd_values
 from edl_ckpt.core.parallel import Advance, Executor
@@ -189,15 +190,20 @@ class _CountWork:
 
 
 def read_back_by(
-    checkpoint: Checkpoint, chunks: Iterable[Sequence[Chunk]], executor: Executor, *, reporter: Reporter
-) -> tuple[Fingerprint, list[list[Chunk]]]:
-    """Return what `read_back` returns, with the values read wherever an executor reads them."""
-    reporter.start("proving", value_bytes(checkpoint))
+    checkpoint: Checkpoint,
+    chunks: Iterable[Sequence[Chunk]],
+    executor: Executor,
+    sketch: ContentSketch,
+    *,
+    reporter: Reporter,
+    literals: Mapping[str, Literals] | None = None,
+) -> list[list[Chunk]]:
+    """Do what `read_back` does, with the values read wherever an executor reads them."""
     readers = {shard.file.ps_id: checkpoint.reader(shard) for shard in checkpoint.shards}
-    sums = ChunkSums(zip(readers.values(), chunks, strict=True))
+    sums = ChunkSums(zip(readers.values(), chunks, strict=True), literals)
     sums.add_rest(checkpoint.shards, readers, workers=1)
-    found = fingerprint_by(checkpoint, executor, reporter=reporter, sums=sums)
-    return found, [sums.finish(reader.path) for reader in readers.values()]
+    sketch.add(sketch_by(checkpoint, executor, reporter=reporter, sums=sums))
+    return [sums.finish(reader.path) for reader in readers.values()]
 
 
 def fingerprint_by(
@@ -206,6 +212,13 @@ def fingerprint_by(
     """Return what `fingerprint_checkpoint` returns, with the values read wherever an executor reads them."""
     if not executor.elsewhere:
         return fingerprint_checkpoint(checkpoint, workers=executor.threads, reporter=reporter, sums=sums)
+    return fingerprint_of(checkpoint, sketch_by(checkpoint, executor, reporter=reporter, sums=sums))
+
+
+def sketch_by(
+    checkpoint: Checkpoint, executor: Executor, *, reporter: Reporter = SILENT, sums: ChunkSums | None = None
+) -> ContentSketch:
+    """Return the sketch of all values, read by the other processes of an executor."""
     task_bytes = executor.task_bytes(value_bytes(checkpoint))
     places = list(ids_at(checkpoint, task_bytes, values=True))
     work = _CountWork(CheckpointValue.of(checkpoint))
@@ -215,8 +228,7 @@ def fingerprint_by(
     numbered = [
         place._replace(first_row=piece.first_row, rows=piece.rows) for place, piece in zip(places, pieces, strict=True)
     ]
-    found = read_values(checkpoint, numbered, executor, reporter.advance, task_bytes=task_bytes, sums=sums)
-    return fingerprint_of(checkpoint, found.sketch)
+    return read_values(checkpoint, numbered, executor, reporter.advance, task_bytes=task_bytes, sums=sums).sketch
 
 
 def _sums_of(checkpoint: Checkpoint, own: Mapping[int, list[int]], bounds: Bounds) -> ChunkSums | None:

@@ -1895,6 +1895,130 @@ static PyObject *take_rows(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* What stands in an entry of a table before its rows, and before its ids. Each table is a row of these numbers. */
+enum { HEAD_NAME_END, HEAD_DIM, HEAD_ITEMSIZE, HEAD_DTYPE, HEAD_NUMBERS };
+
+static uint8_t *put_varint(uint8_t *at, uint64_t value)
+{
+    for (; value >= 0x80; value >>= 7)
+        *at++ = (uint8_t)(value | 0x80);
+    *at++ = (uint8_t)value;
+    return at;
+}
+
+/* Put a tag of one byte, and the number behind it. */
+static uint8_t *put_tagged(uint8_t *at, uint8_t tag, uint64_t value)
+{
+    *at++ = tag;
+    return put_varint(at, value);
+}
+
+/* Put one size of a shape. */
+static uint8_t *put_size(uint8_t *at, int64_t size)
+{
+    uint8_t own[16], *end = size ? put_tagged(own, 0x08, (uint64_t)size) : own;
+    at = put_tagged(at, 0x12, (uint64_t)(end - own));
+    memcpy(at, own, (size_t)(end - own));
+    return at + (end - own);
+}
+
+/* Put the tensor of a table up to its values; it has 64 bytes at most. */
+static uint8_t *put_tensor(uint8_t *at, const int64_t *form, int64_t rows, int64_t bytes)
+{
+    uint8_t shape[32], *end = put_size(put_size(shape, rows), form[HEAD_DIM]);
+    at = put_tagged(at, 0x08, (uint64_t)form[HEAD_DTYPE]);
+    at = put_tagged(at, 0x12, (uint64_t)(end - shape));
+    memcpy(at, shape, (size_t)(end - shape));
+    at += end - shape;
+    return bytes ? put_tagged(at, 0x22, (uint64_t)bytes) : at;
+}
+
+/* Put both heads of a table in one shard so that they end at two places; return 0 where one would leave `out`. */
+static int put_both(const uint8_t *name, int64_t name_bytes, const int64_t *form, int64_t rows, int64_t id_bytes,
+                    int64_t values_at, int64_t ids_at, const Py_buffer *out)
+{
+    uint8_t tensor[64], before[64], vectors[16], slices[16], ids[16];
+    int64_t bytes = rows * form[HEAD_DIM] * form[HEAD_ITEMSIZE];
+    int64_t tensor_bytes = put_tensor(tensor, form, rows, bytes) - tensor;
+    int64_t ids_head = id_bytes ? put_tagged(ids, 0x12, (uint64_t)id_bytes) - ids : 0;
+    int64_t vectors_head = put_tagged(vectors, 0x0A, (uint64_t)(tensor_bytes + bytes)) - vectors;
+    int64_t inner = vectors_head + tensor_bytes + bytes + ids_head + id_bytes;
+    int64_t slices_head = put_tagged(slices, 0x12, (uint64_t)inner) - slices;
+    int64_t front, size;
+    uint8_t *at = before;
+    /* The tag and the length of the entry come first, and the length covers the name and all that follows. */
+    size = put_varint(before, (uint64_t)name_bytes) - before;
+    size = 1 + size + name_bytes + slices_head + inner;
+    at = put_tagged(at, 0x22, (uint64_t)size);
+    at = put_tagged(at, 0x0A, (uint64_t)name_bytes);
+    front = at - before;
+    size = front + name_bytes + slices_head + vectors_head + tensor_bytes;
+    if (values_at < size || values_at > out->len || ids_at < ids_head || ids_at > out->len)
+        return 0;
+    at = (uint8_t *)out->buf + values_at - size;
+    memcpy(at, before, (size_t)front);
+    memcpy(at += front, name, (size_t)name_bytes);
+    memcpy(at += name_bytes, slices, (size_t)slices_head);
+    memcpy(at += slices_head, vectors, (size_t)vectors_head);
+    memcpy(at + vectors_head, tensor, (size_t)tensor_bytes);
+    memcpy((uint8_t *)out->buf + ids_at - ids_head, ids, (size_t)ids_head);
+    return 1;
+}
+
+/* Say whether the numbers of a table are possible, with rows whose bytes fit into a number. */
+static int is_form(const int64_t *form, int64_t name_at, const Py_buffer *names)
+{
+    return form[HEAD_NAME_END] >= name_at && form[HEAD_NAME_END] <= names->len && form[HEAD_DIM] >= 0 &&
+           form[HEAD_DIM] <= INT32_MAX && form[HEAD_ITEMSIZE] >= 0 && form[HEAD_ITEMSIZE] <= 16 &&
+           form[HEAD_DTYPE] >= 0 && form[HEAD_DTYPE] <= INT32_MAX;
+}
+
+static PyObject *put_heads(PyObject *self, PyObject *args)
+{
+    PyObject *o[7];
+    Buffers b = {.count = 0};
+    Py_buffer *names, *forms, *rows, *id_bytes, *values_at, *ids_at, *out;
+    Py_ssize_t t, k, n, shards, bad = -1;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOOOOOO:put_heads", &o[0], &o[1], &o[2], &o[3], &o[4], &o[5], &o[6]))
+        return NULL;
+    if (!(names = acquire(&b, o[0], 0)) || !(forms = acquire(&b, o[1], 0)) || !(rows = acquire(&b, o[2], 0)) ||
+        !(id_bytes = acquire(&b, o[3], 0)) || !(values_at = acquire(&b, o[4], 0)) ||
+        !(ids_at = acquire(&b, o[5], 0)) || !(out = acquire(&b, o[6], 1))) {
+        release(&b);
+        return NULL;
+    }
+    n = forms->len / (8 * HEAD_NUMBERS);
+    shards = n ? rows->len / 8 / n : 0;
+    if (rows->len != n * shards * 8 || id_bytes->len != rows->len || values_at->len != rows->len ||
+        ids_at->len != rows->len)
+        return refuse(&b, "put_heads: the numbers of %zd table%s in %zd shard%s differ in length", COUNTED(n),
+                      COUNTED(shards));
+    for (t = 0; t < n; t++) {
+        const int64_t *form = (const int64_t *)forms->buf + t * HEAD_NUMBERS;
+        if (!is_form(form, t ? form[HEAD_NAME_END - HEAD_NUMBERS] : 0, names))
+            return refuse(&b, "put_heads: table %zd has a name, a dim or a dtype that cannot be", t);
+    }
+    Py_BEGIN_ALLOW_THREADS
+    for (t = 0; t < n && bad < 0; t++) {
+        const int64_t *form = (const int64_t *)forms->buf + t * HEAD_NUMBERS;
+        int64_t start = t ? form[HEAD_NAME_END - HEAD_NUMBERS] : 0;
+        int64_t width = form[HEAD_DIM] * form[HEAD_ITEMSIZE];
+        for (k = t * shards; k < (t + 1) * shards && bad < 0; k++) {
+            int64_t count = ((const int64_t *)rows->buf)[k], size = ((const int64_t *)id_bytes->buf)[k];
+            if (count < 0 || size < 0 || size > INT64_MAX / 4 || (width && count > INT64_MAX / 4 / width) ||
+                !put_both((const uint8_t *)names->buf + start, form[HEAD_NAME_END] - start, form, count, size,
+                          ((const int64_t *)values_at->buf)[k], ((const int64_t *)ids_at->buf)[k], out))
+                bad = k;
+        }
+    }
+    Py_END_ALLOW_THREADS
+    if (bad >= 0)
+        return refuse(&b, "put_heads: table %zd has no room in shard %zd", bad / shards, bad % shards);
+    release(&b);
+    Py_RETURN_NONE;
+}
+
 static PyObject *set_simd_level(PyObject *self, PyObject *args)
 {
     (void)self;
@@ -1924,6 +2048,7 @@ static PyMethodDef methods[] = {
     {"tally_parts", tally_parts, METH_VARARGS, "Decode the ids of many small tables; add rows and id bytes per owner."},
     {"move_parts", move_parts, METH_VARARGS, "Move the rows and ids of many small tables, and add them to sketches."},
     {"walk_entries", walk_entries, METH_VARARGS, "Find the table infos and tables at the start of a window."},
+    {"put_heads", put_heads, METH_VARARGS, "Put what stands before the rows and the ids of tables to their places."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
 from edl_ckpt.core.format import bulk, placement, wire
 from edl_ckpt.core.format.checks import check_ps_num, check_texts, check_version, restore_warnings
+from edl_ckpt.core.format.literals import Literals
 from edl_ckpt.core.format.model import DTYPES, DType, TableInfo
 from edl_ckpt.proto import tensor_pb2
 
@@ -175,6 +177,70 @@ class VersionLayout(Sequence[ShardLayout]):
         """Return, for each shard, what stands in a table's entry before its rows, and before its ids."""
         counted, dtype = self._tables[self._number[table]], self._dtypes[table]
         return [_table_heads(counted.in_shard(ps_id), dtype) for ps_id in range(len(self))]
+
+    @property
+    def value_bytes(self) -> int:
+        """Return the bytes of all values."""
+        dense = sum(variable.size_bytes for some in self._dense for variable in some)
+        return dense + sum(int(t.rows.sum()) * t.info.dim * self._dtypes[t.info.name].itemsize for t in self._tables)
+
+    @property
+    def entries(self) -> bulk.I64:
+        """Return how many variables and tables each shard has: int64 [ps_num]."""
+        return np.array([len(self._tables) + len(some) for some in self._dense], np.int64)
+
+    def literals(self, ps_id: int) -> Literals:
+        """Return what a shard has besides values and ids, to the byte."""
+        front = self.front(ps_id).between
+        tables = slice(0, len(self._tables))
+        values_at, ids_at = self._values_at[:, ps_id], self._ids_at[:, ps_id]
+        widths = [t.info.dim * self._dtypes[t.info.name].itemsize for t in self._tables]
+        values_end = values_at + np.array([t.rows[ps_id] for t in self._tables], np.int64) * np.array(widths, np.int64)
+        starts = np.stack([self.tables_at[:-1, ps_id], values_end], 1).reshape(-1)
+        ends = np.stack([values_at, ids_at], 1).reshape(-1)
+        places = np.cumsum(ends - starts).reshape(-1, 2)
+        heads = np.empty(int(places[-1, 1]) if len(places) else 0, np.uint8)
+        self.put_heads(tables, places[:, :1], places[:, 1:], heads, shards=slice(ps_id, ps_id + 1))
+        before = np.array([(at, at + len(data)) for at, data in front], np.int64).reshape(-1, 2)
+        return Literals(
+            np.concatenate([before[:, 0], starts]),
+            np.concatenate([before[:, 1], ends]),
+            np.concatenate([np.frombuffer(b"".join(data for _, data in front), np.uint8), heads]),
+        )
+
+    def put_heads(
+        self, tables: slice, values_at: bulk.I64, ids_at: bulk.I64, out: bulk.U8, *, shards: slice = slice(None)
+    ) -> None:
+        """Put what stands before the rows and the ids of some tables into `out`, so that it ends at their places.
+
+        The places are int64 [tables, shards]. Raises ValueError where `out` has no room.
+        """
+        some = self._tables[tables]
+        put = getattr(bulk.kernel, "put_heads", None)  # a kernel of an older version, built in place, lacks it
+        if put is not None and some:
+            rows, id_bytes = (
+                np.stack(each) for each in zip(*((t.rows[shards], t.id_bytes[shards]) for t in some), strict=True)
+            )
+            names, forms = self._forms(some)
+            put(names, forms, rows, id_bytes, *map(np.ascontiguousarray, (values_at, ids_at)), out)
+            return
+        places = np.stack([values_at, ids_at], 2).tolist()
+        for table, of_table in zip(some, places, strict=True):
+            for ps_id, ends in zip(range(len(self))[shards], of_table, strict=True):
+                heads = _table_heads(table.in_shard(ps_id), self._dtypes[table.info.name])
+                for data, end in zip(heads, ends, strict=True):
+                    if not 0 <= end - len(data) <= end <= len(out):
+                        raise ValueError(f"put_heads: table {table.info.name!r} has no room in shard {ps_id}")
+                    out.data[end - len(data) : end] = data
+
+    def _forms(self, tables: Sequence[CountedTable]) -> tuple[bytes, bulk.I64]:
+        """Return the names of tables in one, and of each its end there, its dim, its itemsize and its dtype."""
+        names = [table.info.name.encode() for table in tables]
+        dtypes = [self._dtypes[table.info.name] for table in tables]
+        ends = accumulate(map(len, names))
+        dims = (table.info.dim for table in tables)
+        forms = [(*each, d.itemsize, d.tf_enum) for *each, d in zip(ends, dims, dtypes, strict=True)]
+        return b"".join(names), np.array(forms, np.int64).reshape(-1, 4)
 
 
 def lay_out_shards(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -16,20 +16,19 @@ import numpy as np
 import xxhash
 
 from edl_ckpt.core.checkpoint.fingerprint import ContentSketch
+from edl_ckpt.core.checkpoint.planned import PlannedReader, planned_shards
 from edl_ckpt.core.checkpoint.scan import PIECE_BYTES
 from edl_ckpt.core.checkpoint.sealing import batches, cut
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format import bulk
-from edl_ckpt.core.format.generations import draft_shard
-from edl_ckpt.core.format.indexing import index_shards
+from edl_ckpt.core.format.literals import Literals
 from edl_ckpt.core.format.model import ShardFile
 from edl_ckpt.core.format.shard_layout import ShardLayout, lay_out_shard
-from edl_ckpt.core.format.wire import Cursor
 from edl_ckpt.core.parallel import default_workers, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.seal import Chunk
 from edl_ckpt.core.state.shard_note import ShardNote
-from edl_ckpt.core.storage.interface import PlainReader, Sink
+from edl_ckpt.core.storage.interface import Sink
 from edl_ckpt.core.training.content import (
     ID_BLOCK,
     DenseContent,
@@ -115,32 +114,9 @@ def _le(sums: bulk.U32) -> memoryview:
 
 def _cut(layout: ShardLayout, file: ShardFile, version: int) -> list[Chunk]:
     """Return the chunks of the shard as a reader of the finished file cuts them."""
-    with _Heads(layout, file.path) as reader:
-        (index,) = index_shards([draft_shard(file, Cursor(reader))], version)
-        return cut(index, reader)
-
-
-class _Heads(PlainReader):
-    """A shard of which there is only what is neither values nor ids, to be read as the finished file is."""
-
-    def __init__(self, layout: ShardLayout, path: str) -> None:
-        self.path = path
-        self.size_bytes = layout.size_bytes
-        self.bytes_read = 0
-        self._between = layout.between
-        self._starts = [offset for offset, _ in layout.between]
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Return bytes; zeros stand for values and ids, which no index looks at."""
-        data = bytearray(size)
-        at = max(bisect_right(self._starts, offset) - 1, 0)
-        while at < len(self._between) and self._starts[at] < offset + size:
-            start, piece = self._between[at]
-            begin, end = max(start, offset), min(start + len(piece), offset + size)
-            if begin < end:
-                data[begin - offset : end - offset] = piece[begin - start : end - start]
-            at += 1
-        return bytes(data)
+    planned, literals = replace(file, size_bytes=layout.size_bytes), Literals.of(layout.between)
+    (index,) = planned_shards([planned], [literals], version)
+    return cut(index, PlannedReader(planned, literals))
 
 
 @dataclass(slots=True)

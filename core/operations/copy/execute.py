@@ -19,7 +19,12 @@ from typing import Final
 
 from edl_ckpt.core.checkpoint.duplicates import check_unique_ids
 from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
-from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint, value_bytes
+from edl_ckpt.core.checkpoint.fingerprint import (
+    ContentSketch,
+    fingerprint_checkpoint,
+    fingerprint_of,
+    value_bytes,
+)
 from edl_ckpt.core.checkpoint.proof import read_back
 from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.checkpoint.seal_work import MOST_CHUNKS, make_seal
@@ -400,19 +405,20 @@ class _Copy:
         is_near = not _is_far(written.version.location)
         with self._open_written(written) as target:
             try:
-                chunks = [shard.chunks for shard in sealed]
+                chunks, sketch = [shard.chunks for shard in sealed], ContentSketch()
+                self.reporter.start("proving", value_bytes(target))
                 if self.elsewhere is not None:
-                    found, sums = read_back_by(target, chunks, self.elsewhere, reporter=self.reporter)
+                    sums = read_back_by(target, chunks, self.elsewhere, sketch, reporter=self.reporter)
                 else:
                     workers = min(self.workers, default_workers()) if is_near else self.workers
-                    found, sums = read_back(target, chunks, workers=workers, reporter=self.reporter)
+                    sums = read_back(target, chunks, sketch, workers=workers, reporter=self.reporter)
             except CorruptError as error:
                 raise _differs(error.path, error.offset, f" ({error.message})") from error
             for shard, index, now in zip(sealed, target.shards, sums, strict=True):
                 wrong = next((chunk for chunk, one in zip(shard.chunks, now, strict=True) if chunk != one), None)
                 if wrong is not None:
                     raise _differs(target.reader(index).path, wrong.start)
-        return found.text
+        return fingerprint_of(target, sketch).text
 
 
 def _tasks(

@@ -101,7 +101,7 @@ def write_import(
         def prove(written: Written) -> Seal:
             nonlocal fingerprint
             workers = default_workers(remote=not written.staged)
-            seal = prove_version(written.version, sketch, staged=written.staged, workers=workers, reporter=reporter)
+            seal = prove_version(written.version, plan.layouts, sketch, workers=workers, reporter=reporter)
             fingerprint = seal.fingerprint
             arrays.check_unchanged()
             return seal

@@ -145,8 +145,8 @@ def write_reshard(
         def prove(written: Written) -> Seal:
             seal = prove_version(
                 written.version,
+                plan.layouts,
                 read,
-                staged=written.staged,
                 workers=settings.workers,
                 executor=executor,
                 batch_bytes=settings.proof_batch_bytes,

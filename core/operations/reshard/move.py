@@ -369,7 +369,7 @@ class Move:
         out = np.empty(int(sizes.sum()), np.uint8)
         values_at = np.stack([layouts.values_at(name) + shift for name in tables])
         ids_at = np.stack([layouts.ids_at(name) + shift for name in tables])
-        self._put_heads(tables, values_at, ids_at, out)
+        layouts.put_heads(slice(first, last + 1), values_at, ids_at, out)
         found = [(k, shard, e) for k, name in enumerate(tables) for shard, e in self._checkpoint.entries(name) if e.ids]
         data, parts, sums = self._read_small(tables, found)
         bad = routing.move_parts(sums, data, data, parts, values_at, ids_at, out)
@@ -398,14 +398,6 @@ class Move:
             if not (np.array_equal(values_at[number], values_end) and np.array_equal(ids_at[number], ids_end)):
                 shard, entry = next((shard, entry) for k, shard, entry in found if k == number)
                 raise _changed_ids(IdPiece(shard, entry, entry.ids[0], entry.offset, entry.ids[0].end))
-
-    def _put_heads(self, tables: Sequence[str], values_at: bulk.I64, ids_at: bulk.I64, out: bulk.U8) -> None:
-        """Put what stands before the rows and the ids of tables into `out`."""
-        view = out.data
-        for name, *places in zip(tables, values_at.tolist(), ids_at.tolist(), strict=True):
-            for (values, ids), rows_at, varints_at in zip(self._plan.layouts.heads(name), *places, strict=True):
-                view[rows_at - len(values) : rows_at] = values
-                view[varints_at - len(ids) : varints_at] = ids
 
     def _read_small(
         self, tables: Sequence[str], found: Sequence[tuple[int, ShardIndex, TableEntry]]

@@ -1,0 +1,103 @@
+"""The proof of what was written: no bit of a target may be another one when it is read back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import edl_ckpt.core as edl
+from edl_ckpt.core import EdlCkptError, Table
+from edl_ckpt.core.checkpoint import proof, scan
+from edl_ckpt.core.commit.interface import Prove, Written
+from edl_ckpt.core.commit.local import LocalOutput
+from edl_ckpt.core.format.model import Version
+
+_VARIABLES: dict[str, npt.NDArray[np.generic]] = {
+    "w": np.arange(3, dtype=np.float32),
+    "none": np.ones((2, 0), np.int64),
+}
+_TABLES = {
+    "t": Table(np.array([3, -2, 300]), np.arange(6, dtype=np.float32).reshape(3, 2), "zeros"),
+    "u": Table(np.array([], np.int64), np.ones((0, 300))),
+    "v": Table(np.array([4, 5]), np.ones((2, 0), np.float32)),
+}
+_REWRITES: dict[str, Callable[[Version, Path], object]] = {
+    "reshard": lambda version, out: edl.reshard_version(version, 2, output=out),
+    "export": lambda version, out: edl.export_version(version, out, format_name="checkpoint"),
+    "copy": lambda version, out: edl.execute_copy(edl.plan_copy([version], out)),
+    "import": lambda version, out: edl.import_checkpoint(version, out, 9, 2),
+    "save": lambda _, out: edl.save_checkpoint(out, 1, 2, variables=_VARIABLES, tables=_TABLES),
+}
+
+
+def sweep(monkeypatch: pytest.MonkeyPatch, *, whole: bool) -> list[tuple[str, int]]:
+    """Flip each bit of what was written, or one of each byte, before it is proved; return those that were missed.
+
+    The last flipped bit stays, so the write must fail.
+    """
+    missed: list[tuple[str, int]] = []
+    publish = LocalOutput.publish
+
+    def refuses(prove: Prove, written: Written) -> bool:
+        try:
+            prove(written)
+        except EdlCkptError as error:
+            return bool(error.path) and ("differs from" in error.message or "is not what was read" in error.message)
+        return False
+
+    def publish_damaged(output: LocalOutput, prove: Prove) -> None:
+        def prove_damaged(written: Written) -> NoReturn:
+            prove(written)
+            for shard in written.version.shards:
+                file = os.open(shard.path, os.O_RDWR)
+                for at, byte in enumerate(Path(shard.path).read_bytes()):
+                    for bit in range(8) if whole else (at % 8,):
+                        os.pwrite(file, bytes([byte ^ 1 << bit]), at)
+                        if not refuses(prove, written):
+                            missed.append((shard.path, 8 * at + bit))
+                    os.pwrite(file, bytes([byte]), at)
+                os.close(file)
+            Path(shard.path).write_bytes(Path(shard.path).read_bytes()[:-1] + bytes([byte ^ 1]))
+            prove(written)
+            raise AssertionError("a damaged version was proved")
+
+        publish(output, prove_damaged)
+
+    monkeypatch.setattr(LocalOutput, "publish", publish_damaged)
+    return missed
+
+
+def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str, *, whole: bool) -> None:
+    """Sweep over the target of a command that writes."""
+    version = edl.save_checkpoint(tmp_path / "a", 1, 3, variables=_VARIABLES, tables=_TABLES)
+    missed = sweep(monkeypatch, whole=whole)
+    with pytest.raises(EdlCkptError):
+        _REWRITES[work](version, tmp_path / "b")
+    assert missed == []
+    assert not (tmp_path / "b").exists() or edl.list_versions(tmp_path / "b").versions == ()
+
+
+@pytest.mark.parametrize("work", _REWRITES)
+def test_flipped_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str) -> None:
+    """Whichever byte of a target has another bit when it is read back, the proof says so, and nothing is visible."""
+    check(tmp_path, monkeypatch, work, whole=work == "reshard")
+
+
+def test_flipped_bits_of_large_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, either_kernel: str) -> None:
+    """The same where tables are read in pieces, and with numpy alone; shards may be proved one by one."""
+    monkeypatch.setattr(scan, "_SMALL_BYTES", -1)
+    monkeypatch.setattr(proof, "_MOST_ENTRIES", 1)
+    check(tmp_path, monkeypatch, "reshard", whole=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("work", _REWRITES)
+def test_every_flipped_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str, either_kernel: str) -> None:
+    """Each bit, of the target of each command: `pytest -n 0 -m slow tests/core/checkpoint/test_proof.py`."""
+    check(tmp_path, monkeypatch, work, whole=True)
