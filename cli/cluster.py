@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
+from edl_ckpt.cli.documents import as_dict
 from edl_ckpt.cli.output import Output
 from edl_ckpt.core.errors import UsageError
 
@@ -32,18 +33,25 @@ class Working(TypedDict):
 
 @contextmanager
 def working(
-    out: Output, cluster: str | None, workers: int | None, *, target: Location | None = None
+    out: Output,
+    cluster: str | None,
+    workers: int | None,
+    *,
+    target: Location | None = None,
+    size_bytes: int | None = None,
 ) -> Iterator[Working]:
     """Yield who does the work: the cluster at an address, or without one threads of this process.
 
-    Raises UnsupportedError for a `target` that the workers of a cluster cannot write together.
+    Raises UnsupportedError for a `target` that the workers of a cluster cannot write together; with `size_bytes`, which
+    will be written there, also for a worker that cannot write them.
     """
     if cluster is None:
         yield {"workers": workers, "executor": None}
         return
     if workers is not None and "workers" not in out.defaulted:
         raise UsageError("--workers cannot be used with --cluster", hint="a cluster has the workers that it has")
-    from edl_ckpt.core.cluster.choice import check_shared, cluster_at
+    from edl_ckpt.core.cluster.choice import check_shared, check_target, cluster_at
+    from edl_ckpt.core.cluster.preflight import ask_workers
 
     if target is not None:
         check_shared(target)
@@ -51,7 +59,19 @@ def working(
         if executor.dashboard:
             out.say(f"dashboard: {executor.dashboard}")
         out.doing = executor.doing
+        ask_workers(executor, out.reporter())
+        if target is not None and size_bytes is not None:
+            check_target(executor, target, size_bytes, reporter=out.reporter())
         yield {"workers": None, "executor": executor}
+
+
+def cluster_of(work: Working) -> dict[str, Any] | None:
+    """Return the cluster and its workers, for a document; None for threads."""
+    executor = work["executor"]
+    if executor is None:
+        return None
+    workers = [as_dict(each) for each in executor.listed()]
+    return {"address": executor.address, "dashboard": executor.dashboard or None, "workers": workers}
 
 
 def workers_of(work: Working) -> str:

@@ -28,8 +28,8 @@ def document(result: CopyResult) -> dict[str, Any]:
     }
 
 
-def plan_document(plan: CopyPlan) -> dict[str, Any]:
-    """Return `edl-ckpt/copy/1` of a dry run."""
+def plan_document(plan: CopyPlan, cluster: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return `edl-ckpt/copy/1` of a dry run, with the cluster that would work."""
     copied = [
         {
             "ref": entry.version.ref,
@@ -42,7 +42,8 @@ def plan_document(plan: CopyPlan) -> dict[str, Any]:
         }
         for entry in plan.entries
     ]
-    return {"schema": "edl-ckpt/copy/1", "copied": copied, "bytes_copied": 0, "seconds": None, "dry_run": True}
+    nothing = {"bytes_copied": 0, "seconds": None, "dry_run": True}
+    return {"schema": "edl-ckpt/copy/1", "copied": copied, **nothing, "cluster": cluster}
 
 
 def rows(copied: Sequence[Mapping[str, Any]]) -> list[list[Any]]:

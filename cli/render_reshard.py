@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
@@ -24,8 +24,10 @@ def document(result: ReshardResult, *, dry_run: bool = False) -> dict[str, Any]:
     return {"schema": "edl-ckpt/reshard/1", **as_dict(result), "fingerprint": fingerprint, "dry_run": dry_run}
 
 
-def plan_document(plan: ReshardPlan, settings: ReshardSettings) -> dict[str, Any]:
-    """Return `edl-ckpt/reshard/1` of a dry run: everything that a survey tells."""
+def plan_document(
+    plan: ReshardPlan, settings: ReshardSettings, cluster: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return `edl-ckpt/reshard/1` of a dry run: everything that a survey tells, and the cluster that would work."""
     return {
         "schema": "edl-ckpt/reshard/1",
         "ref": plan.ref,
@@ -48,6 +50,7 @@ def plan_document(plan: ReshardPlan, settings: ReshardSettings) -> dict[str, Any
         "layout": plan.target.layout.name,
         "skew": plan.skew,
         "warnings": [*plan.warnings, *settings.warnings],
+        "cluster": cluster,
     }
 
 

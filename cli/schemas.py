@@ -82,6 +82,8 @@ _TRIAL: Final = _object(
     value=_or_null(_NUMBER),
     fault=_or_null(_TEXT),
 )
+_WORKER: Final = _object(name=_TEXT, address=_TEXT, threads=_COUNT, memory_bytes=_or_null(_COUNT), version=_TEXT)
+_CLUSTER: Final = _or_null(_object(address=_TEXT, dashboard=_or_null(_TEXT), workers=_list(_WORKER)))
 _SHARD: Final = _object(ps_id=_COUNT, path=_TEXT, size_bytes=_COUNT, variables=_COUNT, rows=_COUNT)
 _STATS_KEYS: Final[Mapping[str, Schema]] = {
     "name": _TEXT,
@@ -262,18 +264,17 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
     "verify-failed": _object(**_FAILURE),
     "verify-all": _object(location=_TEXT, ok=_FLAG, results=_list(_object(**_RESULT)), failed=_FAILED),
     "reshard": _object(
-        ("in_place", "layout", "skew", "warnings"),
+        ("in_place", "layout", "skew", "warnings", "cluster"),
         **_WRITTEN,
-        needed=_FLAG,
-        dry_run=_FLAG,
-        in_place=_FLAG,
+        **dict.fromkeys(("needed", "dry_run", "in_place"), _FLAG),
         layout=_TEXT,
         skew=_NUMBER,
         warnings=_list(_TEXT),
+        cluster=_CLUSTER,
     ),
     "import": _object(**_WRITTEN),
     "copy": _object(
-        ("failed",),
+        ("failed", "cluster"),
         copied=_list(
             _object(
                 ("resumed_bytes", "forced", "refused", "why"),
@@ -292,6 +293,7 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
         seconds=_or_null(_SECONDS),
         failed=_FAILED,
         dry_run=_FLAG,
+        cluster=_CLUSTER,
     ),
     "export": _object(
         ref=_TEXT,

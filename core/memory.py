@@ -25,6 +25,15 @@ def peak_memory_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
+def memory_now_bytes() -> int:
+    """Return the memory that this process has now, in bytes; 0 where the kernel does not say."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:  # no /proc
+        return 0
+
+
 def physical_memory_bytes() -> int:
     """Return the memory of this machine in bytes; 0 where it does not say."""
     try:

@@ -232,6 +232,10 @@ class Executor(Protocol):
         """Raise UnsupportedError unless every process can read and write in a directory of this file system."""
         ...
 
+    def check_temporary(self, size_bytes: int, tasks: int) -> None:
+        """Raise UnsupportedError where another process lacks room for temporary files of `size_bytes` a task."""
+        ...
+
     def bytes_read(self) -> int:
         """Return how many bytes other processes have read for this executor so far."""
         ...
@@ -265,6 +269,9 @@ class Threads:
 
     def share(self, directory: str) -> None:
         """Do nothing: this process has made it."""
+
+    def check_temporary(self, size_bytes: int, tasks: int) -> None:
+        """Do nothing: whoever makes such a file here allocates it first."""
 
     def bytes_read(self) -> int:
         """Return 0: the operation has opened all that is read."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edl_ckpt.cli.cluster import Cluster, workers_of, working
+from edl_ckpt.cli.cluster import Cluster, cluster_of, workers_of, working
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.hints import resumable
 from edl_ckpt.cli.manual.codes import WRITES, exits
@@ -66,7 +66,7 @@ def copy_command(
         out.warn(warning)
     with working(out, cluster, workers, target=plan.target) as work, resumable(out, _AGAIN):
         if dry_run:
-            planned, by = render_copy.plan_document(plan), workers_of(work)
+            planned, by = render_copy.plan_document(plan, cluster_of(work)), workers_of(work)
             human = partial(render_copy.plan_human, plan, by)
             out.show(lambda: planned, human, lambda: render_copy.rows(planned["copied"]))
             return

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from edl_ckpt.cli.cluster import Cluster, workers_of, working
+from edl_ckpt.cli.cluster import Cluster, cluster_of, workers_of, working
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.hints import half_done, resumable
 from edl_ckpt.cli.manual.codes import WRITES, exits
@@ -67,8 +67,9 @@ def reshard_command(
         if made is not None:
             out.show(lambda: render_reshard.document(made, dry_run=dry_run), lambda: render_reshard.human(made))
             return
-    going_on = partial(half_done, where or version.location)
-    with working(out, cluster, workers) as work, resumable(out, going_on):
+    target, size_bytes = where or version.location, None if dry_run else version.size_bytes
+    writing = working(out, cluster, workers, target=target, size_bytes=size_bytes)
+    with writing as work, resumable(out, partial(half_done, target)):
         plan, settings = prepare_reshard(
             version,
             ps,
@@ -82,7 +83,7 @@ def reshard_command(
         for warning in (*plan.warnings, *settings.warnings):
             out.warn(warning)
         if dry_run:
-            planned = render_reshard.plan_document(plan, settings)
+            planned = render_reshard.plan_document(plan, settings, cluster_of(work))
             out.show(lambda: planned, lambda: render_reshard.plan_human(plan, settings, workers_of(work)))
             return
         how = locking(out, lock_wait)

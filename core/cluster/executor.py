@@ -14,16 +14,17 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
 from edl_ckpt.core.cluster import worker
 from edl_ckpt.core.cluster.connection import START_WORKERS, meanings
-from edl_ckpt.core.cluster.worker import Done, Published
+from edl_ckpt.core.cluster.worker import Done, Published, Seen, Shown
 from edl_ckpt.core.errors import UnavailableError, UnsupportedError
 from edl_ckpt.core.parallel import Advance, Opened, Result, Task, Work
 from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.words import abridged, counted
+from edl_ckpt.core.words import abridged, counted, size
 
 _TASKS_A_THREAD: Final = 16
 """So many tasks for each thread at least, where there is data for them: the last ones end at about the same time."""
@@ -34,11 +35,26 @@ _UNDER_WAY: Final = 4
 """Tasks for each thread that the scheduler knows: the next one waits at the worker already."""
 _LOOK_SECONDS: Final = 2.0
 _NO_WORKER_SECONDS: Final = 120.0
+_ANSWER_SECONDS: Final = 60.0
+"""How long workers may take for an answer."""
+_AGAIN_SECONDS: Final = 0.3
+"""How soon those are asked again that were just starting, or ending."""
 _LIVES: Final = 3
 """How often a task is given to the cluster, each time until so many workers died with it as Dask allows."""
 _SLOWEST: Final = 3
 _NAMED: Final = 3
 LOG: Final = logging.getLogger("edl_ckpt")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterWorker:
+    """A worker of a cluster, as it was before any work; `memory_bytes` is its limit, None where it has none."""
+
+    name: str
+    address: str
+    threads: int
+    memory_bytes: int | None
+    version: str
 
 
 class ClusterExecutor:
@@ -52,8 +68,10 @@ class ClusterExecutor:
         """The address of the scheduler's pages; '' where it has none."""
         self.asked = False
         """True when every process has said which edl-ckpt it has."""
-        self.checked: set[tuple[str, str]] = set()
-        """The files that every worker sees: (location, path)."""
+        self.versions: dict[str, str] = {}
+        """The edl-ckpt of each worker, by its address."""
+        self.shown: dict[tuple[str, str], Shown] = {}
+        """The files that every worker sees, by (location, path)."""
         self._read: dict[tuple[str, str], int] = {}
         self._slowest: list[tuple[float, int, str, str]] = []
         self._tasks = 0
@@ -64,13 +82,13 @@ class ClusterExecutor:
     def __repr__(self) -> str:
         return f"ClusterExecutor({self.client.scheduler.address if self.client.scheduler else 'closed'!r})"
 
-    def workers(self) -> dict[str, dict[str, Any]]:
-        """Return what the scheduler knows of each worker, by its address; asked again after a while."""
-        now = time.monotonic()
-        if now - self._asked > _LOOK_SECONDS / 2:
+    def workers(self, *, now: bool = False) -> dict[str, dict[str, Any]]:
+        """Return what the scheduler knows of each worker, by its address; asked again after a while, or `now`."""
+        time_now = time.monotonic()
+        if now or time_now - self._asked > _LOOK_SECONDS / 2:
             with meanings():
                 self._workers = dict(self.client.scheduler_info(n_workers=-1)["workers"])
-            self._asked = now
+            self._asked = time_now
         return self._workers
 
     @property
@@ -84,24 +102,115 @@ class ClusterExecutor:
         share: int = total_bytes // (_TASKS_A_THREAD * max(threads, 1))
         return min(max(share, _LEAST_TASK_BYTES), _MOST_TASK_BYTES)
 
-    def share(self, directory: str) -> None:
-        """Let every worker read a token in a directory, and write one beside it that this process reads."""
+    def ask(self, function: Callable[..., Any], *args: Any) -> dict[str, Any]:
+        """Return what each worker answers, or the error that it raised, by its address; `function` raises no OSError.
+
+        Workers come and go meanwhile: who has gone needs no answer, and who has come is asked too. Raises
+        UnavailableError for a worker that does not answer.
+        """
+        found: dict[str, Any] = {}
+        why, until = "nothing came in time", time.monotonic() + _ANSWER_SECONDS
+        while True:
+            there = self.workers(now=True)
+            missing = [address for address in there if address not in found]
+            if not missing:
+                return {address: found[address] for address in there}
+            left = until - time.monotonic()
+            if left <= 0:
+                raise self._no_answer(missing, why)
+            for address, answer in self._run(function, args, missing, left).items():
+                if isinstance(answer, OSError):  # of the connection
+                    why = str(answer) or type(answer).__name__
+                elif isinstance(answer, Seen) and answer.address != address:
+                    why = f"another process answers there: {answer.address}"
+                else:
+                    found[address] = answer
+            if len(found) < len(there):
+                time.sleep(_AGAIN_SECONDS)
+
+    def _run(
+        self, function: Callable[..., Any], args: Sequence[Any], workers: Sequence[str], seconds: float
+    ) -> dict[str, Any]:
+        """Run a function in some workers, beside their tasks; return what they answer, {} when one does not in time."""
+        client = self.client
+        options = {"workers": workers, "on_error": "return", "callback_timeout": seconds}
+        try:
+            with meanings():
+                # As `client.run`, which would wait for ever for a worker that is stopped.
+                answers: dict[str, Any] = client.sync(client._run, function, *args, **options)  # noqa: SLF001
+        except TimeoutError:
+            return {}
+        return answers
+
+    def _no_answer(self, silent: Sequence[str], why: str) -> UnavailableError:
+        """Return the error for workers that do not answer: it names that from which nothing has come for longest."""
+        known = self.workers(now=True)
+        address = min(silent, key=lambda each: known.get(each, {}).get("last_seen", float("inf")))
+        return UnavailableError(
+            f"{self.name_of(address)} does not answer ({why})", hint="look at its log; stop it, and try again"
+        )
+
+    def name_of(self, address: str) -> str:
+        """Return how people know a process of the cluster."""
+        if address not in self._workers:
+            return address if "://" not in address else f"worker {address}"
+        name = self._workers[address].get("name", address)
+        return f"worker {name}" if name == address else f"worker {name} at {address}"
+
+    def share(self, directory: str, size_bytes: int = 0) -> None:
+        """Let every worker read a token in a directory, and write one beside it that this process reads.
+
+        Each must see room for `size_bytes` more there. Raises UnsupportedError.
+        """
         token = uuid.uuid4().hex
         with storage_errors(directory), open(os.path.join(directory, token), "w", encoding="ascii") as file:
             file.write(token)
-        with meanings():
-            found = self.client.run(worker.answer, directory, token, on_error="return")
-        for address, name in found.items():
-            path = os.path.join(directory, str(name))
-            if not isinstance(name, str) or name == worker.UNSEEN or not os.path.exists(path):
-                why = "" if isinstance(name, str) else f" ({name})"
+        for address, reached in self.ask(worker.reach, directory, token).items():
+            if not isinstance(reached, worker.Reached):
+                reached = worker.Reached(fault=f"{type(reached).__name__}: {reached}")  # noqa: PLW2901
+            why = reached.fault or ("" if self._take(directory, token, reached.name) else "its file is not here")
+            if why:
                 raise UnsupportedError(
-                    f"worker {address} cannot read and write where this machine does{why}",
+                    f"{self.name_of(address)} cannot read and write where this machine does ({why})",
                     path=directory,
                     hint="mount the volume at the same path on every worker, for a user who may write there",
                 )
-            os.unlink(path)
-        os.unlink(os.path.join(directory, token))
+            if reached.free_bytes < size_bytes:
+                raise UnsupportedError(
+                    f"{self.name_of(address)} has no room: {size(size_bytes)} will be written, and it sees"
+                    f" {size(reached.free_bytes)} free",
+                    path=directory,
+                    hint="it has another volume or a smaller quota than this machine; make room, or stop it",
+                )
+        with storage_errors(directory):
+            os.unlink(os.path.join(directory, token))
+
+    @staticmethod
+    def _take(directory: str, token: str, name: str) -> bool:
+        """Read and remove what a worker wrote; return False where it is not."""
+        try:
+            with open(os.path.join(directory, name), encoding="ascii") as file:
+                written = file.read()
+            os.unlink(os.path.join(directory, name))
+        except FileNotFoundError:
+            return False
+        return name.startswith(token) and written == name
+
+    def check_temporary(self, size_bytes: int, tasks: int) -> None:
+        """Raise UnsupportedError where a worker has no room for temporary files of so many bytes a task."""
+        if not size_bytes:
+            return
+        for address, found in self.ask(worker.spare).items():
+            if not isinstance(found, worker.Spare):
+                continue  # its first task says it better
+            at_once = min(int(self._workers[address]["nthreads"]), tasks)
+            if found.free_bytes < size_bytes * at_once:
+                raise UnsupportedError(
+                    f"{self.name_of(address)} has no room for temporary files: {counted(at_once, 'task')} at a time"
+                    f" need {size(size_bytes * at_once)}, and it sees {size(found.free_bytes)} free",
+                    path=found.directory,
+                    hint="start it with TMPDIR on a larger disk, or with fewer threads",
+                )
 
     def bytes_read(self) -> int:
         """Return how many bytes all workers have read so far."""
@@ -115,7 +224,7 @@ class ClusterExecutor:
         advance: Advance,
     ) -> Generator[Result, None, None]:
         """Yield the results of all tasks, in their order."""
-        waiting, published = iter(tasks), Published.of(work)
+        waiting, published = iter(tasks), Published.of(work, list(self.shown.values()))
         running = _Running(self.client, published, self._left)
         self._at_work.append(running)
         try:
@@ -152,6 +261,26 @@ class ClusterExecutor:
         """Return the workers in words."""
         names = sorted(str(info.get("name", address)) for address, info in self.workers().items())
         return f"{counted(len(names), 'worker')} of the cluster ({abridged(names, _NAMED)})"
+
+    @property
+    def address(self) -> str:
+        """Return the address of the scheduler."""
+        return str(self.client.scheduler.address)
+
+    def listed(self) -> tuple[ClusterWorker, ...]:
+        """Return the workers that were asked, by their names."""
+        found = [
+            ClusterWorker(
+                str(info.get("name", address)),
+                address,
+                int(info["nthreads"]),
+                int(info["memory_limit"]) or None,
+                self.versions[address],
+            )
+            for address, info in self.workers().items()
+            if address in self.versions
+        ]
+        return tuple(sorted(found, key=lambda each: (each.name, each.address)))
 
     def _left(self) -> int:
         return len(self.workers())

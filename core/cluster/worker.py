@@ -9,12 +9,13 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import tempfile
 import threading
 import time
 import uuid
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -22,6 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from edl_ckpt.core.errors import EdlCkptError, UnsupportedError
 from edl_ckpt.core.format import bulk
+from edl_ckpt.core.memory import memory_now_bytes
 from edl_ckpt.core.parallel import Resource, Work, alone
 from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.location import OPEN_OPTIONS
@@ -55,11 +57,13 @@ class Published(NamedTuple):
     token: str
     version: str
     data: bytes
+    shown: bytes
+    """What each worker was shown before any work; one that came later looks at it before its first task."""
 
     @classmethod
-    def of(cls, work: Work[Any, Any, Any]) -> Published:
+    def of(cls, work: Work[Any, Any, Any], shown: Sequence[Shown] = ()) -> Published:
         """Return a work under a new name."""
-        return cls(uuid.uuid4().hex, VERSION, zlib.compress(packed(work), 1))
+        return cls(uuid.uuid4().hex, VERSION, zlib.compress(packed(work), 1), packed(tuple(shown)))
 
 
 class Done(NamedTuple):
@@ -78,6 +82,28 @@ class Seen(NamedTuple):
 
     version: str
     has_kernel: bool
+    address: str = ""
+    """That of a worker; another process may answer at the address of one that is gone."""
+    memory_bytes: int = 0
+    """What a worker has in memory before any work."""
+    usable_bytes: int = 0
+    """The memory above which Dask gives a worker no more tasks; 0 without a limit."""
+
+
+class Sight(NamedTuple):
+    """A file as a process sees it, or the reason why it does not."""
+
+    size_bytes: int = -1
+    generation: str = ""
+    fault: str = ""
+
+
+class Shown(NamedTuple):
+    """A file that every worker must see as the command does."""
+
+    location: Location
+    path: str
+    sight: Sight
 
 
 @dataclass(slots=True)
@@ -141,7 +167,11 @@ _OPENINGS: Final = _Openings()
 def do_task(data: bytes, published: Published) -> Done:
     """Do one task of a work; raises the errors of the task."""
     if published.version != VERSION:  # it came after the others were asked
-        raise UnsupportedError(f"a worker has edl-ckpt {VERSION}, and the command {published.version}")
+        raise UnsupportedError(
+            f"{_my_name()}, which came during the work, has edl-ckpt {VERSION}, and the command {published.version}",
+            hint="install one version everywhere",
+        )
+    _catch_up(pickle.loads(published.shown))  # noqa: S301 - see below
     begin, done = time.perf_counter(), 0
     lock = threading.Lock()
 
@@ -161,39 +191,89 @@ def end_work(token: str) -> None:
     _OPENINGS.end(token)
 
 
-def look() -> Seen:
-    """Say which edl-ckpt this process has."""
-    return Seen(VERSION, bulk.kernel is not None)
+def look(dask_worker: Any = None) -> Seen:
+    """Say which edl-ckpt this process has, and which worker it is; Dask gives a worker, or the scheduler, itself."""
+    has_kernel, manager = bulk.kernel is not None, getattr(dask_worker, "memory_manager", None)
+    if manager is None:
+        return Seen(VERSION, has_kernel)
+    limit, part = manager.memory_limit or 0, manager.memory_pause_fraction or 1.0
+    return Seen(VERSION, has_kernel, dask_worker.contact_address, memory_now_bytes(), int(limit * part))
 
 
-class Sight(NamedTuple):
-    """A file as a process sees it, or the reason why it does not."""
-
-    size_bytes: int = -1
-    generation: str = ""
-    fault: str = ""
+_asked_for: Final[set[tuple[str, str]]] = set()
+"""The files that this process has looked at for a command: (location, path)."""
 
 
 def see(location: Location, path: str) -> Sight:
     """Open a file of a location, and say what it is."""
     try:
         with open_store(location).open(path) as reader:
-            return Sight(reader.size_bytes, reader.generation)
+            found = Sight(reader.size_bytes, reader.generation)
     except EdlCkptError as error:
         return Sight(fault=str(error))
+    _asked_for.add((location.url, path))
+    return found
 
 
-UNSEEN: Final = "unseen"
+def _catch_up(shown: Sequence[Shown]) -> None:
+    """Look at the files that the others were shown before this worker came; raises UnsupportedError."""
+    for location, path, sight in shown:
+        if (location.url, path) in _asked_for:
+            continue
+        found = see(location, path)
+        if found != sight:
+            why = found.fault or "it is not the file that the command sees"
+            raise UnsupportedError(
+                f"{_my_name()}, which came during the work, cannot read {path} ({why})",
+                path=location.url,
+                hint="stop it, or give it what the other workers have: the same mounts, the same environment",
+            )
 
 
-def answer(directory: str, token: str) -> str:
-    """Read a token in a directory, and write it again beside it; return the name of that, or `UNSEEN`."""
+def _my_name() -> str:
+    """Return how people know this worker."""
+    from distributed import get_worker
+
+    me = get_worker()
+    return f"worker {me.name}" if me.name == me.contact_address else f"worker {me.name} at {me.contact_address}"
+
+
+class Reached(NamedTuple):
+    """What a worker could do in a directory."""
+
+    name: str = ""
+    """The file that it wrote there; '' when it could not."""
+    free_bytes: int = 0
+    """The room that it sees there, within its quota where the file system shows that."""
+    fault: str = ""
+
+
+def reach(directory: str, token: str) -> Reached:
+    """Read a token in a directory, and write it again beside it."""
     try:
         with open(os.path.join(directory, token), encoding="ascii") as file:
-            text = file.read()
-    except FileNotFoundError:
-        return UNSEEN
-    name = f"{text}-{uuid.uuid4().hex}"
-    with open(os.path.join(directory, name), "x", encoding="ascii") as file:
-        file.write(text)
-    return name
+            name = f"{file.read()}-{uuid.uuid4().hex}"
+        with open(os.path.join(directory, name), "x", encoding="ascii") as file:
+            file.write(name)
+        return Reached(name, free_bytes(directory))
+    except OSError as error:
+        return Reached(fault=f"{error.strerror}: {error.filename}" if error.strerror else str(error))
+
+
+class Spare(NamedTuple):
+    """Where a worker has its temporary files, and the room there."""
+
+    directory: str
+    free_bytes: int
+
+
+def spare() -> Spare:
+    """Say where temporary files of this process would be."""
+    directory = tempfile.gettempdir()
+    return Spare(directory, free_bytes(directory))
+
+
+def free_bytes(directory: str) -> int:
+    """Return the room in a directory, in bytes, as this process sees it."""
+    status = os.statvfs(directory)
+    return status.f_bavail * status.f_frsize

@@ -131,8 +131,11 @@ def location_lock(
 
 
 @contextmanager
-def made_directory(path: str | None) -> Iterator[None]:
-    """Make a directory and those above it; when the block fails, remove those that were made and are empty."""
+def made_directory(path: str | None, *, keep: bool = True) -> Iterator[None]:
+    """Make a directory and those above it; at the end remove those that were made and are empty.
+
+    Those that a block has made without an error stay, unless `keep` is False.
+    """
     missing: list[str] = []
     above = os.path.abspath(path) if path is not None else ""
     while above and is_gone(above):
@@ -144,13 +147,15 @@ def made_directory(path: str | None) -> Iterator[None]:
                 os.makedirs(path, exist_ok=True)
             except FileExistsError:  # `makedirs` takes any error in looking at it for a file in its place
                 os.listdir(path)
+    stay = False
     try:
         yield
-    except BaseException:
-        with suppress(OSError):
-            for each in missing:
-                os.rmdir(each)
-        raise
+        stay = keep
+    finally:
+        if not stay:
+            with suppress(OSError):
+                for each in missing:
+                    os.rmdir(each)
 
 
 def recover(

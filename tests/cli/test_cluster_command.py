@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from checkpoints import save_mixed, save_small, shards_of
+from edl_ckpt.core import __version__
 from program import document, edl
 
 
@@ -69,12 +70,31 @@ def test_without_it(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def check_cluster(cluster: dict[str, Any], client: Any) -> None:
+    """Compare the cluster of a document with what the scheduler knows."""
+    info = client.scheduler_info(n_workers=-1)
+    assert cluster["address"] == info["address"]
+    assert cluster["dashboard"] == client.dashboard_link
+    assert {worker["address"]: worker for worker in cluster["workers"]} == {
+        address: {
+            "name": str(worker["name"]),
+            "address": address,
+            "threads": worker["nthreads"],
+            "memory_bytes": worker["memory_limit"] or None,
+            "version": __version__,
+        }
+        for address, worker in info["workers"].items()
+    }
+
+
 def test_reshard(tmp_path: Path, processes: Any) -> None:
     """A reshard on a cluster writes the same files; a dry run writes nothing."""
     save_mixed(tmp_path / "run")
     address = processes.scheduler.address
     dry = document("reshard", tmp_path / "run", "--ps", "5", "--dry-run", "--cluster", address)
     assert dry["to_ps"] == 5
+    check_cluster(dry["cluster"], processes)
+    assert document("reshard", tmp_path / "run", "--ps", "5", "--dry-run")["cluster"] is None
     shown = edl("reshard", tmp_path / "run", "--ps", "5", "--dry-run", "--cluster", address).stdout
     assert "2 workers of the cluster (0, 1) with batches of" in " ".join(shown.split())
     for name, more in (("here", []), ("there", ["--cluster", address])):
@@ -97,6 +117,7 @@ def test_copy(tmp_path: Path, processes: Any) -> None:
     shown = edl("copy", tmp_path / "run", tmp_path / "out", "--dry-run", *there).stdout
     assert "by 2 workers of the cluster (0, 1). Nothing was written." in " ".join(shown.split())
     assert not (tmp_path / "out").exists()
+    check_cluster(document("copy", tmp_path / "run", tmp_path / "out", "--dry-run", *there)["cluster"], processes)
     done = document("copy", tmp_path / "run", tmp_path / "out", *there)
     assert done["bytes_copied"] == sum(map(len, shards_of(tmp_path / "run").values()))
     assert shards_of(tmp_path / "out") == shards_of(tmp_path / "run")

@@ -15,6 +15,7 @@ from waiting import wait_until
 CLOSED: list[int] = []
 """The processes that closed what they had opened."""
 _KERNEL: list[Any] = []
+_REPLACED: dict[str, Any] = {}
 
 
 class Opened:
@@ -75,6 +76,31 @@ def exchange(name: str, value: Any) -> Any:
 def not_mounted(place: object) -> Any:
     """Stand for the store of a machine that does not have the volume."""
     raise NotFoundError("no such file or directory", path=str(place))
+
+
+def replaced(name: str, value: Any) -> None:
+    """Set a name of a worker's module until `restored`."""
+    _REPLACED[name] = exchange(name, value)
+
+
+def restored(name: str) -> None:
+    """Give a name of a worker's module its own value again."""
+    exchange(name, _REPLACED.pop(name))
+
+
+def no_room(directory: str) -> int:
+    """Stand for a worker whose user has a quota."""
+    return len(directory)
+
+
+def forget() -> None:
+    """Let a worker be one that was not asked before the work."""
+    worker._asked_for.clear()
+
+
+def another_address(dask_worker: Any = None) -> worker.Seen:
+    """Answer as a process does that has the port of one that is gone."""
+    return worker.Seen(worker.VERSION, True, "tcp://x:1")
 
 
 def without_kernel(gone: bool) -> None:

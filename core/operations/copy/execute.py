@@ -32,7 +32,7 @@ from edl_ckpt.core.checkpoint.sealing import CHUNK_BYTES, batches, cut
 from edl_ckpt.core.checkpoint.target import check_beside
 from edl_ckpt.core.checkpoint.trust import check_trust, hint
 from edl_ckpt.core.checkpoint.values import fingerprint_by, read_back_by
-from edl_ckpt.core.cluster.choice import ExecutorLike, check_shared, executor_of
+from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, executor_of
 from edl_ckpt.core.commit import open_output
 from edl_ckpt.core.commit.interface import LockedLocation, Resume, VersionOutput, Written
 from edl_ckpt.core.commit.recovery import location_lock
@@ -125,7 +125,9 @@ def execute_copy(
             wanted = [entry.version for entry, error in obstacles if error is None and not entry.skipped]
             chosen = executor_of(executor, wanted, workers=workers, reporter=reporter)
             if chosen.elsewhere:
-                check_shared(plan.target)
+                absent = (e for e, error in obstacles if error is None and not e.skipped and e.there is None)
+                size_bytes = sum(entry.version.size_bytes for entry in absent)
+                check_target(chosen, plan.target, size_bytes, reporter=reporter)
                 how = _How(workers, chosen, reporter)
         with location_lock(plan.target, "copy", wait_seconds=wait_seconds, reporter=reporter, create=True) as place:
             for entry in (entry for entry, error in obstacles if error is None):

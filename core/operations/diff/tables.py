@@ -157,6 +157,8 @@ def diff_tables(
         common = [name for name in large if name in sides[0] and name in sides[1]]
         tasks = [(name, remainder, modulus) for name in common for remainder in range(modulus)]
         totals = {name: TableComparison(options) for name in common}
+        largest = max((sizes[name] // modulus for name in common), default=0)
+        executor.check_temporary(largest if largest > options.part_bytes else 0, len(tasks))
         for (name, _, _), part in zip(
             tasks, executor.run(_LargeWork(*both), opened, tasks, reporter.advance), strict=True
         ):

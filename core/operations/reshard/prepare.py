@@ -9,7 +9,7 @@ from edl_ckpt.core.checkpoint.reader import open_checkpoint
 from edl_ckpt.core.checkpoint.target import Target, free_target
 from edl_ckpt.core.checkpoint.trust import check_trust
 from edl_ckpt.core.checkpoint.uuids import has_no_number
-from edl_ckpt.core.cluster.choice import ExecutorLike, check_shared, executor_of
+from edl_ckpt.core.cluster.choice import ExecutorLike, check_shared, check_target, executor_of, wrapped
 from edl_ckpt.core.commit.local import replaces_link
 from edl_ckpt.core.errors import RefusedError, UsageError
 from edl_ckpt.core.format.checks import check_ps_num
@@ -46,7 +46,9 @@ def reshard_version(
 
     The reporter is warned of what the plan and its settings warn of.
     """
-    version = as_version(version)
+    version, executor = as_version(version), wrapped(executor)
+    where = version.location if output is None else Location.of(output)
+    check_target(executor, where, version.size_bytes, reporter=reporter)
     plan, settings = prepare_reshard(
         version,
         ps_num,

@@ -47,7 +47,7 @@ def test_a_late_worker_of_another_version(tmp_path: Path, processes: Any) -> Non
     assert verify_version(only(tmp_path), executor=executor).ok
     executor.client.run(exchange, "VERSION", "0.0.9")
     try:
-        with pytest.raises(UnsupportedError, match=r"a worker has edl-ckpt 0\.0\.9"):
+        with pytest.raises(UnsupportedError, match=r"which came during the work, has edl-ckpt 0\.0\.9"):
             verify_version(only(tmp_path), executor=executor)
     finally:
         executor.client.run(exchange, "VERSION", worker.VERSION)

@@ -1,0 +1,172 @@
+"""What every worker of a cluster is asked before any work: one that cannot do it is refused then, by its name.
+
+It has the same edl-ckpt, memory for a task, and sees the same files. Where something is written it reads a token,
+writes another one beside it, and sees room for everything. A worker that comes later is asked by its first task.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from edl_ckpt.core.cluster import worker
+from edl_ckpt.core.cluster.connection import START_WORKERS
+from edl_ckpt.core.cluster.executor import ClusterExecutor
+from edl_ckpt.core.cluster.worker import Seen, Shown, Sight
+from edl_ckpt.core.commit.recovery import made_directory
+from edl_ckpt.core.commit.staging import Staging, remove_empty_state
+from edl_ckpt.core.errors import UnavailableError, UnsupportedError
+from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.progress import Reporter
+from edl_ckpt.core.state.paths import STAGE_DIR
+from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage.beneath import Directory
+from edl_ckpt.core.storage.location import OPEN_OPTIONS, Location
+from edl_ckpt.core.words import abridged, size
+
+_NAMED: Final = 3
+_BLOCK_BYTES: Final = 512  # stat(2)
+_LEAST_BYTES: Final = 32 << 20
+"""Memory beyond that of an idle worker, with which a task can at least begin."""
+_PROCESS_BYTES: Final = 64 << 20
+_THREAD_BYTES: Final = 32 << 20
+"""What the tasks of a worker take at most, and of each thread: 36 MiB were measured with one, 95 MiB with four."""
+_ENVIRONMENT: Final = "workers take credentials from their own environment, as AWS_PROFILE or AWS_ACCESS_KEY_ID"
+
+
+def ask_workers(executor: ClusterExecutor, reporter: Reporter) -> None:
+    """Compare the edl-ckpt of every process with this one, and look at the memory of workers; only once."""
+    if executor.asked:
+        return
+    mine = worker.look()
+    found: dict[str, Any] = {"the scheduler": _of_scheduler(executor)}
+    found |= executor.ask(worker.look)
+    if len(found) == 1:
+        raise UnavailableError("the cluster has no worker", hint=START_WORKERS)
+    workers = executor.workers()
+    slow: list[str] = []
+    small: list[str] = []
+    for address, seen in found.items():
+        name = executor.name_of(address)
+        if not isinstance(seen, Seen):
+            raise UnsupportedError(
+                f"{name} cannot run edl-ckpt ({type(seen).__name__}: {seen})",
+                hint=f"install edl-ckpt {mine.version} where it runs",
+            )
+        if seen.version != mine.version:
+            raise UnsupportedError(
+                f"{name} has edl-ckpt {seen.version}, and this is {mine.version}",
+                hint="install one version everywhere",
+            )
+        if address in workers:
+            executor.versions[address] = seen.version
+            if mine.has_kernel and not seen.has_kernel:
+                slow.append(name)
+            small += _little_memory(name, seen, workers[address])
+    if slow:
+        reporter.warn(f"{abridged(slow, _NAMED)}: edl-ckpt has no compiled kernel there, so work takes longer")
+    if small:
+        reporter.warn(f"{abridged(small, _NAMED)}; a worker with too little memory waits, or is ended by Dask")
+    executor.asked = True
+
+
+def _of_scheduler(executor: ClusterExecutor) -> Any:
+    """Return what the scheduler says; it unpacks what workers are sent."""
+    try:
+        return executor.client.run_on_scheduler(worker.look)
+    except Exception as error:  # noqa: BLE001 - whatever it raises is the answer
+        return error
+
+
+def _little_memory(name: str, seen: Seen, info: dict[str, Any]) -> Iterator[str]:
+    """Yield what to warn of when a worker may not have enough memory; raise UnsupportedError when it cannot work."""
+    if not seen.usable_bytes:
+        return
+    limit, threads = int(info["memory_limit"]), int(info["nthreads"])
+    needed = seen.memory_bytes + _PROCESS_BYTES + threads * _THREAD_BYTES
+    if seen.usable_bytes >= needed:
+        return
+    enough = needed * limit // seen.usable_bytes
+    if seen.usable_bytes < seen.memory_bytes + _LEAST_BYTES:
+        raise UnsupportedError(
+            f"{name} has a memory limit of {size(limit)}: Dask gives it no task above {size(seen.usable_bytes)}, and it"
+            f" has {size(seen.memory_bytes)} in memory before any work",
+            hint=f"start it with --memory-limit {-(-enough >> 20)}MiB or more",
+        )
+    yield f"{name} has a memory limit of {size(limit)} for --nthreads {threads}, and may need {size(enough)}"
+
+
+def show_version(executor: ClusterExecutor, version: Version, reporter: Reporter) -> None:
+    """Let every worker open a file of a version; it must be the one that this process sees."""
+    location, shards = version.location, version.shards
+    if not shards or (location.url, shards[0].path) in executor.shown:
+        return
+    path = shards[0].path if location.local_path is None else os.path.abspath(shards[0].path)
+    mine = worker.see(location, path)
+    if mine.fault:
+        return  # the operation says it better
+    hidden = set(location.options) - OPEN_OPTIONS
+    if hidden:
+        reporter.warn(f"--storage-option {min(hidden)} is for this process only; {_ENVIRONMENT}")
+    shown = Shown(location.without_credentials(), path, mine)
+    for address, seen in executor.ask(worker.see, shown.location, path).items():
+        name = executor.name_of(address)
+        if not isinstance(seen, Sight) or seen.fault:
+            why = seen.fault if isinstance(seen, Sight) else f"{type(seen).__name__}: {seen}"
+            raise UnsupportedError(
+                f"{name} cannot read the location ({why})", path=location.url, hint=_sharing(location)
+            )
+        if seen != mine:
+            raise UnsupportedError(
+                f"{name} sees another file than this machine: {shards[0].path}",
+                path=location.url,
+                hint=_sharing(location),
+            )
+    executor.shown[location.url, shards[0].path] = shown
+
+
+def _sharing(location: Location) -> str:
+    if location.local_path is None:
+        return _ENVIRONMENT
+    return "mount the volume with the checkpoints at the same path on every worker"
+
+
+def check_target(executor: ClusterExecutor, location: Location, size_bytes: int, reporter: Reporter) -> None:
+    """Let every worker read and write where `size_bytes` of shards will be written, and say how much room it sees.
+
+    This comes before minutes of reading, so the lock is not taken: it is done in a staging directory of our own, which
+    everyone else leaves alone. Nothing is left of it. Raises NoSpaceError when this process sees no room,
+    UnsupportedError for a worker that cannot write there.
+    """
+    ask_workers(executor, reporter)
+    path = location.local_path
+    if path is None or not open_store(location).properties.rename:
+        return
+    # What dead commands left is removed under the lock, or is a part of a copy that is resumed.
+    needed = max(size_bytes - _staged_bytes(path), 0)
+    with made_directory(path, keep=False), _tried(path) as stage:
+        stage.check_space(needed)
+        executor.share(os.path.abspath(stage.path), needed)
+
+
+def _staged_bytes(path: str) -> int:
+    """Return how much of a disk the staging directories of a location take."""
+    taken = 0
+    for folder, _, names in os.walk(os.path.join(path, STAGE_DIR)):
+        for name in names:
+            with suppress(OSError):
+                taken += os.lstat(os.path.join(folder, name)).st_blocks * _BLOCK_BYTES
+    return taken
+
+
+@contextmanager
+def _tried(path: str) -> Iterator[Staging]:
+    """Yield a staging directory, of which nothing remains."""
+    try:
+        with Staging(path, "preflight") as stage:
+            yield stage
+    finally:
+        with Directory.open(path) as root:
+            remove_empty_state(root)
