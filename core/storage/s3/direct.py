@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote_plus, urlencode, urlsplit, urlunsplit
 from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
@@ -89,11 +89,23 @@ class _Route:
         return request.prepare()
 
 
+class _Settings(NamedTuple):
+    """What botocore's signer reads of the configuration of a client."""
+
+    s3: dict[str, bool]
+
+
 class Direct:
-    """Requests beside a client of botocore. Several threads may use it."""
+    """Requests beside a client of botocore. Several threads may use it.
+
+    The MD5 of each part is among the signed headers, so its SHA-256 is not computed too, by which botocore signs bodies
+    over HTTP. A service that refuses that, or a user who configures `payload_signing_enabled`, gets it.
+    """
 
     def __init__(self, client: Any) -> None:
         self._client = client
+        config = getattr(client.meta, "config", None)
+        self._signs_bodies = bool((getattr(config, "s3", None) or {}).get("payload_signing_enabled"))
         self._routes: dict[str, _Route] = {}
         self._seen = threading.local()
         endpoint = getattr(client, "_endpoint", None)  # no public name leads to the connections of a client
@@ -149,9 +161,10 @@ class Direct:
         if route is None or send is None:
             return None
         verb, operation, _ = _OPERATIONS[method]
-        response = send(_request(route, verb, parameters))
+        response = send(_request(route, verb, parameters, signs_body=self._signs_bodies))
         if response.status_code not in _GOOD:
             _raise_plain(response, operation, is_head=verb == "HEAD")
+            self._signs_bodies |= "ContentMD5" in parameters  # perhaps that is what it refuses; botocore signs them
             return None
         headers = {name.lower(): value for name, value in response.raw.headers.items()}
         answer = {"ResponseMetadata": {"HTTPStatusCode": response.status_code, "HTTPHeaders": headers}}
@@ -203,7 +216,7 @@ def _is_clear(key: str) -> bool:
     return not any(part in _UNCLEAR for part in key.split("/"))
 
 
-def _request(route: _Route, verb: str, parameters: Mapping[str, Any]) -> Any:
+def _request(route: _Route, verb: str, parameters: Mapping[str, Any], *, signs_body: bool) -> Any:
     from botocore.awsrequest import AWSRequest
 
     headers = {header: parameters[name] for name, header in _HEADERS.items() if name in parameters}
@@ -221,8 +234,8 @@ def _request(route: _Route, verb: str, parameters: Mapping[str, Any]) -> Any:
     if "MultipartUpload" in parameters:
         data = _parts_document(parameters["MultipartUpload"]["Parts"])
     request = AWSRequest(verb, url, headers=headers, data=data, stream_output=True)
-    # As botocore says of the bodies of uploads: over TLS their MD5 is signed, and no second checksum is computed.
-    request.context["has_streaming_input"] = "Body" in parameters
+    if "ContentMD5" in parameters:
+        request.context["client_config"] = _Settings({"payload_signing_enabled": signs_body})
     return route.sign(request)
 
 

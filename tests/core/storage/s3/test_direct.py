@@ -163,6 +163,53 @@ def test_signatures_are_right(pair: _Pair) -> None:
         assert headers["authorization"].rpartition("Signature=")[2] == _signature(call, headers)
 
 
+def test_a_part_is_hashed_once_unless_that_is_refused(pair: _Pair) -> None:
+    """A part has its MD5 among the signed headers, and no SHA-256; after a refusal botocore signs it, and then we do."""
+    seen: list[dict[str, str]] = []
+
+    def note(call: Call, forward: Forward) -> Reply | None:
+        seen.append({name.lower(): value for name, value in call.headers})
+        if seen[-1]["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD" and len(seen) > 1:
+            return status(403, "SignatureDoesNotMatch")(call, forward)
+        return forward(call)
+
+    begun = pair.client.create_multipart_upload(Bucket=pair.s3.name, Key="run/part")
+    part = {"Bucket": pair.s3.name, "Key": "run/part", "UploadId": begun["UploadId"], "PartNumber": 1}
+    md5 = base64.b64encode(hashlib.md5(b"some bytes").digest()).decode()
+    transport = Transport(lambda: pair.client)
+    transport.call("head_object", {"Bucket": pair.s3.name, "Key": "run/plain/1"})  # which shows the way
+    pair.s3.proxy.fail(Fault(note, operation="upload_part", times=None))
+    answers = [transport.call("upload_part", {**part, "Body": b"some bytes", "ContentMD5": md5}) for _ in range(3)]
+    assert {answer["ETag"].strip('"') for answer in answers} == {hashlib.md5(b"some bytes").hexdigest()}
+    whole = hashlib.sha256(b"some bytes").hexdigest()
+    assert [headers["x-amz-content-sha256"] for headers in seen] == [*2 * ["UNSIGNED-PAYLOAD"], whole, whole]
+    for headers in seen:
+        assert headers["content-md5"] == md5
+        assert "content-md5" in headers["authorization"].partition("SignedHeaders=")[2].partition(",")[0].split(";")
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_signing_of_bodies_can_be_asked_for(pair: _Pair, wanted: bool) -> None:
+    """`payload_signing_enabled` in the configuration of AWS decides, as it does for botocore."""
+    pair.client.meta.config.s3 = {"payload_signing_enabled": wanted}
+    calls: list[Call] = []
+
+    def note(call: Call, forward: Forward) -> Reply | None:
+        calls.append(call)
+        return forward(call)
+
+    direct = Direct(pair.client)
+    with direct.learning("head_object", {"Bucket": pair.s3.name, "Key": "run/plain/1"}):
+        pair.client.head_object(Bucket=pair.s3.name, Key="run/plain/1")
+    pair.s3.proxy.fail(Fault(note, times=None))
+    begun = pair.client.create_multipart_upload(Bucket=pair.s3.name, Key="run/part")
+    part = {"Bucket": pair.s3.name, "Key": "run/part", "UploadId": begun["UploadId"], "PartNumber": 1}
+    md5 = base64.b64encode(hashlib.md5(b"x").digest()).decode()
+    assert direct.answer("upload_part", {**part, "Body": b"x", "ContentMD5": md5}) is not None
+    headers = {name.lower(): value for name, value in calls[-1].headers}
+    assert (headers["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD") != wanted
+
+
 def _signature(call: Call, headers: dict[str, str]) -> str:
     """Compute a signature by the steps of AWS's description."""
     path, _, query = call.target.partition("?")
