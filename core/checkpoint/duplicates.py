@@ -11,18 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, compress, groupby, pairwise
+from functools import reduce
+from itertools import groupby
+from queue import Empty, SimpleQueue
 from typing import Final
 
 import numpy as np
 
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import PIECE_BYTES, IdPiece, cut_piece, id_pieces, number_rows, read_piece
+from edl_ckpt.core.errors import LockedError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.buckets import Buckets
 from edl_ckpt.core.format.checks import duplicate_id, repeated_ids
 from edl_ckpt.core.format.model import ShardFile
-from edl_ckpt.core.parallel import run_parallel
+from edl_ckpt.core.parallel import run_parallel, stop_requested
 
 SORTED_AT_ONCE: Final = 8 << 20
 """Ids that one sort takes to find duplicates: 64 MiB."""
@@ -77,6 +80,51 @@ def order_of(ids: bulk.I64, shard: ShardFile | None = None) -> IdOrder:
     return IdOrder(len(ids), first, last, lowest, highest, ascending, placed)
 
 
+class Search:
+    """Looks for ids that occur twice in one part of a table after the other; several threads use it.
+
+    `at_once` is the number of ids that each worker may have in memory. That memory is used again for the next part.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, at_once: int) -> None:
+        self._checkpoint = checkpoint
+        self._at_once = at_once
+        self._spare: SimpleQueue[bulk.U64] = SimpleQueue()
+
+    def repeated(self, pieces: Sequence[IdPiece], order: IdOrder, workers: int = 1) -> tuple[int, list[int]]:
+        """Return (the number of ids that repeat another one, the lowest of them) among the ids of some pieces.
+
+        The pieces may be large, for they are cut again; `order` is that of all their ids, of which there are some.
+        Raises LockedError when the work is stopped.
+        """
+        own = [cut for piece in pieces for cut in cut_piece(self._checkpoint, piece, PIECE_BYTES // 2)]
+        span = order.highest - order.lowest + 1
+        is_dense = span <= _BYTES_PER_ID * min(order.rows, self._at_once)
+        if is_dense and _are_unique(self._checkpoint, own, order.rows, order.lowest, span):
+            return 0, []
+        try:
+            memory = self._spare.get_nowait()
+        except Empty:
+            memory = None
+        buckets = Buckets(order.rows, workers * self._at_once, memory)
+        if _are_unique_in_buckets(self._checkpoint, own, buckets, workers):
+            self._spare.put(buckets.memory)
+            return 0, []
+        return find_repeated(self._checkpoint, own, order.rows, workers, at_once=self._at_once)
+
+    def each(
+        self, units: Sequence[tuple[Sequence[IdPiece], IdOrder]], workers: int
+    ) -> Iterator[tuple[int, tuple[int, list[int]]]]:
+        """Yield (number of a unit, what `repeated` finds in it) for all units, in any order."""
+        # All workers look at one that is large: they have memory for more of its ids, and use it again for the next.
+        few = len(units) < workers
+        large = [number for number, (_, order) in enumerate(units) if few or order.rows > _ALONE_FROM]
+        others = sorted(set(range(len(units))) - set(large))
+        yield from zip(others, run_parallel(lambda number: self.repeated(*units[number]), others, workers), strict=True)
+        for number in large:
+            yield number, self.repeated(*units[number], workers)
+
+
 def check_unique(
     checkpoint: Checkpoint,
     pieces: Sequence[IdPiece],
@@ -93,37 +141,15 @@ def check_unique(
     at_once = max(min(SORTED_AT_ONCE, 2 * SORTED_AT_ONCE // workers), 1)  # 128 MiB in all, however many workers
     if max_memory_bytes is not None:
         at_once = min(at_once, max(max_memory_bytes // (_BYTES_PER_ID * workers), _LEAST_AT_ONCE))
-
-    spare = list[bulk.U64]()  # memory for ids that no worker uses now
-
-    def check(unit: list[tuple[IdPiece, IdOrder]], inner: int = 1) -> tuple[int, list[int]]:
-        own = [cut for piece, _ in unit for cut in cut_piece(checkpoint, piece, PIECE_BYTES // 2)]
-        rows = sum(order.rows for _, order in unit)
-        seen = [order for _, order in unit if order.rows]
-        lowest = min(order.lowest for order in seen)
-        span = max(order.highest for order in seen) - lowest + 1
-        if span <= _BYTES_PER_ID * min(rows, at_once) and _are_unique(checkpoint, own, rows, lowest, span):
-            return 0, []
-        buckets = Buckets(rows, inner * at_once, spare.pop() if spare else None)
-        if _are_unique_in_buckets(checkpoint, own, buckets, inner):
-            spare.append(buckets.memory)
-            return 0, []
-        return find_repeated(checkpoint, own, rows, inner, at_once=at_once)
-
     units = [
-        unit
+        ([piece for piece, _ in unit], reduce(IdOrder.followed_by, (order for _, order in unit)))
         for _, found in groupby(zip(pieces, orders, strict=True), key=lambda each: each[0].entry.name)
         for unit in _units(list(found))
-        if not _ascend([order for _, order in unit])
     ]
-    # All workers look at one that is large: they have memory for more of its ids, and use it again for the next one.
-    few = len(units) < workers
-    alone = [few or sum(order.rows for _, order in unit) > _ALONE_FROM for unit in units]
-    large, others = list(compress(units, alone)), [u for u, is_alone in zip(units, alone, strict=True) if not is_alone]
-    looks = chain(run_parallel(check, others, workers), (check(unit, workers) for unit in large))
-    for unit, (count, some) in zip([*others, *large], looks, strict=True):
+    units = [unit for unit in units if not unit[1].ascending]
+    for number, (count, some) in Search(checkpoint, at_once).each(units, workers):
         if count:
-            first, hint = unit[0][0], f"try: edl-ckpt verify {checkpoint.version.ref}"
+            first, hint = units[number][0][0], f"try: edl-ckpt verify {checkpoint.version.ref}"
             raise duplicate_id(first.entry.name, some[0], count, path=first.shard.file.path, hint=hint)
 
 
@@ -144,6 +170,8 @@ def _are_unique_in_buckets(checkpoint: Checkpoint, pieces: Sequence[IdPiece], bu
         buckets.clear()
 
         def put(piece: IdPiece, first: int = first) -> bool:
+            if stop_requested():  # there may be many turns
+                raise LockedError("stopped")
             return buckets.put(read_piece(checkpoint, piece).ids, first)
 
         if not all(run_parallel(put, pieces, workers)):
@@ -151,12 +179,6 @@ def _are_unique_in_buckets(checkpoint: Checkpoint, pieces: Sequence[IdPiece], bu
         if not all(run_parallel(buckets.are_unique, buckets.batches(), workers)):
             return False
     return True
-
-
-def _ascend(orders: Sequence[IdOrder]) -> bool:
-    """Say whether the ids of pieces that follow each other ascend."""
-    seen = [order for order in orders if order.rows]
-    return all(order.ascending for order in seen) and all(one.last < two.first for one, two in pairwise(seen))
 
 
 def _units(found: list[tuple[IdPiece, IdOrder]]) -> Iterator[list[tuple[IdPiece, IdOrder]]]:

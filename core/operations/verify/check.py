@@ -127,6 +127,7 @@ def _verify(
         seal = _sealed(version, report) if use_seal else None
         if level != "quick":
             content = ContentCheck(checkpoint, version, report, executor, reporter, values=level == "deep")
+            stack.callback(content.close)
             with report.checking("ids"):
                 sound = content.check_ids()
             if level == "deep":
@@ -137,6 +138,8 @@ def _verify(
                     message = f"the fingerprint was {seal.fingerprint} when the version was sealed"
                     with report.checking("seal"):
                         report.add("fingerprint-mismatch", message, path=version.path)
+            with report.checking("ids"):
+                content.wait_for_ids()
         check_all_unchanged(version.location, [checkpoint.reader(shard) for shard in checkpoint.shards])
         bytes_read = checkpoint.bytes_read + executor.bytes_read() - read_before
         shards_read = len(checkpoint.shards)
@@ -177,6 +180,8 @@ def _check_all(
         with report.checking("seal"):
             sound = compare_with_seal(seal, content.version, readers, report, sums, workers=content.executor.threads)
         if not sound:
+            with report.checking("ids"):
+                content.wait_for_ids()
             content.checkpoint.forget_ids()
             with report.checking("values"):
                 fingerprint = content.check_values(certain=certain)

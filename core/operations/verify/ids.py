@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,6 +15,7 @@ from edl_ckpt.core.checkpoint.duplicates import (
     NO_IDS,
     SORTED_AT_ONCE,
     IdOrder,
+    Search,
     count_repeated,
     order_of,
     repeated_of_turn,
@@ -30,12 +32,16 @@ from edl_ckpt.core.format import bulk, placement
 from edl_ckpt.core.format.model import DenseEntry, ShardIndex, TableEntry, Version
 from edl_ckpt.core.format.odd_values import HUGE_EXPONENT
 from edl_ckpt.core.operations.verify.findings import Report
-from edl_ckpt.core.parallel import Advance, Executor
+from edl_ckpt.core.parallel import Advance, Beside, Executor, awaited
 from edl_ckpt.core.progress import Reporter
 from edl_ckpt.core.words import counted
 
 _NAMED: Final = 5
 """The number of ids that a finding names."""
+_KEPT_ROWS: Final = 1 << 16
+"""Parts of tables of at most so many rows keep their ids until they were searched: there may be thousands of them."""
+_BESIDE_WORKERS: Final = 2
+"""Threads that search for ids that occur twice while values are read."""
 
 
 @dataclass(slots=True)
@@ -63,7 +69,7 @@ class _Ids:
 
 @dataclass(frozen=True, slots=True)
 class _IdsWork:
-    """The pass over ids; a task is some pieces. With `keep`, small tables keep their ids, to be sorted later."""
+    """The pass over ids; a task is some pieces. With `keep`, small tables keep their ids, to be searched at once."""
 
     source: CheckpointValue
     keep: bool
@@ -83,7 +89,7 @@ class _IdsWork:
                 wrong = np.flatnonzero(placement.row_owners(ids, shard.file.ps_num) != shard.file.ps_id)
                 negative = np.flatnonzero(ids < 0)
                 odd = (ids[wrong[:_NAMED]].tolist(), ids[negative[:_NAMED]].tolist())
-                kept = [ids] if self.keep and entry.rows <= SORTED_AT_ONCE and len(ids) else []
+                kept = [ids] if self.keep and entry.rows <= _KEPT_ROWS and len(ids) else []
                 found.add(_Ids(order_of(ids), len(wrong), len(negative), *odd, kept))
                 advance(piece.end - piece.start)
         except CorruptError as error:
@@ -131,6 +137,9 @@ class ContentCheck:
         self.executor = executor
         self.reporter = reporter
         self._places: list[IdsAt] = []
+        self._unsure: list[tuple[ShardIndex, TableEntry, list[IdsAt], IdOrder]] = []
+        self._beside = Beside(1)
+        self._search: Future[list[tuple[int, tuple[int, list[int]]]]] | None = None
         self._odd: Mapping[tuple[int, bool, str], npt.NDArray[np.int64]] = {}
         self._id_bytes = sum(run.end - run.start for s in checkpoint.shards for t in s.tables for run in t.ids)
         total = self._id_bytes + (value_bytes(checkpoint) if values else 0)
@@ -138,7 +147,10 @@ class ContentCheck:
         self._with_values = values
 
     def check_ids(self) -> bool:
-        """Check placement, duplicates and counts of all ids; return whether ids and rows match everywhere."""
+        """Check placement, duplicates and counts of all ids; return whether ids and rows match everywhere.
+
+        Where values are read too, large tables are searched for duplicates beside that, until `wait_for_ids`.
+        """
         checkpoint, executor = self.checkpoint, self.executor
         if not executor.elsewhere:
             checkpoint.keep_ids(executor.threads)
@@ -163,7 +175,32 @@ class ContentCheck:
             for at, entry in enumerate(shard.tables):
                 if (number, at) not in units:  # rows without ids, or neither
                     sound &= self._has_all_ids(shard, entry, 0)
+        if self._unsure and self._with_values:
+            workers = min(executor.threads, _BESIDE_WORKERS)
+            self._search = self._beside.begin(lambda: self._search_large(workers, SORTED_AT_ONCE // 2))
+        elif self._unsure:
+            self._report_large(self._search_large(executor.threads, SORTED_AT_ONCE))
         return sound
+
+    def _search_large(self, workers: int, at_once: int) -> list[tuple[int, tuple[int, list[int]]]]:
+        """Search large tables for ids that occur twice, with so many ids in memory at a time."""
+        units = [([p.piece(self.checkpoint) for p in places], order) for _, _, places, order in self._unsure]
+        return list(Search(self.checkpoint, max(at_once // workers, 1)).each(units, workers))
+
+    def _report_large(self, found: Iterable[tuple[int, tuple[int, list[int]]]]) -> None:
+        for number, (count, some) in found:
+            shard, entry, _, _ = self._unsure[number]
+            self._report_duplicates(shard, entry, (count, some[:_NAMED]))
+
+    def wait_for_ids(self) -> None:
+        """Wait for what `check_ids` left to other threads, and report it; raises their errors."""
+        search, self._search = self._search, None
+        if search is not None:
+            self._report_large(awaited(search))
+
+    def close(self) -> None:
+        """Stop what still runs beside."""
+        self._beside.close()
 
     def _finish_unit(self, found: _Ids, places: list[IdsAt]) -> bool:
         """Report what was found in one table of one shard; return whether it has as many ids as rows."""
@@ -176,8 +213,12 @@ class ContentCheck:
         if not self._has_all_ids(shard, entry, found.order.rows):
             return False
         if not found.order.ascending:
-            twice = count_repeated(found.kept) if found.kept else self._find_repeated(entry, places)
-            self._report_duplicates(shard, entry, twice)
+            if found.kept:
+                self._report_duplicates(shard, entry, count_repeated(found.kept))
+            elif self.executor.elsewhere:
+                self._report_duplicates(shard, entry, self._find_repeated(entry, places))
+            else:
+                self._unsure.append((shard, entry, list(places), found.order))
         found.kept.clear()
         self._places += places
         return True
