@@ -29,14 +29,16 @@ from edl_ckpt.core.operations.verify.headers import (
 )
 from edl_ckpt.core.operations.verify.ids import ContentCheck
 from edl_ckpt.core.operations.verify.seals import compare_with_seal, find_seal, sums_of_seal
-from edl_ckpt.core.parallel import Executor
+from edl_ckpt.core.parallel import Beside, Executor, awaited, default_workers
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.seal import Seal
-from edl_ckpt.core.storage import Location
+from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.interface import RangeReader
 
 _ATTEMPTS: Final = 10
 _PAUSE_SECONDS: Final = 0.1
+_FAR_READERS: Final = 24
+"""Threads that read from far storage: some of them look at what they have read, and 16 requests stay on their way."""
 
 
 def verify_version(
@@ -83,6 +85,8 @@ def verify_indexed(
     version = as_version(version)
     if level not in LEVELS:
         raise UsageError(f"no level {level!r}; expected {', '.join(LEVELS)}")
+    if workers is None and open_store(version.location).properties.round_trips and default_workers(remote=True) > 1:
+        workers = _FAR_READERS
     chosen = executor_of(executor, [version], workers=workers, reporter=reporter)
     if version.replaced_by:
         raise being_replaced(version.ref, version.replaced_by)
@@ -113,18 +117,19 @@ def _verify(
     if version.fault and not version.shards:
         raise version.fault.error()
     report, read_before = Report(), executor.bytes_read()
-    with report.checking("names"):
-        check_listing(version, report)
-        check_runs(version, report)
-        if beside:
-            check_location(version, report)
     with ExitStack() as stack:
+        others = Beside(2)  # far away, each of these takes a request or two, as the headers do
+        stack.callback(others.close)
+        names = others.begin(lambda: _check_names(version, beside=beside))
+        sealed = others.begin(lambda: _sealed(version, use_seal=use_seal))
         readers: dict[str, RangeReader] = {}
         with report.checking("headers"):
             checkpoint, whole = open_readable_shards(version, report, stack, readers)
             check_headers(version, checkpoint, report)
+        report.take(awaited(names))
+        seal, found = awaited(sealed)
+        report.take(found)
         fingerprint, sound = None, True
-        seal = _sealed(version, report) if use_seal else None
         if level != "quick":
             content = ContentCheck(checkpoint, version, report, executor, reporter, values=level == "deep")
             stack.callback(content.close)
@@ -190,10 +195,24 @@ def _check_all(
     return fingerprint
 
 
-def _sealed(version: Version, report: Report) -> Seal | None:
-    """Return the seal of a version, compared with names and sizes."""
+def _check_names(version: Version, *, beside: bool) -> Report:
+    """Report what names show: those of the shards, of the notes on them, and of what is `beside` the version."""
+    report = Report()
+    with report.checking("names"):
+        check_listing(version, report)
+        check_runs(version, report)
+        if beside:
+            check_location(version, report)
+    return report
+
+
+def _sealed(version: Version, *, use_seal: bool) -> tuple[Seal | None, Report]:
+    """Return the seal of a version, and what differs from it in names and sizes."""
+    report = Report()
+    if not use_seal:
+        return None, report
     with report.checking("seal"):
         seal = find_seal(version, report)
-    if seal is None and not any(finding.check == "seal" for finding in report.findings):
+    if seal is None and not report.findings:
         del report.seconds["seal"]  # there was nothing to compare with
-    return seal
+    return seal, report

@@ -141,6 +141,13 @@ class Report:
             self.seconds[check] += time.perf_counter() - begin
             self.check = before
 
+    def take(self, other: Report) -> None:
+        """Add what other checks found, and their times."""
+        with self.lock:
+            self.findings += other.findings
+        for check, seconds in other.seconds.items():
+            self.seconds[check] = self.seconds.get(check, 0.0) + seconds
+
     def checks(self) -> tuple[Check, ...]:
         """Return the checks that were made."""
         return tuple(Check(name, self.seconds[name]) for name in CHECKS if name in self.seconds)

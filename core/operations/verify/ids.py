@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final
@@ -187,7 +187,7 @@ class ContentCheck:
         units = [([p.piece(self.checkpoint) for p in places], order) for _, _, places, order in self._unsure]
         return list(Search(self.checkpoint, max(at_once // workers, 1)).each(units, workers))
 
-    def _report_large(self, found: Iterable[tuple[int, tuple[int, list[int]]]]) -> None:
+    def _report_large(self, found: list[tuple[int, tuple[int, list[int]]]]) -> None:
         for number, (count, some) in found:
             shard, entry, _, _ = self._unsure[number]
             self._report_duplicates(shard, entry, (count, some[:_NAMED]))

@@ -82,7 +82,7 @@ class S3Reader(RemoteReader):
         self._windows = Windows()
         if len(head) == min(self.size_bytes, _FIRST_READ_BYTES):
             self._windows.keep(0, head)
-        self._next_end, self._next_bytes = len(head), 2 * _SMALL_READ_BYTES
+        self._next_end, self._next_bytes = len(head), max(len(head), 2 * _SMALL_READ_BYTES)
         self.etag: str = answer["ETag"]
         self.generation = self.etag
         self.mark = _mark({**answer, "Size": self.size_bytes})

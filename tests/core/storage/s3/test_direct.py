@@ -164,7 +164,7 @@ def test_signatures_are_right(pair: _Pair) -> None:
 
 
 def test_a_part_is_hashed_once_unless_that_is_refused(pair: _Pair) -> None:
-    """A part has its MD5 among the signed headers, and no SHA-256; after a refusal botocore signs it, and then we do."""
+    """The MD5 of a part is signed, and it has no SHA-256; after a refusal botocore signs that too, and then we do."""
     seen: list[dict[str, str]] = []
 
     def note(call: Call, forward: Forward) -> Reply | None:
