@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +16,19 @@ from edl_ckpt.core.operations.verify import ids as by_ids
 
 
 def test_duplicate_and_misplaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A repeated id and a row of another shard are found with the ids, also when sorted in several turns."""
+    """A repeated id and a row of another shard are found with the ids, also when sorted in several turns.
+
+    In large tables repeated ids are looked for beside the values; that too belongs to the check of ids.
+    """
     ids = np.array([*range(0, 4000, 2), 8, 10, 8], np.int64)
     rows = np.zeros((len(ids), 2), np.float32)
     directory = write_unchecked(tmp_path, 5, 2, {"t": Table(ids, rows)})
-    for limit in (1 << 20, 300):
+    for kept, limit, level in product((by_ids._KEPT_ROWS, 0), (1 << 20, 300), ("default", "deep")):
+        monkeypatch.setattr(by_ids, "_KEPT_ROWS", kept)
         monkeypatch.setattr(by_ids, "SORTED_AT_ONCE", limit)
         monkeypatch.setattr(duplicates, "SORTED_AT_ONCE", limit)
-        (finding,) = verify_version(resolve(parse_ref(str(tmp_path)))).findings
-        assert (finding.code, finding.shard, finding.subject) == ("duplicate-id", 0, "t")
+        (finding,) = verify_version(resolve(parse_ref(str(tmp_path))), level=level).findings
+        assert (finding.code, finding.check, finding.shard, finding.subject) == ("duplicate-id", "ids", 0, "t")
         assert finding.message == "3 rows repeat an id: 8, 10; ElasticDL restores only one row per id"
     first, second = (directory / f"variables-{i}-of-2.ckpt" for i in (0, 1))
     first.rename(tmp_path / "x")
