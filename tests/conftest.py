@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
 from checkpoints import save_large
 from edl_ckpt.core.format import bulk
-from examples import TIMES
+from examples import TIMES, UNCHECKED
 from places import GOLDEN
 from s3_fixtures import Bucket, Moto, fresh_bucket, make_moto
 
@@ -28,7 +28,7 @@ settings.register_profile(
     "suite",
     max_examples=25 * TIMES,
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much],
+    suppress_health_check=UNCHECKED,
 )
 settings.load_profile("suite")
 

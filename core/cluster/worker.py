@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 import zlib
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +32,7 @@ PROCESS: Final = f"{os.uname().nodename}:{os.getpid()}:{uuid.uuid4().hex}"
 """Identifies this process: addresses and numbers are used again."""
 VERSION: str = import_module("edl_ckpt.core").__version__  # by name: the door of the engine is above all of its rooms
 _MOST_OPENED: Final = 4
+_MOST_ENDED: Final = 1000
 
 
 class _Packer(pickle.Pickler):
@@ -120,6 +121,7 @@ class _Openings:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._opened: OrderedDict[str, _Opening] = OrderedDict()
+        self._ended: deque[str] = deque(maxlen=_MOST_ENDED)
 
     @contextmanager
     def use(self, published: Published) -> Iterator[_Opening]:
@@ -128,8 +130,11 @@ class _Openings:
             opening = self._opened.get(published.token)
             if opening is None:
                 work = pickle.loads(zlib.decompress(published.data))  # noqa: S301 - the scheduler runs any code anyway
-                opening = self._opened[published.token] = _Opening(work, work.open())
-            self._opened.move_to_end(published.token)
+                # A task that was on its way when its work ended opens it for itself: nobody would close it later.
+                opening = _Opening(work, work.open(), is_over=published.token in self._ended)
+            if not opening.is_over:
+                self._opened[published.token] = opening
+                self._opened.move_to_end(published.token)
             opening.users += 1
             old = [token for token in self._opened if token != published.token][: 1 - _MOST_OPENED]
             closing = [self._opened.pop(token) for token in old]
@@ -147,6 +152,7 @@ class _Openings:
     def end(self, token: str) -> None:
         """Close a work, as soon as no task uses it."""
         with self._lock:
+            self._ended.append(token)
             opening = self._opened.pop(token, None)
             if opening is None:
                 return

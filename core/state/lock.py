@@ -271,7 +271,7 @@ class LocalLock:
             if fd is None:
                 return []
             try:
-                silent = time.time() - os.fstat(fd).st_mtime
+                silent = max(0.0, time.time() - os.fstat(fd).st_mtime)  # another host's clock may be ahead
                 return [Holder(self.read(), self._is_at_work(fd, silent), silent)]
             finally:
                 os.close(fd)

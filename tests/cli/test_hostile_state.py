@@ -22,7 +22,7 @@ from edl_ckpt.cli.catalogue import COMMANDS
 from edl_ckpt.core.errors import EdlCkptError
 from forked import run_forked
 
-SECONDS = 20
+SECONDS = 60
 """More than any command needs here; one that opened a pipe would wait for ever."""
 MEMORY_BYTES = 1 << 30
 """What a command may take beside what this process has already."""

@@ -58,6 +58,12 @@ def test_dead_holder(run: Path) -> None:
     assert not path.exists()
 
 
+def test_a_clock_that_is_ahead(run: Path) -> None:
+    """A sign of life from the future, by another host's clock, counts as one of this moment."""
+    left_by(run, age=-100.0, pid=1)
+    assert [holder["silent_seconds"] for holder in document("unlock", run, "--yes")["holders"]] == [0.0]
+
+
 def test_yes_is_for_the_command_line_only(run: Path) -> None:
     """Neither the environment nor a file can confirm."""
     path = left_by(run)

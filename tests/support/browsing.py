@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import tempfile
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from html import unescape
 from pathlib import Path
@@ -42,6 +43,10 @@ PICTURES: dict[str, tuple[str, tuple[int, int], tuple[str, ...]]] = {
 """Pictures by their names: the reference, the size of the window, and the keys."""
 
 
+_SECONDS = 60.0
+"""A screen that has not come after so long does not come, on the slowest machine."""
+
+
 class Screen:
     """A browser that is being tested."""
 
@@ -51,7 +56,8 @@ class Screen:
     async def settle(self) -> None:
         """Wait until nothing is being read, and the screen stays as it is."""
         before: list[str] = []
-        for _ in range(1000):
+        deadline = time.monotonic() + _SECONDS
+        while time.monotonic() < deadline:
             await self.pilot.pause(0.005)
             page = self.app.screen
             busy = getattr(page, "jobs", []) or any(check.is_running for check in self.app.checks.values())
@@ -59,7 +65,7 @@ class Screen:
             if is_over or (not busy and any(before) and before == self.lines):
                 return
             before = [] if busy else self.lines
-        raise AssertionError(f"it has read for ten seconds:\n{self.text}")
+        raise AssertionError(f"it has read for {_SECONDS:g} seconds:\n{self.text}")
 
     async def send(self, *keys: str) -> None:
         """Press keys, and wait for nothing."""
@@ -86,7 +92,8 @@ class Screen:
 
     async def until(self, words: str) -> None:
         """Wait until the screen has some words."""
-        for _ in range(1000):
+        deadline = time.monotonic() + _SECONDS
+        while time.monotonic() < deadline:
             if words in self.text:
                 return
             await self.pilot.pause(0.01)

@@ -49,6 +49,19 @@ class Slow:
         return task, os.getpid()
 
 
+@dataclass(frozen=True)
+class Gated(Slow):
+    """Tasks of which those from the eleventh on wait until a file is there."""
+
+    gate: str = ""
+
+    def do(self, opened: Opened, task: int, advance: Any) -> tuple[int, int]:
+        """Return the number of the task and the process."""
+        if task >= 10:
+            wait_until(lambda: os.path.exists(self.gate))
+        return Slow.do(self, opened, task, advance)
+
+
 def renewed(client: Any, killed: int) -> None:
     """Wait until a new worker has taken the place of a process that was killed."""
     wait_until(lambda: len(pids := set(client.run(os.getpid, on_error="ignore").values())) == 2 and killed not in pids)

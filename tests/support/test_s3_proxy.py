@@ -425,7 +425,8 @@ def test_stall(s3: Bucket) -> None:
         connection.request("PUT", f"/{s3.name}/run/k", DATA, {"Authorization": SIGNED})
         with pytest.raises(TimeoutError):
             connection.getresponse()
-    assert ask(s3.proxy, "GET", f"/{s3.name}/run/k")[0] == 404
+    found = ask(s3.proxy, "GET", f"/{s3.name}/run/k")[0]
+    assert found == 404 or time.monotonic() > began + 0.5  # on a machine that is so slow, the wait was over
     wait_until(lambda: s3.proxy.count("put"))
     assert time.monotonic() >= began + 0.5
     assert s3.get("run/k") == DATA

@@ -41,6 +41,7 @@ from edl_ckpt.core import (
     set_metrics,
 )
 from elasticdl_rules import latest_valid
+from waiting import wait_until
 
 SERVERS = 8
 EVERY = 5
@@ -84,8 +85,8 @@ def quality(version: int) -> float:
     return (version * 7 % 50) / 50
 
 
-def serve(location: str, ps_id: int, seed: int, steps: int) -> None:
-    """Be one server from the newest version that can be read to the last step."""
+def serve(location: str, ps_id: int, seed: int, steps: int, killed: Path) -> None:
+    """Be one server from the newest version that can be read to the last step; `killed` is a file that a kill makes."""
     pace = random.Random(f"{seed} {ps_id} {os.getpid()}")
     begin = 0
     with suppress(EdlCkptError):  # nothing is there yet, or nothing whole
@@ -94,6 +95,8 @@ def serve(location: str, ps_id: int, seed: int, steps: int) -> None:
         location, checkpoint_steps=EVERY, ps_id=ps_id, ps_num=SERVERS, layout="elasticdl", run=RUN
     ) as saver:
         for version in range(begin + 1, steps + 1):
+            if ps_id == VICTIM and version == steps:  # it is killed at least once, however fast it is
+                wait_until(killed.exists)
             time.sleep(pace.random() * (0.012 if ps_id == SLOW else 0.004))
             if saver.need_to_checkpoint(version):
                 part = partition(*model(version), SERVERS)[ps_id]
@@ -125,7 +128,9 @@ def tidy(location: str, done: Path, deleted: Path) -> None:
     """Be the pruner: keep the newest versions and the best one until the job is done."""
     policy = Policy((Latest(KEPT), Best(1, "auc")))
     with deleted.open("a", encoding="utf-8") as lines:
-        while not done.exists():
+        is_last = False
+        while not is_last:
+            is_last = done.exists()  # then once more, with nothing beside it
             try:
                 for ref in prune([location], policy).deleted:
                     print(ref, file=lines, flush=True)
@@ -135,8 +140,8 @@ def tidy(location: str, done: Path, deleted: Path) -> None:
 
 
 @contextmanager
-def _watching(location: str, lines: Path) -> Iterator[None]:
-    """Run `edl-ckpt watch` beside the block."""
+def _watching(location: str, lines: Path, steps: int) -> Iterator[None]:
+    """Run `edl-ckpt watch` beside the block, and until it has seen the last version and a deletion."""
     with lines.open("w", encoding="utf-8") as out:
         command = [*EDL, "watch", location, "--json", "--interval", "0.1s"]
         process = subprocess.Popen(command, stdout=out)
@@ -148,10 +153,15 @@ def _watching(location: str, lines: Path) -> Iterator[None]:
                 os.rmdir(os.path.join(location, "version-1"))
                 time.sleep(0.15)
             yield
+            wait_until(lambda: f'@{steps}"' in _refs(lines, "complete") and _refs(lines, "deleted"))
         finally:
-            time.sleep(0.5)  # it looks ten times a second
             process.send_signal(signal.SIGTERM)
             process.wait(30)
+
+
+def _refs(lines: Path, event: str) -> str:
+    """Return the lines about one kind of event."""
+    return "".join(line for line in lines.read_text("utf-8").splitlines() if f'"{event}"' in line)
 
 
 def _fork(action: Callable[[], None], children: set[int]) -> int:
@@ -177,7 +187,7 @@ def run_job(directory: Path, *, seed: int, steps: int) -> Report:
     location.mkdir()
     done, found, deleted, lines = (directory / name for name in ("done", "evaluated", "deleted", "events"))
     children: set[int] = set()
-    with _watching(str(location), lines), _killed(children):
+    with _watching(str(location), lines, steps), _killed(children):
         evaluator = _fork(lambda: evaluate(str(location), steps, found), children)
         pruner = _fork(lambda: tidy(str(location), done, deleted), children)
         _run_servers(location, report, children, seed=seed, steps=steps)
@@ -199,8 +209,10 @@ def _run_servers(location: Path, report: Report, children: set[int], *, seed: in
     """Run all servers to the last step; kill one of them again and again, and restart it."""
     chance = random.Random(seed)
 
+    killed = location.parent / "killed"
+
     def start(ps_id: int) -> int:
-        return _fork(lambda: serve(str(location), ps_id, seed, steps), children)
+        return _fork(lambda: serve(str(location), ps_id, seed, steps, killed), children)
 
     servers = {start(ps_id): ps_id for ps_id in range(SERVERS)}
     next_kill = time.monotonic() + 0.2
@@ -215,6 +227,7 @@ def _run_servers(location: Path, report: Report, children: set[int], *, seed: in
             for pid in [pid for pid, ps_id in servers.items() if ps_id == VICTIM]:
                 os.kill(pid, signal.SIGKILL)
                 report.kills += 1
+                killed.touch()
         report.scans += _scan(location)
         time.sleep(0.01)
 

@@ -45,12 +45,19 @@ main()
 """
 
 
-def wait_until(condition: Callable[[], object], *, seconds: float = 20.0) -> None:
+def wait_until(condition: Callable[[], object], *, seconds: float = 60.0) -> None:
     """Return as soon as a condition is true; fail when it is not within so many seconds."""
+    for _ in wait_for(condition, seconds=seconds, pause=0.01):
+        pass
+
+
+def wait_for(condition: Callable[[], object], *, seconds: float = 60.0, pause: float = 0.3) -> Iterator[None]:
+    """Yield before each look at a condition until it is true; fail when it is not within so many seconds."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"nothing of the kind within {seconds:g} s"
-        time.sleep(0.01)
+        yield
+        time.sleep(pause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,7 @@ class Paused:
         """Send a signal, let the thread go on, and return the exit code."""
         self.process.send_signal(number)
         self.resume()
-        return self.process.wait(30)
+        return self.process.wait(60)
 
 
 @contextmanager

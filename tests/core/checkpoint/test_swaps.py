@@ -47,6 +47,7 @@ from edl_ckpt.core.commit import remote
 from edl_ckpt.core.storage import files
 
 place, gap, times = sys.argv[1], sys.argv[2], int(sys.argv[3])
+rest = 0 if gap == "ask" else 10 * float(gap)  # most of the time a reader meets no replacement
 files._RENAME_EXCHANGE = 1 << 20  # a flag that no kernel knows: two renames
 rename, settle = os.rename, remote.settle_remote
 
@@ -71,6 +72,7 @@ os.rename, remote.settle_remote = slow_rename, slow_settle
 print("ready", flush=True)
 for i in range(times):
     reshard_version(resolve(parse_ref(f"{place}@7")), 3 - i % 2)
+    time.sleep(rest)
 """
 
 
@@ -102,10 +104,11 @@ def go_on(process: subprocess.Popen[str]) -> None:
     assert process.returncode == 0
 
 
-def read_all(place: LocationLike, tmp_path: Path, rounds: int) -> int:
-    """Look at the version in every way; return how often it was replaced between the listing and the reading."""
-    again = 0
-    for number in range(rounds):
+def read_all(place: LocationLike, tmp_path: Path, rounds: int, waits: list[str]) -> None:
+    """Look at the version in every way until that succeeded so often, and a listing has met a replacement."""
+    done = number = 0
+    while done < rounds or "version-7" not in waits:
+        number += 1
         listing = list_versions(place)
         assert [(v.version, v.state) for v in listing.versions] == [(7, State.COMPLETE)], number
         assert verify_version(resolve(parse_ref(f"{place}@7")), level="deep", beside=False).findings == ()
@@ -113,10 +116,10 @@ def read_all(place: LocationLike, tmp_path: Path, rounds: int) -> int:
             with open_checkpoint(resolve(parse_ref(f"{place}@7"))) as checkpoint:
                 assert sum(len(rows.ids) for rows in checkpoint.table("t")) == 60
             version = resolve(parse_ref(f"{place}@7"))
-            assert export_version(version, str(tmp_path / f"{number}.npz"), force=True).rows == 60
-        except ReplacedError:  # the program begins again by itself
-            again += 1
-    return again
+            assert export_version(version, str(tmp_path / "x.npz"), force=True).rows == 60
+            done += 1
+        except ReplacedError:  # between the listing and the reading: the program begins again by itself
+            continue
 
 
 @pytest.fixture
@@ -139,10 +142,8 @@ def test_readers_beside_reshards(tmp_path: Path, waits: list[str]) -> None:
     run = tmp_path / "run"
     save_small(run, 7)
     with resharding(run, "0.03", 10_000) as process:
-        again = read_all(str(run), tmp_path, 20)
+        read_all(str(run), tmp_path, 10, waits)
         assert process.poll() is None
-    assert again < 10
-    assert "version-7" in waits
 
 
 def test_followers_beside_a_reshard(tmp_path: Path) -> None:
@@ -179,15 +180,16 @@ def test_commands_beside_reshards(tmp_path: Path) -> None:
         assert process.poll() is None
 
 
-def test_readers_beside_reshards_on_s3(s3: Bucket, tmp_path: Path, waits: list[str]) -> None:
+def test_readers_beside_reshards_on_s3(
+    s3: Bucket, tmp_path: Path, waits: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """13.8: the same on S3, where placeholder objects and both sets of shards are visible for a while."""
     save_small(s3.url, 7)
-    with resharding(s3.url, "0.2", 10_000) as process:
+    monkeypatch.setattr(swaps, "_REMOTE_POLL_SECONDS", 0.05)
+    with resharding(s3.url, "0.1", 10_000) as process:
         until_between(process)
-        again = read_all(s3.url, tmp_path, 3)
+        read_all(s3.url, tmp_path, 2, waits)
         assert process.poll() is None
-    assert again < 3
-    assert "version-7" in waits
 
 
 def test_one_listing_waits(tmp_path: Path, s3: Bucket) -> None:
@@ -198,8 +200,8 @@ def test_one_listing_waits(tmp_path: Path, s3: Bucket) -> None:
         with resharding(place, "ask", 1) as process:
             until_between(process)
             begin = time.monotonic()
-            listing = list_versions(place, wait_seconds=1)
-            assert 1 <= time.monotonic() - begin < 8
+            listing = list_versions(place, wait_seconds=0.3)
+            assert time.monotonic() - begin >= 0.3
             assert list(listing.replacing) == [7]
             assert f"process {process.pid} on " in listing.replacing[7]
             assert any("is replacing it" in problem for problem in listing.problems)
@@ -239,8 +241,8 @@ def test_a_killed_command(tmp_path: Path) -> None:
     with resharding(run, "ask", 1) as process:
         until_between(process)
     begin = time.monotonic()
-    listing = list_versions(run)
-    assert time.monotonic() - begin < 5
+    listing = list_versions(run, wait_seconds=120)
+    assert time.monotonic() - begin < 100
     assert listing.replacing == {}
     assert any("edl-ckpt recover" in problem for problem in listing.problems)
     assert edl("recover", run).returncode == 0
@@ -254,8 +256,8 @@ def test_a_job_is_not_waited_for(tmp_path: Path) -> None:
     (run / "version-8").mkdir()
     (run / "version-8/variables-0-of-2.ckpt").touch()
     begin = time.monotonic()
-    assert [v.state for v in list_versions(run).versions] == [State.COMPLETE, State.WRITING]
-    assert time.monotonic() - begin < 1
+    assert [v.state for v in list_versions(run, wait_seconds=120).versions] == [State.COMPLETE, State.WRITING]
+    assert time.monotonic() - begin < 100
 
 
 @pytest.mark.parametrize("ps_num", [2, 3])

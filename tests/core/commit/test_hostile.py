@@ -35,7 +35,7 @@ from hostile_state import STAGE, TRASH, journal, link, pipe, put, record, stage,
 from reporters import Recorder
 from s3_fixtures import Bucket
 
-RACE_SECONDS = 4.0
+RACE_SECONDS = 2.0
 
 
 @pytest.fixture
@@ -275,7 +275,7 @@ def test_links_swapped_in_while_we_run(tmp_path: Path) -> None:
     )
     try:
         begin = time.monotonic()
-        while time.monotonic() - begin < RACE_SECONDS:
+        while time.monotonic() - begin < RACE_SECONDS or len(ends) < 12 or "done" not in ends:
             with suppress(OSError):
                 shutil.copytree(pristine / "version-8", run / "version-7")
             with suppress(OSError):
@@ -292,8 +292,6 @@ def test_links_swapped_in_while_we_run(tmp_path: Path) -> None:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     assert files_of(victim) == before
-    assert len(ends) > 10
-    assert "done" in ends
     assert threading.active_count() < threads + 40
     recover(run)
     assert list_versions(run).versions

@@ -18,6 +18,7 @@ from checkpoints import numbers, only
 from edl_ckpt.core import CheckpointSaver, EdlCkptError, Table, TableBatches, open_checkpoint, verify_version
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.training import shard_writer
+from edl_ckpt.core.training.background import BackgroundTask
 from reporters import Recorder
 
 
@@ -42,6 +43,19 @@ def gate() -> Iterator[Gate]:
     made = Gate()
     yield made
     made.opened.set()
+
+
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Return an event that is set when the loop begins to wait for a save under way."""
+    begun, real = threading.Event(), BackgroundTask.wait
+
+    def wait(task: BackgroundTask[Any], timeout: float | None = None) -> bool:
+        begun.set()
+        return real(task, timeout)
+
+    monkeypatch.setattr(BackgroundTask, "wait", wait)
+    return begun
 
 
 def read(place: Path, version: int, name: str = "w") -> list[float]:
@@ -81,37 +95,46 @@ def test_buffers_are_used_again(tmp_path: Path) -> None:
     assert numbers(tmp_path) == [1, 2, 3, 4, 5]
 
 
-def test_one_save_at_a_time(tmp_path: Path, gate: Gate) -> None:
+def test_one_save_at_a_time(tmp_path: Path, gate: Gate, waiting: threading.Event) -> None:
     """The next call waits for the save under way, and reports how long: that is the back-pressure."""
     saver = CheckpointSaver(tmp_path, reporter=gate)
     first = saver.save_async(1, {"w": np.ones(3)}, {})
     assert gate.arrived.wait(60)
-    opener = threading.Timer(0.2, gate.opened.set)
+
+    def let_wait() -> None:
+        waiting.wait()
+        threading.Event().wait(0.2)
+        gate.opened.set()
+
+    opener = threading.Thread(target=let_wait)
     opener.start()
     second = saver.save_async(2, {"w": np.ones(3)}, {})
     opener.join()
     assert first.is_done
-    assert first.blocked_seconds < second.blocked_seconds
-    assert second.blocked_seconds > 0.1
+    assert second.blocked_seconds >= 0.2
     assert second.result().blocked_seconds == second.blocked_seconds
     saver.close()
     assert numbers(tmp_path) == [1, 2]
 
 
-def test_a_signal_while_the_loop_waits(tmp_path: Path, gate: Gate) -> None:
+def test_a_signal_while_the_loop_waits(tmp_path: Path, gate: Gate, waiting: threading.Event) -> None:
     """An interrupted wait forgets no save: the next one takes no buffer away from the save that is still under way."""
-    weights = np.ones(3)
+    weights, loop = np.ones(3), threading.get_ident()
 
     def interrupt(*_: object) -> None:
         threading.Timer(0.2, gate.opened.set).start()
         raise KeyboardInterrupt
+
+    def alarm() -> None:
+        waiting.wait()
+        signal.pthread_kill(loop, signal.SIGALRM)
 
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         with CheckpointSaver(tmp_path, reporter=gate) as saver:
             first = saver.save_async(1, {"w": weights}, {})
             weights[:] = 2
-            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            threading.Thread(target=alarm).start()
             with pytest.raises(KeyboardInterrupt):
                 saver.save_async(2, {"w": weights}, {})
             second = saver.save_async(2, {"w": weights}, {})

@@ -238,14 +238,14 @@ def test_small_shards_take_few_requests(s3: Bucket, tmp_path: Path) -> None:
     together = threading.Barrier(16)
     steps: tuple[Operation, ...] = ("create_upload", "upload_part", "complete")
     for operation in steps:
-        s3.proxy.fail(Fault(hook(lambda _request: together.wait(20)), operation=operation, times=16))
+        s3.proxy.fail(Fault(hook(lambda _request: together.wait(60)), operation=operation, times=16))
     copy(at(tmp_path / "run"), s3.url)
     assert [s3.proxy.count(operation, key="variables-") for operation in steps] == [24, 24, 24]
     assert s3.proxy.count("get", key="variables-") == s3.proxy.count("head", key="variables-") == 0
     s3.proxy.heal()
     version = at(s3.url)
     s3.proxy.reset()
-    s3.proxy.fail(Fault(hook(lambda _request: together.wait(20)), operation="get", key="variables-", times=16))
+    s3.proxy.fail(Fault(hook(lambda _request: together.wait(60)), operation="get", key="variables-", times=16))
     copy(version, tmp_path / "back")
     assert s3.proxy.count("get", key="variables-") == s3.proxy.count(key="variables-") == 24
     assert verify_version(at(tmp_path / "back"), level="deep").findings == ()

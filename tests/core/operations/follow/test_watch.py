@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from checkpoints import at, save_small
@@ -140,9 +140,7 @@ def actions(run: Path, data: st.DataObject) -> Iterator[Callable[[], object]]:
 
 @settings(
     max_examples=12 * TIMES,
-    deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.data())
 def test_events_tell_the_whole_story(tmp_path: Path, data: st.DataObject) -> None:

@@ -215,7 +215,7 @@ def test_one_failure_stops_the_others(tmp_path: Path, monkeypatch: pytest.Monkey
     def read(checkpoint: Checkpoint, piece: Any, sums: Any = None) -> Any:
         first.append(piece)
         if piece is first[0]:  # those before the one that fails take their turns after it failed
-            has_failed.wait(10)
+            has_failed.wait(60)
         elif piece.entry is first[0].entry:
             raise CorruptError("the later one", path="x")
         return read_piece(checkpoint, piece, sums)

@@ -185,8 +185,8 @@ def test_faults_that_stay(s3: Bucket, large: Path, monkeypatch: pytest.MonkeyPat
 
 def test_stalls(multi: Bucket) -> None:
     """A reply that does not come is waited for as long as is said, then asked for again."""
-    armed = multi.proxy.fail(Fault(stall(5), operation="list"))
+    armed = multi.proxy.fail(Fault(stall(120), operation="list"))
     begin = time.monotonic()
-    assert len(list_versions(Location(multi.url, {"read_timeout": "0.5"})).versions) == 3
+    assert len(list_versions(Location(multi.url, {"read_timeout": "1"})).versions) == 3
     assert armed.hits == 1
-    assert time.monotonic() - begin < 4
+    assert time.monotonic() - begin < 60

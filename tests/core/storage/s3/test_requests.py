@@ -68,7 +68,7 @@ def test_shards_are_opened_together(s3: Bucket, tmp_path: Path) -> None:
     version = at(s3.url)
     s3.proxy.reset()
     together = threading.Barrier(8)
-    s3.proxy.fail(Fault(hook(lambda _request: together.wait(20)), operation="get", times=8))
+    s3.proxy.fail(Fault(hook(lambda _request: together.wait(60)), operation="get", times=8))
     with open_checkpoint(version) as checkpoint:
         assert len(checkpoint.variable_names) == 50
         deepest = max(s3.proxy.count("get", key=f"variables-{k}-of-8") for k in range(8))
@@ -79,7 +79,7 @@ def test_shards_are_opened_together(s3: Bucket, tmp_path: Path) -> None:
         assert s3.proxy.count("get") <= before + 4
         s3.proxy.heal()
         together = threading.Barrier(8)
-        s3.proxy.fail(Fault(hook(lambda _request: together.wait(20)), operation="head", times=8))
+        s3.proxy.fail(Fault(hook(lambda _request: together.wait(60)), operation="head", times=8))
         checkpoint.check_unchanged()
 
 
@@ -121,7 +121,7 @@ def test_an_export_reads_once_and_uploads_together(s3: Bucket, tmp_path: Path) -
     version = at(s3.url)
     s3.proxy.reset()
     together = threading.Barrier(8)
-    s3.proxy.fail(Fault(hook(lambda _request: together.wait(20)), operation="complete", times=8))
+    s3.proxy.fail(Fault(hook(lambda _request: together.wait(60)), operation="complete", times=8))
     result = export_version(version, f"s3://{s3.name}/out", format_name="npy", part_bytes=300_000)
     assert (len(result.files), result.proved) == (11, True)
     assert version.size_bytes <= s3.proxy.response_bytes("get", key=r"run/version_7/") < version.size_bytes + 1_500_000

@@ -75,7 +75,7 @@ class _Server:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes up who waits for a connection
         self._socket.close()
-        self._thread.join(10)
+        self._thread.join(60)
 
 
 @contextmanager

@@ -152,7 +152,7 @@ def test_members_that_do_different_things(job: Callable[..., LocalCoordinator]) 
 
 def test_a_loss_ends_the_round_for_all(job: Callable[..., LocalCoordinator]) -> None:
     """Who talks with no lost member itself learns of the loss from rank 0, at once and at each later try."""
-    found = [job(min_members=3, timeout_seconds=20) for _ in range(3)]
+    found = [job(min_members=3, timeout_seconds=60) for _ in range(3)]
     meet(*found)
     first, second, third = sorted(found, key=lambda each: each.rank)
     third.close()
