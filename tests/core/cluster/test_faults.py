@@ -120,9 +120,11 @@ def test_killed_scheduler(tmp_path: Path) -> None:
     try:
         wait_until(lambda: file.exists() and file.read_text().endswith("}"))
         with cluster_at(str(file)) as executor:
-            begin = time.monotonic()
+            begin, running = time.monotonic(), executor.run(Slow(0.2), Opened(), range(1000), ignore)
+            assert next(running)[0] == 0
+            scheduler.kill()
             with pytest.raises(UnavailableError, match="scheduler"):
-                [scheduler.kill() for _ in executor.run(Slow(0.2), Opened(), range(1000), ignore)]
+                list(running)
         assert time.monotonic() - begin < 100  # the tasks would take 200
     finally:
         for process in (worker, scheduler):
