@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from edl_ckpt.cli.cluster import Cluster, working
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.manual.codes import WRITES, exits
 from edl_ckpt.cli.options import CommandLineOnly, looks_like_ref, resolve_ref
@@ -65,6 +66,7 @@ def export_command(
     max_shard_size: Annotated[
         str | None, typer.Option(metavar="SIZE", help="safetensors: split into files of at most SIZE, with an index.")
     ] = None,
+    cluster: Cluster = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing OUTPUT.")] = False,
     ignore_seal: Annotated[
         bool,
@@ -90,17 +92,20 @@ def export_command(
     if dense_rows is not None and dense_rows != "auto" and not (dense_rows.isascii() and dense_rows.isdigit()):
         raise UsageError(f"--dense-rows expects a number or auto, got {dense_rows!r}")
     rows = int(dense_rows) if dense_rows and dense_rows != "auto" else dense_rows
-    result = export_version(
-        version,
-        Location(STDOUT) if words[-1] == "-" else out.location(words[-1]),
-        format_name=kind,
-        selection=Selection(tuple(table or ()), tuple(variable or ()), dtype, rows, fill, seed, order),
-        limit=limit,
-        max_shard_bytes=parse_size(max_shard_size) if max_shard_size else None,
-        force=force,
-        use_seal=not ignore_seal,
-        reporter=out.reporter(),
-    )
+    goal = Location(STDOUT) if words[-1] == "-" else out.location(words[-1])
+    with working(out, cluster, None, target=goal) as work:
+        result = export_version(
+            version,
+            goal,
+            format_name=kind,
+            selection=Selection(tuple(table or ()), tuple(variable or ()), dtype, rows, fill, seed, order),
+            limit=limit,
+            max_shard_bytes=parse_size(max_shard_size) if max_shard_size else None,
+            force=force,
+            use_seal=not ignore_seal,
+            executor=work["executor"],
+            reporter=out.reporter(),
+        )
     show = out.show_aside if descriptor_of(result.output) == 1 else out.show
     show(lambda: render_export.document(result), lambda: render_export.human(result))
     if result.overflowed:

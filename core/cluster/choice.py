@@ -80,8 +80,13 @@ def cluster_at(address: str, *, reporter: Reporter = SILENT) -> Iterator[Cluster
 def check_shared(location: Location) -> None:
     """Raise UnsupportedError unless several processes can write a version there at a time."""
     if not open_store(location).properties.rename:
-        raise UnsupportedError(
-            "a cluster writes only to a file system that all of its workers share",
-            path=location.url,
-            hint="without --cluster, this machine writes there",
-        )
+        raise not_shared(location.url)
+
+
+def not_shared(path: str) -> UnsupportedError:
+    """Return the error for a target that several processes cannot write at a time."""
+    return UnsupportedError(
+        "a cluster writes only to a file system that all of its workers share",
+        path=path,
+        hint="without --cluster, this machine writes there",
+    )

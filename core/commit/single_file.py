@@ -23,6 +23,7 @@ from edl_ckpt.core.storage.regular import check_target
 from edl_ckpt.core.storage.trees import remove_tree
 
 _OLD: Final = ".old"
+_WORK: Final = ".work"
 _UPLOADS: Final = 16
 """Small files that are uploaded, and objects that are completed, at a time."""
 Item = TypeVar("Item")
@@ -64,6 +65,17 @@ class StagedOutput:
     ) -> None:
         for path in (self.path, *self._others):
             remove_tree(path)
+
+    def share(self) -> str:
+        """Make a directory for the work of other processes on the output, hidden beside it; return its absolute path.
+
+        It is removed with the context, and by whoever sweeps the outputs of a process that was killed.
+        """
+        path = os.path.abspath(f"{self.path}{_WORK}")
+        with storage_errors(path):
+            os.mkdir(path)
+        self.also(path)
+        return path
 
     def also(self, path: str) -> None:
         """Remove this path too when the context ends."""

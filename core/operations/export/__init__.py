@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version
 from edl_ckpt.core.checkpoint.partition import PART_BYTES
+from edl_ckpt.core.cluster.choice import ExecutorLike, check_shared, executor_of
 from edl_ckpt.core.operations.export.formats import FORMATS, guess_format, new_format
 from edl_ckpt.core.operations.export.interface import ExportedFile, ExportRequest
 from edl_ckpt.core.operations.export.selection import Selection
@@ -62,22 +63,29 @@ def export_version(
     force: bool = False,
     use_seal: bool = True,
     part_bytes: int = PART_BYTES,
+    executor: ExecutorLike | None = None,
     reporter: Reporter = SILENT,
 ) -> ExportResult:
     """Write a version in another format to a path or URL, where nothing may be unless `force` is given.
 
     A version that does not match its seal is CorruptError; `use_seal=False` goes on, and the result says why.
 
+    An `executor` on a cluster writes safetensors, npy and parquet to a file system that its workers share.
+
     Memory is a few times `part_bytes`; an output at a URL is written to the local disk first. Raises RefusedError for a
     target that exists, or that lies among checkpoints, where ElasticDL's scan would meet it; NoSpaceError before
-    anything is written; UsageError for a selection that the format cannot contain; and the errors of reading.
+    anything is written; UsageError for a selection that the format cannot contain;
+    UnsupportedError for what a cluster cannot write; and the errors of reading.
     """
     version = as_version(version)
     begin = time.perf_counter()
     goal = Location.of(output)
     name = format_name or guess_format(goal.url)
     chosen = selection or Selection()
-    request = ExportRequest(version, chosen, limit, max_shard_bytes, part_bytes, reporter, use_seal)
+    work = None if executor is None else executor_of(executor, [version], reporter=reporter)
+    if work is not None and work.elsewhere:
+        check_shared(goal)
+    request = ExportRequest(version, chosen, limit, max_shard_bytes, part_bytes, reporter, use_seal, work)
     outcome = new_format(name, request).export(goal, force=force)
     return ExportResult(
         ref=version.ref,

@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 
+from edl_ckpt.core.checkpoint.blocks import as_dtype
 from edl_ckpt.core.format import bulk
+from edl_ckpt.core.format.model import DType
+
+_CAST_BYTES: Final = 1 << 20
+"""Bytes that are cast at a time: what a cast makes on its way stays in the cache."""
+
+
+def cast_bytes(data: bulk.U8, dtype: DType, target: DType) -> tuple[bulk.U8, int]:
+    """Return bytes of elements in another dtype, and how many of them became infinite."""
+    if target == dtype or not len(data):
+        return data, 0
+    out = np.empty(len(data) // dtype.itemsize * target.itemsize, np.uint8)
+    overflowed = 0
+    for start in range(0, len(data), _CAST_BYTES):
+        at = start // dtype.itemsize * target.itemsize
+        cast, more = cast_floats(as_dtype(data[start : start + _CAST_BYTES], dtype), target.name)
+        out[at : at + len(cast)] = cast
+        overflowed += more
+    return out, overflowed
 
 
 def cast_floats(values: npt.NDArray[np.generic], dtype: str) -> tuple[bulk.U8, int]:

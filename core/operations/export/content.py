@@ -7,7 +7,7 @@ was written is read back and must have the same sums.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,16 +17,16 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES, as_dtype
+from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES
 from edl_ckpt.core.checkpoint.fingerprint import ContentSketch, fingerprint_of
 from edl_ckpt.core.checkpoint.partition import PART_BYTES, Area, Areas, TablePart, parts_needed, sample_step
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import IdPiece, id_pieces, number_rows, read_piece, row_batches
-from edl_ckpt.core.errors import EdlCkptError, UnsupportedError, UsageError
+from edl_ckpt.core.errors import UnsupportedError, UsageError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.initial_rows import initial_rows
 from edl_ckpt.core.format.model import DTYPES, DenseEntry, DType, ShardIndex
-from edl_ckpt.core.operations.export.casts import cast_floats
+from edl_ckpt.core.operations.export.casts import cast_bytes, cast_floats
 from edl_ckpt.core.operations.export.dense import (
     SPAN_BYTES,
     Piece,
@@ -45,8 +45,9 @@ from edl_ckpt.core.operations.export.interface import (
     TableRows,
     Take,
     Tensor,
+    batch_rows,
 )
-from edl_ckpt.core.operations.export.places import Place
+from edl_ckpt.core.operations.export.places import Place, compare_rows
 from edl_ckpt.core.operations.export.selection import STORED, Selection
 from edl_ckpt.core.operations.export.tables import TableSource
 from edl_ckpt.core.parallel import default_workers, run_parallel
@@ -56,10 +57,8 @@ from edl_ckpt.core.storage.files import ScratchFile
 from edl_ckpt.core.words import counted
 
 _MATRIX_ROWS: Final = 8192
-_BATCH_ELEMENTS: Final = 1 << 20
 _VIEW_BYTES: Final = 8 << 20
 """Bytes of a file that are read back at a time: mapped pages count as memory."""
-_CAST_BYTES: Final = 1 << 20
 _FEW_PIECES: Final = 64
 _MOST_TAKERS: Final = 4
 """Threads that make something of batches: each needs memory for what it makes."""
@@ -250,7 +249,7 @@ class ContentReader:
             table.fill(Areas(id_area, row_area), partial(started.add_rows, name), done)
         self._source.tables.update(started.tables)
         if table.convert is None:
-            _compare(name, started, written)
+            compare_rows(name, started, written)
 
     def _note(self, name: str) -> TableNote:
         info = self.checkpoint.infos.get(name)
@@ -292,15 +291,10 @@ class ContentReader:
 
     def _cast(self, data: bulk.U8, dtype: DType | None) -> bulk.U8:
         """Return bytes of elements in the dtype that is written."""
-        target = self._target(dtype)
-        if dtype is None or target == dtype or not len(data):
+        if dtype is None:
             return data
-        out = np.empty(len(data) // dtype.itemsize * target.itemsize, np.uint8)
-        for start in range(0, len(data), _CAST_BYTES):  # what a cast makes on its way stays in the cache
-            some = as_dtype(data[start : start + _CAST_BYTES], dtype)
-            at = start // dtype.itemsize * target.itemsize
-            cast, overflowed = cast_floats(some, target.name)
-            out[at : at + len(cast)] = cast
+        out, overflowed = cast_bytes(data, dtype, self._target(dtype))
+        if overflowed:
             with self._lock:
                 self.overflowed += overflowed
         return out
@@ -363,15 +357,11 @@ class ContentReader:
             yield part
         self._source.tables.update(started.tables)
         if table.convert is None:
-            _compare(name, started, yielded)
+            compare_rows(name, started, yielded)
 
     def _rows(self, name: str) -> TableRows:
         def batches() -> Iterator[Batch]:
-            for part in self._parts(name):
-                step = max(_BATCH_ELEMENTS // max(part.dim, 1), 1)
-                for start in range(0, len(part.ids), step):
-                    some = slice(start, start + step)
-                    yield part.ids[some], part.rows(some)
+            return in_batches(self._parts(name), batch_rows(self._dim(name)))
 
         def each(take: Take) -> Iterator[Any]:
             workers = min(default_workers(), _MOST_TAKERS)
@@ -448,14 +438,26 @@ def _in_chunks(area: Area, size_bytes: int) -> Iterator[bulk.U8]:
         yield data
 
 
-def _compare(name: str, read: ContentSketch, written: ContentSketch) -> None:
-    """Raise EdlCkptError unless the rows of a table that were read and those that were written have the same sums."""
-    one, other = read.tables.get(name), written.tables.get(name)
-    if one is not other and (one is None or other is None or not np.array_equal(one, other)):
-        raise EdlCkptError(
-            f"the exported rows of table {name!r} differ from those that were read; nothing was published",
-            hint="check the memory and the disk of this machine",
-        )
+def in_batches(parts: Iterable[TablePart], rows: int) -> Iterator[Batch]:
+    """Yield the rows of parts in batches of so many rows; the last one may have fewer."""
+    held: list[Batch] = []
+    for part in parts:
+        start, count = 0, len(part.ids)
+        while start < count:
+            stop = min(start + rows - sum(len(ids) for ids, _ in held), count)
+            held.append((part.ids[start:stop], part.rows(slice(start, stop))))
+            start = stop
+            if sum(len(ids) for ids, _ in held) == rows:
+                yield _joined(held)
+                held = []
+    if held:
+        yield _joined(held)
+
+
+def _joined(some: Sequence[Batch]) -> Batch:
+    if len(some) == 1:
+        return some[0]
+    return np.concatenate([ids for ids, _ in some]), np.concatenate([rows for _, rows in some])
 
 
 def _check_unique(names: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar
 
 from edl_ckpt.core.checkpoint.fingerprint import PREFIX
@@ -20,6 +21,7 @@ from edl_ckpt.core.operations.export.interface import (
     ExportRequest,
     FormatTraits,
 )
+from edl_ckpt.core.operations.export.spread import SpreadReader
 from edl_ckpt.core.operations.export.target import ExportTarget, open_target
 from edl_ckpt.core.state.metadata import json_number
 from edl_ckpt.core.storage.files import check_space
@@ -81,9 +83,7 @@ class ContentFormat(ABC):
     def _export(self, checkpoint: Checkpoint, target: ExportTarget, trust: Trust) -> ExportOutcome:
         request, folder = self.request, os.path.dirname(target.path) or "."
         metadata = _metadata(request.version)
-        with ContentReader(
-            checkpoint, request.selection, metadata, folder, trust.confirm, request.part_bytes, request.reporter
-        ) as reader:
+        with self._reader(checkpoint, metadata, folder, trust, target) as reader:
             content = reader.content()
             spools = self.traits.spools or request.selection.dense_rows is not None
             check_space(folder, estimated_bytes(content, spools=spools))
@@ -93,6 +93,15 @@ class ContentFormat(ABC):
         proved = request.selection.is_lossless and request.limit is None and self.traits.is_lossless
         files = target.publish()
         return ExportOutcome(files, self._counts(content), fingerprint, proved, reader.overflowed, trust.forced)
+
+    def _reader(
+        self, checkpoint: Checkpoint, metadata: Mapping[str, str], folder: str, trust: Trust, target: ExportTarget
+    ) -> ContentReader:
+        request, executor = self.request, self.request.executor
+        common = (checkpoint, request.selection, metadata, folder, trust.confirm, request.part_bytes, request.reporter)
+        if executor is None or not executor.elsewhere:
+            return ContentReader(*common)
+        return SpreadReader(*common, executor=executor, shared=target.share())
 
     def _counts(self, content: ExportContent) -> ContentCounts:
         """Return the counts of the output: fewer rows than the content when rows are limited."""

@@ -13,10 +13,9 @@ import numpy as np
 
 from edl_ckpt.core.checkpoint.fingerprint import ContentSketch
 from edl_ckpt.core.checkpoint.reader import Checkpoint
-from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.model import DenseEntry, DType, ShardIndex
-from edl_ckpt.core.operations.export.places import Place
+from edl_ckpt.core.operations.export.places import Place, reads_back_differently
 
 SPAN_BYTES: Final = 4 << 20
 _SMALL_BYTES: Final = bulk.CHUNK_BYTES
@@ -116,7 +115,7 @@ def write_piece(piece: Piece, data: bulk.U8, places: Mapping[str, Place], conver
         area = place.area(file)
         area.write(at, written)
         if not (place.read_back(area, at, len(written)) == written).all():
-            raise _reads_back_differently(piece.entry.name, place)
+            raise reads_back_differently(piece.entry.name, place.file.path)
     return None
 
 
@@ -161,14 +160,6 @@ def _write_run(run: Sequence[SmallVariable]) -> None:
         own = bytes(back[at : at + len(small.data)])
         at += len(small.data)
         if own != small.data:
-            raise _reads_back_differently(small.name, small.place)
+            raise reads_back_differently(small.name, small.place.file.path)
         if small.place.crc is not None:
             small.place.crc.add(0, own)
-
-
-def _reads_back_differently(name: str, place: Place) -> EdlCkptError:
-    return EdlCkptError(
-        f"{name!r} reads back differently; nothing was published",
-        path=place.file.path,
-        hint="check the memory and the disk of this machine",
-    )

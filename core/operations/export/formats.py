@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.errors import UnsupportedError, UsageError
 from edl_ckpt.core.operations.export.arrays import NpyDirectory, Npz, Safetensors
 from edl_ckpt.core.operations.export.frameworks import Parquet, TensorFlow, Torch
 from edl_ckpt.core.operations.export.interface import ExportFormat, ExportRequest
@@ -52,4 +52,10 @@ def new_format(name: str, request: ExportRequest) -> ExportFormat:
     if request.limit is not None and not chosen.traits.takes_limit:
         limited = sorted(each.traits.name for each in _FORMATS if each.traits.takes_limit)
         raise UsageError(f"--limit is for {', '.join(limited)}")
+    if request.executor is not None and request.executor.elsewhere and not chosen.traits.spreads:
+        spread = sorted(each.traits.name for each in _FORMATS if each.traits.spreads)
+        raise UnsupportedError(
+            f"a cluster cannot export as {name}",
+            hint=f"without --cluster, this machine exports it; a cluster writes {', '.join(spread)}",
+        )
     return chosen(request)

@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.errors import UnsupportedError
@@ -28,7 +27,7 @@ from edl_ckpt.core.operations.export.content_format import ContentFormat
 from edl_ckpt.core.operations.export.interface import ExportContent, FormatTraits, TableRows, Tensor
 from edl_ckpt.core.operations.export.names import NOTES, file_names
 from edl_ckpt.core.operations.export.places import Crc32, OutputFile, Place
-from edl_ckpt.core.operations.export.row_groups import RowGroup, RowGroupFile
+from edl_ckpt.core.operations.export.row_groups import RowGroupFile, RowGroups, spread_row_groups
 from edl_ckpt.core.operations.export.target import DENSE_FILE, ExportTarget
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.storage.faults import storage_errors
@@ -70,7 +69,7 @@ class Parquet(ContentFormat):
     variables are in a directory beside the output, and the footer of each file says how many there are.
     """
 
-    traits: ClassVar = FormatTraits("parquet", endings=(PARQUET,), lacked_dtypes=frozenset({"bfloat16"}))
+    traits: ClassVar = FormatTraits("parquet", endings=(PARQUET,), spreads=True, lacked_dtypes=frozenset({"bfloat16"}))
 
     def is_directory(self, checkpoint: Checkpoint) -> bool:
         """Return True for several tables; a version without any is a file without rows."""
@@ -86,12 +85,16 @@ class Parquet(ContentFormat):
         """Write the files; UnsupportedError for a table as a matrix, which has no ids."""
         if content.tables and not content.notes:
             raise UnsupportedError("a Parquet file contains ids and vectors; --dense-rows is for other formats")
-        outputs: dict[TableRows | None, RowGroupFile] = {}
-        dtypes = {tensor.name: tensor.dtype.name for tensor in content.tensors}
-        for table, path in self._files(content, target).items():
-            schema = _schema(content, table, dtypes)
-            outputs[table] = file = RowGroupFile(path, schema, use_dictionary=["table"], write_statistics=["id"])
-            file.write(() if table is None else table.each(partial(_row_group, file, schema, table)))
+        outputs = self._outputs(content, target)
+        files = {table.name: file for table, file in outputs.items() if table is not None}
+        encoder = RowGroups.of({name: file.schema for name, file in files.items()})
+        if content.spread is not None:
+            spread_row_groups(content.spread, encoder, files)
+        for table, file in outputs.items():
+            if table is None:
+                file.write(())
+            elif content.spread is None:
+                file.write(table.each(partial(encoder.encode, table.name)))
         if target.beside:
             used = {name for note in content.notes.values() for name in (note.ids, note.vectors)}
             dense = [tensor for tensor in content.tensors if tensor.name not in used]
@@ -104,6 +107,14 @@ class Parquet(ContentFormat):
 
         for _ in run_parallel(finish, outputs.items(), _FLUSHERS):
             pass
+
+    def _outputs(self, content: ExportContent, target: ExportTarget) -> dict[TableRows | None, RowGroupFile]:
+        """Return the file of each table."""
+        dtypes = {tensor.name: tensor.dtype.name for tensor in content.tensors}
+        return {
+            table: RowGroupFile(path, _schema(content, table, dtypes))
+            for table, path in self._files(content, target).items()
+        }
 
     def _files(self, content: ExportContent, target: ExportTarget) -> dict[TableRows | None, str]:
         """Return the path of the file for each table; None is the table of a version that has none.
@@ -140,25 +151,6 @@ def _schema(content: ExportContent, table: TableRows | None, dtypes: Mapping[str
     else:
         columns += [("vector", arrow.list_(values)), ("table", arrow.dictionary(arrow.int32(), arrow.string()))]
     return arrow.schema(columns, metadata={"table": table.name})
-
-
-def _rows(schema: Any, table: TableRows, ids: npt.NDArray[np.int64], vectors: npt.NDArray[np.generic]) -> Any:
-    """Return some rows of a table for its file."""
-    arrow = library("pyarrow", "arrow")
-    kind = schema.field("vector").type
-    flat = arrow.array(np.ascontiguousarray(vectors).reshape(-1), kind.value_type)
-    if hasattr(kind, "list_size"):
-        return arrow.Table.from_arrays([ids, arrow.FixedSizeListArray.from_arrays(flat, table.dim)], schema=schema)
-    ends = arrow.array(np.arange(len(ids) + 1, dtype=np.int32) * table.dim)
-    title = arrow.DictionaryArray.from_arrays(np.zeros(len(ids), np.int32), [table.name])
-    columns = [ids, arrow.ListArray.from_arrays(ends, flat), title]
-    return arrow.Table.from_arrays(columns[: len(schema.names)], schema=schema)
-
-
-def _row_group(
-    file: RowGroupFile, schema: Any, table: TableRows, ids: npt.NDArray[np.int64], vectors: npt.NDArray[np.generic]
-) -> RowGroup:
-    return file.encoded(_rows(schema, table, ids, vectors))
 
 
 def _description(content: ExportContent, metadata: Mapping[str, str], table: TableRows | None) -> dict[str, str]:

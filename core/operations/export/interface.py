@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from edl_ckpt.core.checkpoint.partition import PART_BYTES
 from edl_ckpt.core.format.model import DType, Version
 from edl_ckpt.core.operations.export.places import Place
 from edl_ckpt.core.operations.export.selection import Selection
+from edl_ckpt.core.parallel import Executor
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.storage.location import Location
 
@@ -33,6 +34,14 @@ class Tensor:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
+_BATCH_ELEMENTS: Final = 1 << 20
+
+
+def batch_rows(dim: int) -> int:
+    """Return how many rows of so many elements a batch has."""
+    return max(_BATCH_ELEMENTS // max(dim, 1), 1)
+
+
 Batch = tuple[npt.NDArray[np.int64], npt.NDArray[np.generic]]
 Take = Callable[[npt.NDArray[np.int64], npt.NDArray[np.generic]], Any]
 """Makes something of a batch of rows."""
@@ -42,7 +51,8 @@ Take = Callable[[npt.NDArray[np.int64], npt.NDArray[np.generic]], Any]
 class TableRows:
     """A table for a format of rows: batches of (int64 [n] ids in the order asked for, [n, dim] vectors).
 
-    `each` yields what a function makes of each batch, in their order; several threads call it.
+    All batches but the last one have `batch_rows(dim)` rows, so that where one begins depends on nothing else. `each`
+    yields what a function makes of each batch, in their order; several threads call it.
     """
 
     name: str
@@ -50,6 +60,54 @@ class TableRows:
     dim: int
     batches: Callable[[], Iterator[Batch]]
     each: Callable[[Take], Iterator[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRows:
+    """A batch of rows as a format has them: its bytes, and a note for the end of the file."""
+
+    rows: int
+    data: memoryview
+    note: bytes
+
+
+class Encoder(Protocol):
+    """A value that makes something of batches of tables, in other processes too."""
+
+    def check(self) -> None:
+        """Raise UnsupportedError in a process that would make other bytes than this one."""
+        ...
+
+    def encode(self, table: str, ids: npt.NDArray[np.int64], vectors: npt.NDArray[np.generic]) -> EncodedRows:
+        """Return a batch of a table, encoded."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPart:
+    """Batches that follow each other, encoded by another process into a file of its own."""
+
+    path: str
+    batches: tuple[tuple[int, int, bytes], ...]
+    """The rows, the bytes and the note of each."""
+    checksum: str
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of all batches."""
+        return sum(size for _, size, _ in self.batches)
+
+
+class Spread(Protocol):
+    """What other processes do of an export that encodes tables: each part by one of them, then put into its place."""
+
+    def encode(self, encoder: Encoder) -> Mapping[str, Sequence[EncodedPart]]:
+        """Return all rows of each table, in parts."""
+        ...
+
+    def place(self, parts: Mapping[str, Sequence[tuple[int, EncodedPart]]]) -> None:
+        """Copy parts into files that are there, at offsets, and compare what these then have with the checksums."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +147,8 @@ class ExportContent:
     metadata: Mapping[str, str]
     fill: Callable[[Mapping[str, Place]], None]
     finish: Callable[[], Mapping[str, str]]
+    spread: Spread | None = None
+    """Where other processes do the work: what does it in place of the batches of tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +168,8 @@ class FormatTraits:
     """True when the output contains every value unchanged, so that a whole export can be proved."""
     is_text: bool = False
     """True for lines of text, which a terminal may have, and a stream while they are made."""
+    spreads: bool = False
+    """True when several processes can write the output."""
     lacked_dtypes: frozenset[str] = frozenset()
     """Names of the dtypes that tables cannot have in this format."""
 
@@ -124,6 +186,8 @@ class ExportRequest:
     reporter: Reporter = SILENT
     use_seal: bool = True
     """True to go on when the version does not match its seal."""
+    executor: Executor | None = None
+    """Who does the work, where it is not this process."""
 
 
 @dataclass(frozen=True, slots=True)

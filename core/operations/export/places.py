@@ -16,7 +16,9 @@ from typing import Final
 
 import numpy as np
 
+from edl_ckpt.core.checkpoint.fingerprint import ContentSketch
 from edl_ckpt.core.checkpoint.partition import Area
+from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.storage.files import PreallocatedFile
@@ -160,3 +162,22 @@ class Place:
         if self.crc is not None:
             self.crc.add(at, data.data)
         return data
+
+
+def compare_rows(name: str, read: ContentSketch, written: ContentSketch) -> None:
+    """Raise EdlCkptError unless the rows of a table that were read and those that were written have the same sums."""
+    one, other = read.tables.get(name), written.tables.get(name)
+    if one is not other and (one is None or other is None or not np.array_equal(one, other)):
+        raise EdlCkptError(
+            f"the exported rows of table {name!r} differ from those that were read; nothing was published",
+            hint="check the memory and the disk of this machine",
+        )
+
+
+def reads_back_differently(name: str, path: str) -> EdlCkptError:
+    """Return the error for an output that has not what was written into it."""
+    return EdlCkptError(
+        f"{name!r} reads back differently; nothing was published",
+        path=path,
+        hint="check the memory and the disk of this machine",
+    )

@@ -9,17 +9,23 @@ to be known but the numbers of a few fields (parquet.thrift, at github.com/apach
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
+import numpy.typing as npt
 
+from edl_ckpt.core.errors import UnsupportedError
 from edl_ckpt.core.libraries import library
+from edl_ckpt.core.operations.export.interface import EncodedPart, EncodedRows, Spread
+from edl_ckpt.core.operations.export.places import OutputFile
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import begin_flush
 
 _MAGIC: Final = b"PAR1"
+_OPTIONS: Final[Mapping[str, Any]] = {"use_dictionary": ["table"], "write_statistics": ["id"]}
+"""Those of pyarrow's ParquetWriter."""
 _FLUSH_BYTES: Final = 64 << 20
 _LEAST_ROOM: Final = 1 << 20
 """Bytes for the heads of pages, and for a footer."""
@@ -36,46 +42,94 @@ Edits = Mapping[int, "Edit | Edits"]
 
 
 @dataclass(frozen=True, slots=True)
-class RowGroup:
-    """Rows as pyarrow writes them behind the magic number of a file, and the footer of that file."""
+class RowGroups:
+    """The `Encoder` of Parquet: a batch is a row group, and its note the footer of a file that has only this one.
 
-    rows: int
-    data: memoryview
-    footer: memoryview
+    `schemas` are those of the files of all tables, by their names.
+    """
+
+    schemas: Mapping[str, Any]
+    arrow_version: str
+
+    @classmethod
+    def of(cls, schemas: Mapping[str, Any]) -> Self:
+        """Return the encoder that the pyarrow of this process is."""
+        return cls(schemas, library("pyarrow", "arrow").__version__)
+
+    def check(self) -> None:
+        """Raise UnsupportedError where pyarrow is another one, or missing: it would encode other bytes."""
+        found = library("pyarrow", "arrow").__version__
+        if found != self.arrow_version:
+            raise UnsupportedError(
+                f"a worker has pyarrow {found}, and the command {self.arrow_version}",
+                hint="install one version everywhere",
+            )
+
+    def encode(self, table: str, ids: npt.NDArray[np.int64], vectors: npt.NDArray[np.generic]) -> EncodedRows:
+        """Return rows of a table as a row group; several threads may do this."""
+        arrow, parquet = library("pyarrow", "arrow"), library("pyarrow.parquet", "arrow")
+        rows = _rows(self.schemas[table].remove_metadata(), table, ids, vectors)
+        # Snappy makes bytes a sixth more at most. Memory that is not written to takes none.
+        room = np.empty(rows.nbytes * 3 // 2 + _LEAST_ROOM, np.uint8)
+        sink = arrow.FixedSizeBufferWriter(arrow.py_buffer(room))
+        with parquet.ParquetWriter(sink, rows.schema, **_OPTIONS) as writer:
+            writer.write_table(rows)
+        data, footer = _data_and_footer(room.data[: sink.tell()])
+        return EncodedRows(len(ids), data, bytes(footer))
+
+
+def _rows(schema: Any, name: str, ids: npt.NDArray[np.int64], vectors: npt.NDArray[np.generic]) -> Any:
+    """Return some rows of a table for its file."""
+    arrow, dim = library("pyarrow", "arrow"), vectors.shape[1]
+    kind = schema.field("vector").type
+    flat = arrow.array(np.ascontiguousarray(vectors).reshape(-1), kind.value_type)
+    if hasattr(kind, "list_size"):
+        return arrow.Table.from_arrays([ids, arrow.FixedSizeListArray.from_arrays(flat, dim)], schema=schema)
+    ends = arrow.array(np.arange(len(ids) + 1, dtype=np.int32) * dim)
+    title = arrow.DictionaryArray.from_arrays(np.zeros(len(ids), np.int32), [name])
+    columns = [ids, arrow.ListArray.from_arrays(ends, flat), title]
+    return arrow.Table.from_arrays(columns[: len(schema.names)], schema=schema)
+
+
+def spread_row_groups(spread: Spread, encoder: RowGroups, files: Mapping[str, RowGroupFile]) -> None:
+    """Let other processes write the row groups of all tables to their files."""
+    parts = spread.encode(encoder)
+    spread.place({files[name].path: list(files[name].room_for(own)) for name, own in parts.items()})
 
 
 class RowGroupFile:
-    """A new Parquet file: `write` takes its row groups, then `finish` makes it one that can be read.
+    """A new Parquet file: `write` takes its row groups, or `room_for` makes room for them; then `finish` it."""
 
-    `options` are those of pyarrow's ParquetWriter.
-    """
-
-    def __init__(self, path: str, schema: Any, **options: Any) -> None:
+    def __init__(self, path: str, schema: Any) -> None:
         self.path = path
-        self._arrow, self._parquet = library("pyarrow", "arrow"), library("pyarrow.parquet", "arrow")
-        self._schema = schema
-        self._bare = schema.remove_metadata()
-        self._options = options
+        self.schema = schema
         self._rows = 0
         self._groups: list[bytes] = []
 
-    def encoded(self, rows: Any) -> RowGroup:
-        """Return a pyarrow table as a row group; several threads may do this."""
-        # Snappy makes bytes a sixth more at most. Memory that is not written to takes none.
-        room = np.empty(rows.nbytes * 3 // 2 + _LEAST_ROOM, np.uint8)
-        sink = self._arrow.FixedSizeBufferWriter(self._arrow.py_buffer(room))
-        with self._parquet.ParquetWriter(sink, self._bare, **self._options) as writer:
-            writer.write_table(rows.replace_schema_metadata())
-        return RowGroup(rows.num_rows, *_data_and_footer(room.data[: sink.tell()]))
+    def room_for(self, parts: Iterable[EncodedPart]) -> Iterator[tuple[int, EncodedPart]]:
+        """Make the file as large as row groups of these sizes; yield the offset of each part."""
+        at = end = len(_MAGIC)
+        listed = list(parts)
+        for part in listed:
+            for rows, size, footer in part.batches:
+                self._add(rows, memoryview(footer), end)
+                end += size
+        OutputFile(self.path, end).write(0, _MAGIC)
+        for part in listed:
+            yield at, part
+            at += part.size_bytes
 
-    def write(self, groups: Iterable[RowGroup]) -> None:
+    def _add(self, rows: int, footer: memoryview, at: int) -> None:
+        self._groups.append(moved_group(footer, at - len(_MAGIC), len(self._groups)))
+        self._rows += rows
+
+    def write(self, groups: Iterable[EncodedRows]) -> None:
         """Write row groups, in this order."""
         with storage_errors(self.path), open(self.path, "xb") as file:
             file.write(_MAGIC)
             end, flushed = len(_MAGIC), 0
             for group in groups:
-                self._groups.append(moved_group(group.footer, end - len(_MAGIC), len(self._groups)))
-                self._rows += group.rows
+                self._add(group.rows, memoryview(group.note), end)
                 file.write(group.data)
                 end += len(group.data)
                 if end - flushed >= _FLUSH_BYTES:
@@ -85,8 +139,9 @@ class RowGroupFile:
 
     def finish(self, notes: Mapping[str, str]) -> None:
         """Write the footer, with these notes, and flush the file."""
-        sink = self._arrow.BufferOutputStream()
-        with self._parquet.ParquetWriter(sink, self._schema, **self._options) as writer:
+        arrow, parquet = library("pyarrow", "arrow"), library("pyarrow.parquet", "arrow")
+        sink = arrow.BufferOutputStream()
+        with parquet.ParquetWriter(sink, self.schema, **_OPTIONS) as writer:
             writer.add_key_value_metadata(dict(notes))
         _, empty = _data_and_footer(memoryview(sink.getvalue()).cast("B"))
         footer = joined_footer(empty, self._rows, self._groups)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import IO, Any, Final, Self, cast
 
-from edl_ckpt.core.errors import RefusedError, UsageError
+from edl_ckpt.core.errors import RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.operations.export.interface import ExportedFile, FormatTraits
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.streams import open_stream
@@ -71,6 +71,12 @@ class StreamTarget:
         with io.TextIOWrapper(cast("IO[bytes]", counted), encoding="utf-8", newline="\n") as text:
             yield text
         self._size = counted.size
+
+    def share(self) -> str:
+        """Raise UnsupportedError: a stream has one writer."""
+        raise UnsupportedError(
+            "a cluster cannot write into a stream", path=self._name, hint="give a file or a directory as OUTPUT"
+        )
 
     def publish(self) -> tuple[ExportedFile, ...]:
         """Send what was written to the local disk, if it was; return the stream with its bytes."""

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import IO, Final, Protocol, Self
 
 from edl_ckpt.core.checkpoint.grouping import is_version_dir
+from edl_ckpt.core.cluster.choice import not_shared
 from edl_ckpt.core.commit.single_file import StagedOutput, put_files
 from edl_ckpt.core.errors import RefusedError
 from edl_ckpt.core.format.names import parse_single_file, parse_version_dir
@@ -39,6 +40,10 @@ class ExportTarget(Protocol):
 
     def open_text(self) -> AbstractContextManager[IO[str]]:
         """Return the output as a new file of text."""
+        ...
+
+    def share(self) -> str:
+        """Return the absolute path of a new directory beside the output, for the work of other processes on it."""
         ...
 
     def publish(self) -> tuple[ExportedFile, ...]:
@@ -99,6 +104,10 @@ class LocalTarget:
         """Return the staged file."""
         return _text_file(self.path)
 
+    def share(self) -> str:
+        """Return a hidden directory beside the staged file."""
+        return self._staged.share()
+
     def publish(self) -> tuple[ExportedFile, ...]:
         """Rename the output to its place; return its files."""
         self._staged.publish()
@@ -130,6 +139,10 @@ class UploadTarget:
     def open_text(self) -> AbstractContextManager[IO[str]]:
         """Return the file on the local disk."""
         return _text_file(self.path)
+
+    def share(self) -> str:
+        """Raise UnsupportedError: other machines do not see the local disk."""
+        raise not_shared(self._goal.url)
 
     def _check(self) -> None:
         """Raise RefusedError for a target that exists, or that ElasticDL's scan would meet."""
@@ -171,6 +184,10 @@ class PairTarget:
     def open_text(self) -> AbstractContextManager[IO[str]]:
         """Return the first output."""
         return self._first.open_text()
+
+    def share(self) -> str:
+        """Return that of the first output."""
+        return self._first.share()
 
     def publish(self) -> tuple[ExportedFile, ...]:
         """Make both visible; return their files, those of the first one first."""
