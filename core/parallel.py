@@ -228,8 +228,8 @@ class Executor(Protocol):
         """
         ...
 
-    def share(self, directory: str) -> None:
-        """Raise UnsupportedError unless every process can read and write in a directory of this file system."""
+    def share(self, directory: str, size_bytes: int = 0) -> None:
+        """Raise UnsupportedError unless every process can read and write in a directory, with room for some bytes."""
         ...
 
     def check_temporary(self, size_bytes: int, tasks: int) -> None:
@@ -267,7 +267,7 @@ class Threads:
         """Yield the results of all tasks, done in threads with what the operation has opened."""
         return run_parallel(lambda task: work.do(opened, task, advance), tasks, self._workers)
 
-    def share(self, directory: str) -> None:
+    def share(self, directory: str, size_bytes: int = 0) -> None:
         """Do nothing: this process has made it."""
 
     def check_temporary(self, size_bytes: int, tasks: int) -> None:

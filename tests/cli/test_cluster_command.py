@@ -123,3 +123,23 @@ def test_copy(tmp_path: Path, processes: Any) -> None:
     assert shards_of(tmp_path / "out") == shards_of(tmp_path / "run")
     refused = edl("copy", tmp_path / "run", "memory://x", "--dry-run", "--cluster", "local:1")
     assert refused.returncode == 15
+
+
+def test_export(tmp_path: Path, processes: Any) -> None:
+    """An export on a cluster has the same document but for times, and the same file; csv is for one machine."""
+    save_mixed(tmp_path / "run")
+    there = ["--cluster", processes.scheduler.address]
+    documents = []
+    for name, more in (("here", []), ("there", there)):
+        (tmp_path / name).mkdir()
+        documents.append(document("export", tmp_path / "run@7", tmp_path / name / "m.safetensors", *more))
+    for each, name in zip(documents, ("here", "there"), strict=True):
+        assert each.pop("seconds") >= 0
+        assert each.pop("output") == str(tmp_path / name / "m.safetensors")
+        assert each.pop("files")[0]["size_bytes"] > 0
+    assert documents[0] == documents[1]
+    assert (tmp_path / "here/m.safetensors").read_bytes() == (tmp_path / "there/m.safetensors").read_bytes()
+    refused = edl("export", tmp_path / "run@7", tmp_path / "t.csv", "--table", "wide", *there)
+    assert refused.returncode == 15
+    assert "a cluster writes npy, parquet, safetensors" in refused.stderr
+    assert not (tmp_path / "t.csv").exists()

@@ -166,7 +166,7 @@ class RunWork:
         """Read a piece, and write its run."""
         runs, found = self.runs[task.table], Found()
         piece = task.ids.piece(opened)
-        ids = read_piece(opened, piece).ids.copy()
+        ids = read_piece(opened, piece).ids
         width, form = runs.form.width, runs.form
         rows = np.empty((len(ids), width), np.uint8)
         for some, values in row_batches(opened, piece, len(ids), VALUE_BATCH_BYTES):

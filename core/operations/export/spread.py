@@ -60,9 +60,8 @@ from edl_ckpt.core.parallel import RESULT_BYTES, Advance, Executor
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import PreallocatedFile, check_space
 
-_PIECE_BYTES: Final = 64 << 20
-"""The most bytes of rows that all threads of a process have at a time, each read and put in order."""
-_LEAST_PIECE_BYTES: Final = 1 << 20
+_PIECE_BYTES: Final = 16 << 20
+"""The most bytes of rows that a thread has at a time, read and put in order; a process has as much once more."""
 _SAMPLES: Final = 256
 """Ids of a sample for each range: ranges then differ by a few percent."""
 _NO_MATRIX: Final = "a cluster writes tables as ids and vectors, and not as a matrix"
@@ -143,7 +142,7 @@ class SpreadReader(ContentReader):
     @property
     def _piece_bytes(self) -> int:
         """Return how many bytes of rows a task has in memory."""
-        most = max(_PIECE_BYTES // self._by.threads, _LEAST_PIECE_BYTES)
+        most = _PIECE_BYTES + _PIECE_BYTES // self._by.threads
         return min(self._by.task_bytes(sum(s.file.size_bytes for s in self.checkpoint.shards)) or most, most)
 
     def _ranges_of(self, name: str) -> int:
@@ -158,6 +157,8 @@ class SpreadReader(ContentReader):
     def content(self) -> ExportContent:
         """Return what a format writes; what other processes write, they read themselves."""
         content = ContentReader.content(self)
+        largest = max((self._bytes_of(table.name) for table in content.tables), default=0)
+        self._by.share(self.shared, sum(tensor.size_bytes for tensor in content.tensors) + largest)
         return replace(content, spread=_Spread(self, [table.name for table in content.tables]))
 
     def _fill(

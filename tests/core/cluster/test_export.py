@@ -48,7 +48,6 @@ def same_export(source: Path, client: Any, tmp: Path, name: str, **options: Any)
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut everything into tasks of 32 KiB: tables go through dozens of runs and ranges."""
     monkeypatch.setattr(spread, "_PIECE_BYTES", 32 << 10)
-    monkeypatch.setattr(spread, "_LEAST_PIECE_BYTES", 32 << 10)
     monkeypatch.setattr(runs_module, "_INDEX_BYTES", 0)
 
 
@@ -125,7 +124,6 @@ def test_killed_workers(tmp_path: Path, processes: Any, monkeypatch: pytest.Monk
     """A worker that is killed while runs are written changes nothing of the result, and nothing is left."""
     save_large(tmp_path / "run")
     monkeypatch.setattr(spread, "_PIECE_BYTES", 1 << 18)
-    monkeypatch.setattr(spread, "_LEAST_PIECE_BYTES", 1 << 18)
     pids = sorted(processes.run(os.getpid).values())
     real = spread.SpreadReader._write_runs
 
