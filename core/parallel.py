@@ -6,6 +6,7 @@ its tasks need. An operation hands it to an executor, and does not know where it
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections import deque
@@ -15,13 +16,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import chain, islice
 from threading import Event, Lock
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from edl_ckpt.core.errors import LockedError
 
 _M_TRIM_THRESHOLD = -1  # glibc's malloc.h
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
+_USUAL_THRESHOLD = 128 << 10  # of both, in glibc
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -98,15 +100,44 @@ def keep_freed_memory() -> None:
     of them, glibc keeps 100 MiB more. A library must not decide this for its program, so only the command line calls
     it. Does nothing where the C library has no `mallopt`.
     """
+    if _set_thresholds(32 << 20, 256 << 20):
+        _libc().mallopt(_M_ARENA_MAX, max(len(os.sched_getaffinity(0)), 2))
+
+
+@contextmanager
+def kept_memory() -> Iterator[None]:
+    """Let the C library keep freed memory for a while, and return it to the kernel at the end.
+
+    That is for the process of somebody else, as a worker of a cluster, whose environment may want the opposite: Dask's
+    own setting makes its workers clear every page again for each buffer, a third of the CPU of a reshard.
+    """
+    if not _set_thresholds(32 << 20, 256 << 20):
+        yield
+        return
+    try:
+        yield
+    finally:
+        wanted = (os.environ.get(f"MALLOC_{name}_THRESHOLD_", "") for name in ("MMAP", "TRIM"))
+        _set_thresholds(*(int(text) if text.isdecimal() else _USUAL_THRESHOLD for text in wanted))
+        _libc().malloc_trim(0)
+
+
+def _set_thresholds(mmap_bytes: int, trim_bytes: int) -> bool:
+    """Set from where on memory is mapped apart, and returned to the kernel; False without glibc."""
+    try:
+        mallopt = _libc().mallopt
+    except (OSError, AttributeError):
+        return False
+    mallopt(_M_MMAP_THRESHOLD, mmap_bytes)
+    mallopt(_M_TRIM_THRESHOLD, trim_bytes)
+    return True
+
+
+@functools.cache
+def _libc() -> Any:
     import ctypes
 
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return
-    mallopt(_M_MMAP_THRESHOLD, 32 << 20)
-    mallopt(_M_TRIM_THRESHOLD, 256 << 20)
-    mallopt(_M_ARENA_MAX, max(len(os.sched_getaffinity(0)), 2))
+    return ctypes.CDLL(None)
 
 
 def run_parallel(

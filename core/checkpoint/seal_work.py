@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -64,9 +65,10 @@ def make_seal(checkpoint: Checkpoint, fingerprint: str, executor: Executor, *, r
     tasks = [task for number, chunks in enumerate(cuts) for task in _tasks(number, chunks, executor.task_bytes(total))]
     done: list[list[Chunk]] = [[] for _ in cuts]
     work = _SealWork(CheckpointValue.of(checkpoint))
-    for task, sums in zip(tasks, executor.run(work, opened, tasks, reporter.advance), strict=True):
-        own = cuts[task.shard][task.first : task.last]
-        done[task.shard] += [chunk._replace(sum=text) for chunk, text in zip(own, sums, strict=True)]
+    with closing(executor.run(work, opened, tasks, reporter.advance)) as results:
+        for task, sums in zip(tasks, results, strict=True):
+            own = cuts[task.shard][task.first : task.last]
+            done[task.shard] += [chunk._replace(sum=text) for chunk, text in zip(own, sums, strict=True)]
     return seal_of_chunks(checkpoint, fingerprint, done)
 
 

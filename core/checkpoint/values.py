@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -166,11 +167,12 @@ def read_values(
     work = ValuesWork(CheckpointValue.of(checkpoint), sketched=sketched, odd=odd, bounds=bounds)
     tasks = in_sketched_tasks(checkpoint, [*dense_at(checkpoint, task_bytes), *places], task_bytes)
     total = Values()
-    for found in executor.run(work, OpenedValues(checkpoint, sums), tasks, advance):
-        total.add(found)
-        for shard, done in found.sums.items():
-            assert sums is not None  # noqa: S101 - there are bounds
-            sums.take(checkpoint.reader(checkpoint.shards[shard]).path, done)
+    with closing(executor.run(work, OpenedValues(checkpoint, sums), tasks, advance)) as results:
+        for found in results:
+            total.add(found)
+            for shard, done in found.sums.items():
+                assert sums is not None  # noqa: S101 - there are bounds
+                sums.take(checkpoint.reader(checkpoint.shards[shard]).path, done)
     return total
 
 
@@ -222,8 +224,10 @@ def sketch_by(
     task_bytes = executor.task_bytes(value_bytes(checkpoint))
     places = list(ids_at(checkpoint, task_bytes, values=True))
     work = _CountWork(CheckpointValue.of(checkpoint))
-    counts = executor.run(work, checkpoint, in_tasks(places, task_bytes), lambda _: None)
-    rows = [count for counts_of_task in counts for count in counts_of_task]
+    id_bytes = sum(place.end - place.start for place in places)
+    tasks = in_tasks(places, executor.task_bytes(id_bytes))
+    with closing(executor.run(work, checkpoint, tasks, lambda _: None)) as counts:
+        rows = [count for counts_of_task in counts for count in counts_of_task]
     pieces = number_rows(checkpoint, [place.piece(checkpoint) for place in places], rows)
     numbered = [
         place._replace(first_row=piece.first_row, rows=piece.rows) for place, piece in zip(places, pieces, strict=True)

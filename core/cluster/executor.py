@@ -26,13 +26,16 @@ from edl_ckpt.core.parallel import Advance, Opened, Result, Task, Work
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.words import abridged, counted, size
 
-_TASKS_A_THREAD: Final = 16
+_TASKS_A_THREAD: Final = 32
 """So many tasks for each thread at least, where there is data for them: the last ones end at about the same time."""
-_LEAST_TASK_BYTES: Final = 4 << 20
+_LEAST_TASK_BYTES: Final = 8 << 20
 _MOST_TASK_BYTES: Final = 256 << 20
 """A task of this size takes a fifth of a second or more, and Dask's own work for it a few milliseconds."""
-_UNDER_WAY: Final = 4
-"""Tasks for each thread that the scheduler knows: the next one waits at the worker already."""
+_UNDER_WAY: Final = 16
+"""Tasks for each thread that the scheduler knows. An answer takes 15 ms to become a new task at a worker, and a small
+task 2 ms: with four for each thread, workers waited for half of a survey."""
+_LIGHT_BYTES: Final = 8 << 10
+"""A plan of so many bytes goes along with each task. A larger one is a task itself, from which workers get it."""
 _LOOK_SECONDS: Final = 2.0
 _NO_WORKER_SECONDS: Final = 120.0
 _ANSWER_SECONDS: Final = 60.0
@@ -225,7 +228,8 @@ class ClusterExecutor:
     ) -> Generator[Result, None, None]:
         """Yield the results of all tasks, in their order."""
         waiting, published = iter(tasks), Published.of(work, list(self.shown.values()))
-        running = _Running(self.client, published, self._left)
+        name = type(work).__name__.strip("_")
+        running = _Running(self.client, published, self._left, name)
         self._at_work.append(running)
         try:
             while True:
@@ -236,18 +240,18 @@ class ClusterExecutor:
                 if not len(running):
                     return
                 done = running.next()
-                self._count(published.token, done, work)
+                self._count(published.token, done, name)
                 advance(done.done_bytes)
                 yield done.result
         finally:
             self._at_work.remove(running)
             running.end()
 
-    def _count(self, token: str, done: Done, work: object) -> None:
+    def _count(self, token: str, done: Done, name: str) -> None:
         self._tasks += 1
         key = (token, done.process)
         self._read[key] = max(self._read.get(key, 0), done.read_bytes)
-        entry = (done.seconds, self._tasks, type(work).__name__.strip("_"), done.process)
+        entry = (done.seconds, self._tasks, name, done.process)
         heapq.heappush(self._slowest, entry)
         if len(self._slowest) > _SLOWEST:
             heapq.heappop(self._slowest)
@@ -296,13 +300,17 @@ class ClusterExecutor:
 class _Running:
     """The tasks of one work that the scheduler has."""
 
-    def __init__(self, client: Any, published: Published, workers: Callable[[], int]) -> None:
+    def __init__(self, client: Any, published: Published, workers: Callable[[], int], name: str) -> None:
         self._client = client
+        self._name = name
         self._published = published
         self._workers = workers
-        with meanings():
-            # A task of its own, not data that is lost with the worker that has it.
-            self._plan = client.submit(Published, *published, key=f"edl-ckpt-work-{published.token}", pure=False)
+        self._plan: Any = published
+        if len(published.data) > _LIGHT_BYTES:
+            with meanings():
+                # A task of its own, not data that is lost with the worker that has it. Dask gives the tasks that use
+                # it to that worker first, and few tasks only to that one: so not where a plan is small.
+                self._plan = client.submit(Published, *published, key=f"edl-ckpt-plan-{published.token}", pure=False)
         self._futures: deque[tuple[Any, bytes, int]] = deque()
 
     def __len__(self) -> int:
@@ -323,7 +331,7 @@ class _Running:
                 worker.do_task,
                 [task for task, _ in data],
                 published=self._plan,
-                key=[f"edl-ckpt-{uuid.uuid4().hex}" for _ in data],
+                key=[f"edl-ckpt-{self._name}-{uuid.uuid4().hex}" for _ in data],
                 pure=False,
             )
         entries = [(future, *each) for future, each in zip(futures, data, strict=True)]

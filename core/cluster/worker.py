@@ -16,7 +16,7 @@ import uuid
 import zlib
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final, NamedTuple
@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 from edl_ckpt.core.errors import EdlCkptError, UnsupportedError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.memory import memory_now_bytes
-from edl_ckpt.core.parallel import Resource, Work, alone
+from edl_ckpt.core.parallel import Resource, Work, alone, kept_memory
 from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.location import OPEN_OPTIONS
 
@@ -122,6 +122,8 @@ class _Openings:
         self._lock = threading.Lock()
         self._opened: OrderedDict[str, _Opening] = OrderedDict()
         self._ended: deque[str] = deque(maxlen=_MOST_ENDED)
+        self._memory = ExitStack()
+        """Has something while a work is open: then freed memory stays for the next task."""
 
     @contextmanager
     def use(self, published: Published) -> Iterator[_Opening]:
@@ -132,6 +134,8 @@ class _Openings:
                 work = pickle.loads(zlib.decompress(published.data))  # noqa: S301 - the scheduler runs any code anyway
                 # A task that was on its way when its work ended opens it for itself: nobody would close it later.
                 opening = _Opening(work, work.open(), is_over=published.token in self._ended)
+                if len(self._opened) == 1:
+                    self._memory.enter_context(kept_memory())
             if not opening.is_over:
                 self._opened[published.token] = opening
                 self._opened.move_to_end(published.token)
@@ -157,6 +161,8 @@ class _Openings:
             if opening is None:
                 return
             opening.is_over = True
+            if not self._opened:
+                self._memory.close()
         self._close_unused(opening)
 
     def _close_unused(self, opening: _Opening) -> None:

@@ -6,6 +6,7 @@ Fingerprints answer first: variables and tables with equal digests are equal, an
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -71,8 +72,8 @@ def diff_versions(
         work = _DenseWork(CheckpointValue.of(one), CheckpointValue.of(two), options)
         step = _VARIABLES_AT_ONCE if chosen.elsewhere else 1
         some = (tuple(changed[at : at + step]) for at in range(0, len(changed), step))
-        results = chosen.run(work, BothOpened(one, two), some, lambda _: None)
-        found = {each.name: each for diffs in results for each in diffs}
+        with closing(chosen.run(work, BothOpened(one, two), some, lambda _: None)) as results:
+            found = {each.name: each for diffs in results for each in diffs}
         variables = tuple(found.get(name) or DenseDiff(name, "equal", 0.0, 0.0, 0.0) for name in names)
         same = {name for name, digest in first.tables.items() if second.tables.get(name) == digest}
         tables = diff_tables(one, two, same, options, chosen, reporter)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -149,8 +150,8 @@ def diff_tables(
     both, opened = (CheckpointValue.of(one), CheckpointValue.of(two), options), BothOpened(one, two)
     most = min(_SMALL_BYTES, options.part_bytes)
     small = [name for name, size in sizes.items() if name in sides[0] and name in sides[1] and size <= most]
-    for results in executor.run(_SmallWork(*both), opened, _together(small, sizes), reporter.advance):
-        found |= {result.name: result for result in results}
+    with closing(executor.run(_SmallWork(*both), opened, _together(small, sizes), reporter.advance)) as done:
+        found |= {result.name: result for results in done for result in results}
     large = [name for name in sizes if name not in found]
     if executor.elsewhere:
         modulus = math.gcd(one.version.ps_num or 1, two.version.ps_num or 1)
@@ -159,13 +160,12 @@ def diff_tables(
         totals = {name: TableComparison(options) for name in common}
         largest = max((sizes[name] // modulus for name in common), default=0)
         executor.check_temporary(largest if largest > options.part_bytes else 0, len(tasks))
-        for (name, _, _), part in zip(
-            tasks, executor.run(_LargeWork(*both), opened, tasks, reporter.advance), strict=True
-        ):
-            if part is None:
-                totals.pop(name, None)
-            elif name in totals:
-                totals[name].merge(part)
+        with closing(executor.run(_LargeWork(*both), opened, tasks, reporter.advance)) as parts:
+            for (name, _, _), part in zip(tasks, parts, strict=True):
+                if part is None:
+                    totals.pop(name, None)
+                elif name in totals:
+                    totals[name].merge(part)
         found |= {name: total.result(name, _table_changes(one, two, name)) for name, total in totals.items()}
     for name in large:
         if name not in found:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
@@ -32,6 +33,7 @@ from edl_ckpt.core.format.shard_layout import write_groups
 from edl_ckpt.core.operations.reshard.order import moved_together, piece_order
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan, Route
 from edl_ckpt.core.operations.reshard.settings import ReshardSettings
+from edl_ckpt.core.operations.reshard.sparse import SparsePair
 from edl_ckpt.core.operations.reshard.survey import PieceCounts, together
 from edl_ckpt.core.parallel import RESULT_BYTES, Advance, Executor, run_parallel
 from edl_ckpt.core.progress import Counted, Reporter
@@ -100,13 +102,16 @@ class _Turns:
 
 
 class Stretch(NamedTuple):
-    """A stretch as a task for another process: its ids, what of them goes to each target, and where that begins."""
+    """A stretch as a task for another process: its ids, what of them goes to each target, and where that begins.
+
+    It names only the targets that it goes to, so it is small however many there are.
+    """
 
     ids: IdsAt
-    rows: bulk.I64
-    id_bytes: bulk.I64
-    values_at: bulk.I64
-    ids_at: bulk.I64
+    counts: SparsePair
+    """Rows, and bytes of ids."""
+    route: SparsePair
+    """Offsets of rows and of ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +148,8 @@ class MoveWork:
         if isinstance(task, DenseAt):
             return [self.plan.layouts.dense_at(task.piece(checkpoint).entry.name)[0]]
         if isinstance(task, Stretch):
-            return np.flatnonzero(task.id_bytes).tolist()
+            targets: list[int] = task.counts.targets.tolist()
+            return targets
         return list(range(self.plan.to_ps))
 
 
@@ -185,8 +191,9 @@ class Move:
         self._reporter.start("resharding", value_bytes(checkpoint))
         light = replace(plan, survey=replace(plan.survey, counts=(), pieces=(), kept={}), routes=())
         work = MoveWork(CheckpointValue.of(checkpoint), light, self._settings, targets)
-        for sketch in executor.run(work, checkpoint, self._tasks(executor), self._reporter.advance):
-            self.sketch.add(sketch)
+        with closing(executor.run(work, checkpoint, self._tasks(executor), self._reporter.advance)) as sketches:
+            for sketch in sketches:
+                self.sketch.add(sketch)
         return fingerprint_of(checkpoint, self.sketch)
 
     def _tasks(self, executor: Executor) -> Iterator[Stretch | DenseAt | Sequence[str]]:
@@ -201,7 +208,9 @@ class Move:
             table = next(k for k, entry in enumerate(shard.tables) if entry.name == piece.entry.name)
             run = shard.tables[table].ids.index(piece.run)
             place = IdsAt(shards[shard.file.ps_id], table, run, piece.start, piece.end, piece.first_row, piece.rows)
-            yield Stretch(place, counts.rows, counts.id_bytes, route.values_at, route.ids_at)
+            targets = np.flatnonzero(counts.id_bytes)
+            own = SparsePair.of(counts.rows, counts.id_bytes, targets)
+            yield Stretch(place, own, SparsePair.of(route.values_at, route.ids_at, targets))
 
     def _write_between(self) -> None:
         """Write what stands between values, but for that among small tables."""
@@ -263,8 +272,8 @@ class Move:
     def move_stretch(self, task: Stretch) -> None:
         """Move a stretch, one piece after the other."""
         stretch = task.ids.piece(self._checkpoint)
-        counts = PieceCounts(stretch.entry.name, task.rows, task.id_bytes)
-        turns = _Turns(stretch, counts, Route(task.values_at, task.ids_at))
+        counts = PieceCounts(stretch.entry.name, *task.counts.full(self._plan.to_ps))
+        turns = _Turns(stretch, counts, Route(*task.route.full(self._plan.to_ps)))
         for number, piece in enumerate(cut_piece(self._checkpoint, stretch, self._settings.piece_bytes)):
             self._move_rows(_Piece(piece, number, turns))
 

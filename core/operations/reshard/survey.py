@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 from typing import Final, NamedTuple, overload
@@ -28,7 +29,7 @@ from edl_ckpt.core.format.checks import check_ps_num
 from edl_ckpt.core.format.model import DType, ShardIndex, TableEntry, TableInfo, Version
 from edl_ckpt.core.format.routing import PART_NUMBERS, Part, tally_parts
 from edl_ckpt.core.format.shard_layout import PlacedVariable
-from edl_ckpt.core.operations.reshard.sparse import SparsePairs
+from edl_ckpt.core.operations.reshard.sparse import SparsePair, SparsePairs
 from edl_ckpt.core.parallel import RESULT_BYTES, Advance, Executor, Threads, default_workers
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.storage import open_store
@@ -235,8 +236,8 @@ def _check_small(checkpoint: Checkpoint, names: Sequence[str], ids: bulk.I64, ro
 class _Counted(NamedTuple):
     """The counts and the order of some ids."""
 
-    rows: bulk.I64
-    id_bytes: bulk.I64
+    counts: SparsePair
+    """Rows, and bytes of ids."""
     order: IdOrder
 
 
@@ -261,7 +262,7 @@ class _StretchWork:
             id_bytes += found[1]
             order = order.followed_by(order_of(block.ids, piece.shard.file))
             advance(piece.end - piece.start)
-        return _Counted(rows, id_bytes, order)
+        return _Counted(SparsePair.of(rows, id_bytes, np.flatnonzero(id_bytes)), order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,8 +303,8 @@ class _Counting:
             sizes = [max(size, self._piece_bytes * 16 * self._ps_num // RESULT_BYTES) for size in sizes]
         some = together(zip(names, sizes, strict=True), self._piece_bytes)
         work = _SmallWork(self._source, self._ps_num)
-        found = self._executor.run(work, self._checkpoint, some, self._reporter.advance)
-        return tuple(count for counts in found for count in counts)
+        with closing(self._executor.run(work, self._checkpoint, some, self._reporter.advance)) as found:
+            return tuple(count for counts in found for count in counts)
 
     def large_tables(self) -> tuple[list[IdPiece], StretchCounts, list[IdOrder]]:
         """Return the stretches of all other tables, with their counts and orders."""
@@ -312,15 +313,15 @@ class _Counting:
         counts, orders = StretchCounts(self._ps_num), [NO_IDS] * len(stretches)
         tasks = [(number, task) for number, stretch in enumerate(stretches) for task in self._tasks(stretch)]
         work = _StretchWork(self._source, self._ps_num, self._piece_bytes)
-        results = self._executor.run(work, checkpoint, (task for _, task in tasks), self._reporter.advance)
-        of_stretches = groupby(zip(tasks, results, strict=True), key=lambda done: done[0][0])
-        for stretch, (number, done) in zip(stretches, of_stretches, strict=True):
-            own = PieceCounts(stretch.piece(checkpoint).entry.name, *np.zeros((2, self._ps_num), np.int64))
-            for _, found in done:
-                own.rows[:] += found.rows
-                own.id_bytes[:] += found.id_bytes
-                orders[number] = orders[number].followed_by(found.order)
-            counts.append(own)
+        running = self._executor.run(work, checkpoint, (task for _, task in tasks), self._reporter.advance)
+        with closing(running) as results:
+            of_stretches = groupby(zip(tasks, results, strict=True), key=lambda done: done[0][0])
+            for stretch, (number, done) in zip(stretches, of_stretches, strict=True):
+                own = np.zeros((2, self._ps_num), np.int64)
+                for _, found in done:
+                    own[:, found.counts.targets] += found.counts.numbers
+                    orders[number] = orders[number].followed_by(found.order)
+                counts.append(PieceCounts(stretch.piece(checkpoint).entry.name, *own))
         pieces = [place.piece(checkpoint) for place in stretches]
         numbered = number_rows(checkpoint, pieces, [order.rows for order in orders], without=self._small)
         return numbered, counts, orders
@@ -354,11 +355,16 @@ class _Counting:
         for place, piece, order in zip(self._places, stretches, orders, strict=True):
             key = piece.entry.name, piece.shard.file.ps_id if placed[piece.entry.name] else -1
             places, seen = units.setdefault(key, ([], []))
-            places.append(place)
-            seen.append(order)
+            if places and places[-1][:3] == place[:3] and places[-1].end == place.start:  # one, so a task stays small
+                places[-1] = places[-1]._replace(end=place.end)
+                seen[-1] = seen[-1].followed_by(order)
+            else:
+                places.append(place)
+                seen.append(order)
         work = _UniqueWork(self._source, _SORTED_BYTES // self._executor.threads)
-        for _ in self._executor.run(work, self._checkpoint, units.values(), lambda _: None):
-            pass
+        with closing(self._executor.run(work, self._checkpoint, units.values(), lambda _: None)) as results:
+            for _ in results:
+                pass
 
 
 def is_small_table(checkpoint: Checkpoint, name: str) -> bool:

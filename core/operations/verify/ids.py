@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -159,16 +161,16 @@ class ContentCheck:
         places = list(ids_at(checkpoint, self._task_bytes, values=self._with_values))
         work = _IdsWork(CheckpointValue.of(checkpoint), keep=not executor.elsewhere)
         some = in_tasks(places, self._task_bytes)
-        results = (found for each in executor.run(work, checkpoint, some, self.reporter.advance) for found in each)
         sound, current = True, None
-        for place, found in zip(places, results, strict=True):
-            key = (place.shard, place.table)
-            if current not in {None, key}:
-                sound &= self._finish_unit(*units[current])
-            current = key
-            unit, own = units.setdefault(key, (_Ids(), []))
-            own.append(place._replace(first_row=unit.order.rows, rows=found.order.rows))
-            unit.add(found)
+        with closing(executor.run(work, checkpoint, some, self.reporter.advance)) as results:
+            for place, found in zip(places, chain.from_iterable(results), strict=True):
+                key = (place.shard, place.table)
+                if current not in {None, key}:
+                    sound &= self._finish_unit(*units[current])
+                current = key
+                unit, own = units.setdefault(key, (_Ids(), []))
+                own.append(place._replace(first_row=unit.order.rows, rows=found.order.rows))
+                unit.add(found)
         if current is not None:
             sound &= self._finish_unit(*units[current])
         for number, shard in enumerate(checkpoint.shards):
@@ -240,7 +242,8 @@ class ContentCheck:
         bits = (max(-(-entry.rows // at_once), 1) - 1).bit_length()
         work = _TwiceWork(CheckpointValue.of(self.checkpoint))
         tasks = ((tuple(places), bits, turn) for turn in range(1 << bits))
-        found = list(self.executor.run(work, self.checkpoint, tasks, _ignore))
+        with closing(self.executor.run(work, self.checkpoint, tasks, _ignore)) as results:
+            found = list(results)
         return sum(count for count, _ in found), sorted(i for _, some in found for i in some)[:_NAMED]
 
     def _report_counts(self, shard: ShardIndex, entry: TableEntry, counts: _Ids) -> None:
