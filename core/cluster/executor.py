@@ -306,7 +306,7 @@ class _Running:
         self._published = published
         self._workers = workers
         self._plan: Any = published
-        if len(published.data) > _LIGHT_BYTES:
+        if len(published.data) + len(published.shown) > _LIGHT_BYTES:
             with meanings():
                 # A task of its own, not data that is lost with the worker that has it. Dask gives the tasks that use
                 # it to that worker first, and few tasks only to that one: so not where a plan is small.
