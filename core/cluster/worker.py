@@ -123,7 +123,8 @@ class _Openings:
         self._opened: OrderedDict[str, _Opening] = OrderedDict()
         self._ended: deque[str] = deque(maxlen=_MOST_ENDED)
         self._memory = ExitStack()
-        """Has something while a work is open: then freed memory stays for the next task."""
+        """Has something while there are tasks: then freed memory stays for the next one."""
+        self._keeps_memory = False
 
     @contextmanager
     def use(self, published: Published) -> Iterator[_Opening]:
@@ -134,11 +135,12 @@ class _Openings:
                 work = pickle.loads(zlib.decompress(published.data))  # noqa: S301 - the scheduler runs any code anyway
                 # A task that was on its way when its work ended opens it for itself: nobody would close it later.
                 opening = _Opening(work, work.open(), is_over=published.token in self._ended)
-                if len(self._opened) == 1:
-                    self._memory.enter_context(kept_memory())
             if not opening.is_over:
                 self._opened[published.token] = opening
                 self._opened.move_to_end(published.token)
+                if not self._keeps_memory:
+                    self._memory.enter_context(kept_memory())
+                    self._keeps_memory = True
             opening.users += 1
             old = [token for token in self._opened if token != published.token][: 1 - _MOST_OPENED]
             closing = [self._opened.pop(token) for token in old]
@@ -161,8 +163,9 @@ class _Openings:
             if opening is None:
                 return
             opening.is_over = True
-            if not self._opened:
+            if not any(each.users for each in self._opened.values()):  # those of a killed command stay open
                 self._memory.close()
+                self._keeps_memory = False
         self._close_unused(opening)
 
     def _close_unused(self, opening: _Opening) -> None:
