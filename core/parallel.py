@@ -234,6 +234,40 @@ class Work(Protocol[Opened, _Task_contra, _Result_co]):
         ...
 
 
+class Meeting(Protocol):
+    """A place that all processes must reach: they find a token there, and leave one. It is a small value."""
+
+    @property
+    def path(self) -> str:
+        """Return its name for people."""
+        ...
+
+    @property
+    def hint(self) -> str:
+        """Return what to do about a process that does not reach it."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """Return a token; raises the error of the storage when this process sees none."""
+        ...
+
+    def has(self, name: str, token: str) -> bool:
+        """Say whether a token is there that a worker wrote, in answer to another one."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Return the room that this process sees there; a huge number where the storage does not say."""
+        ...
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a token."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove a token; a missing one is no error."""
+        ...
+
+
 class Executor(Protocol):
     """Does the tasks of a work. Operations choose tasks by these properties, and ask for nothing else."""
 
@@ -259,8 +293,8 @@ class Executor(Protocol):
         """
         ...
 
-    def share(self, directory: str, size_bytes: int = 0) -> None:
-        """Raise UnsupportedError unless every process can read and write in a directory, with room for some bytes."""
+    def share(self, place: Meeting, size_bytes: int = 0) -> None:
+        """Raise UnsupportedError unless every process can read and write there, with room for some bytes."""
         ...
 
     def check_temporary(self, size_bytes: int, tasks: int) -> None:
@@ -298,7 +332,7 @@ class Threads:
         """Yield the results of all tasks, done in threads with what the operation has opened."""
         return run_parallel(lambda task: work.do(opened, task, advance), tasks, self._workers)
 
-    def share(self, directory: str, size_bytes: int = 0) -> None:
+    def share(self, place: Meeting, size_bytes: int = 0) -> None:
         """Do nothing: this process has made it."""
 
     def check_temporary(self, size_bytes: int, tasks: int) -> None:

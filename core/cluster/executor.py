@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import heapq
 import logging
-import os
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -22,8 +21,8 @@ from edl_ckpt.core.cluster import worker
 from edl_ckpt.core.cluster.connection import START_WORKERS, meanings
 from edl_ckpt.core.cluster.worker import Done, Published, Seen, Shown
 from edl_ckpt.core.errors import UnavailableError, UnsupportedError
-from edl_ckpt.core.parallel import Advance, Opened, Result, Task, Work
-from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.parallel import Advance, Meeting, Opened, Result, Task, Work
+from edl_ckpt.core.storage.meeting import TOKEN
 from edl_ckpt.core.words import abridged, counted, size
 
 _TASKS_A_THREAD: Final = 32
@@ -75,6 +74,8 @@ class ClusterExecutor:
         """The edl-ckpt of each worker, by its address."""
         self.shown: dict[tuple[str, str], Shown] = {}
         """The files that every worker sees, by (location, path)."""
+        self.hidden: set[str] = set()
+        """The storage options that no worker gets, and that were warned of."""
         self._read: dict[tuple[str, str], int] = {}
         self._slowest: list[tuple[float, int, str, str]] = []
         self._tasks = 0
@@ -160,44 +161,39 @@ class ClusterExecutor:
         name = self._workers[address].get("name", address)
         return f"worker {name}" if name == address else f"worker {name} at {address}"
 
-    def share(self, directory: str, size_bytes: int = 0) -> None:
-        """Let every worker read a token in a directory, and write one beside it that this process reads.
+    def share(self, place: Meeting, size_bytes: int = 0) -> None:
+        """Let every worker read a token in a place, and write one beside it that this process reads.
 
         Each must see room for `size_bytes` more there. Raises UnsupportedError.
         """
-        token = uuid.uuid4().hex
-        with storage_errors(directory), open(os.path.join(directory, token), "w", encoding="ascii") as file:
-            file.write(token)
-        for address, reached in self.ask(worker.reach, directory, token).items():
+        token = f"{TOKEN}{uuid.uuid4().hex}"
+        place.write(token, token.encode())
+        found = self.ask(worker.reach, worker.packed(place), token)
+        try:
+            self._check_reached(place, token, found, size_bytes)
+        finally:
+            names = [reached.name for reached in found.values() if isinstance(reached, worker.Reached)]
+            for name in filter(None, (token, *names)):
+                place.remove(name)
+
+    def _check_reached(self, place: Meeting, token: str, found: Mapping[str, Any], size_bytes: int) -> None:
+        for address, reached in found.items():
             if not isinstance(reached, worker.Reached):
                 reached = worker.Reached(fault=f"{type(reached).__name__}: {reached}")  # noqa: PLW2901
-            why = reached.fault or ("" if self._take(directory, token, reached.name) else "its file is not here")
+            why = reached.fault or ("" if place.has(reached.name, token) else "its file is not here")
             if why:
                 raise UnsupportedError(
                     f"{self.name_of(address)} cannot read and write where this machine does ({why})",
-                    path=directory,
-                    hint="mount the volume at the same path on every worker, for a user who may write there",
+                    path=place.path,
+                    hint=place.hint,
                 )
             if reached.free_bytes < size_bytes:
                 raise UnsupportedError(
                     f"{self.name_of(address)} has no room: {size(size_bytes)} will be written, and it sees"
                     f" {size(reached.free_bytes)} free",
-                    path=directory,
+                    path=place.path,
                     hint="it has another volume or a smaller quota than this machine; make room, or stop it",
                 )
-        with storage_errors(directory):
-            os.unlink(os.path.join(directory, token))
-
-    @staticmethod
-    def _take(directory: str, token: str, name: str) -> bool:
-        """Read and remove what a worker wrote; return False where it is not."""
-        try:
-            with open(os.path.join(directory, name), encoding="ascii") as file:
-                written = file.read()
-            os.unlink(os.path.join(directory, name))
-        except FileNotFoundError:
-            return False
-        return name.startswith(token) and written == name
 
     def check_temporary(self, size_bytes: int, tasks: int) -> None:
         """Raise UnsupportedError where a worker has no room for temporary files of so many bytes a task."""

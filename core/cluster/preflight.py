@@ -19,11 +19,12 @@ from edl_ckpt.core.commit.recovery import made_directory
 from edl_ckpt.core.commit.staging import Staging, remove_empty_state
 from edl_ckpt.core.errors import UnavailableError, UnsupportedError
 from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.progress import Reporter
 from edl_ckpt.core.state.paths import STAGE_DIR
-from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.location import OPEN_OPTIONS, Location
+from edl_ckpt.core.storage.meeting import SharedDirectory, SharedPrefix
 from edl_ckpt.core.words import abridged, size
 
 _NAMED: Final = 3
@@ -107,9 +108,7 @@ def show_version(executor: ClusterExecutor, version: Version, reporter: Reporter
     mine = worker.see(location, path)
     if mine.fault:
         return  # the operation says it better
-    hidden = set(location.options) - OPEN_OPTIONS
-    if hidden:
-        reporter.warn(f"--storage-option {min(hidden)} is for this process only; {_ENVIRONMENT}")
+    _warn_of_credentials(executor, location, reporter)
     shown = Shown(location.without_credentials(), path, mine)
     for address, seen in executor.ask(worker.see, shown.location, path).items():
         name = executor.name_of(address)
@@ -127,6 +126,14 @@ def show_version(executor: ClusterExecutor, version: Version, reporter: Reporter
     executor.shown[location.url, shards[0].path] = shown
 
 
+def _warn_of_credentials(executor: ClusterExecutor, location: Location, reporter: Reporter) -> None:
+    """Warn once of credentials that no worker gets."""
+    hidden = set(location.options) - OPEN_OPTIONS - executor.hidden
+    if hidden:
+        reporter.warn(f"--storage-option {min(hidden)} is for this process only; {_ENVIRONMENT}")
+    executor.hidden |= hidden
+
+
 def _sharing(location: Location) -> str:
     if location.local_path is None:
         return _ENVIRONMENT
@@ -142,13 +149,15 @@ def check_target(executor: ClusterExecutor, location: Location, size_bytes: int,
     """
     ask_workers(executor, reporter)
     path = location.local_path
-    if path is None or not open_store(location).properties.rename:
+    if path is None:
+        _warn_of_credentials(executor, location, reporter)
+        executor.share(SharedPrefix(location, f"{STAGE_DIR}/{new_id()}"), size_bytes)
         return
     # What dead commands left is removed under the lock, or is a part of a copy that is resumed.
     needed = max(size_bytes - _staged_bytes(path), 0)
     with made_directory(path, keep=False), _tried(path) as stage:
         stage.check_space(needed)
-        executor.share(os.path.abspath(stage.path), needed)
+        executor.share(SharedDirectory(os.path.abspath(stage.path)), needed)
 
 
 def _staged_bytes(path: str) -> int:

@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 from edl_ckpt.core.errors import EdlCkptError, UnsupportedError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.memory import memory_now_bytes
-from edl_ckpt.core.parallel import Resource, Work, alone, kept_memory
+from edl_ckpt.core.parallel import Meeting, Resource, Work, alone, kept_memory
 from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.location import OPEN_OPTIONS
 
@@ -259,18 +259,19 @@ class Reached(NamedTuple):
     name: str = ""
     """The file that it wrote there; '' when it could not."""
     free_bytes: int = 0
-    """The room that it sees there, within its quota where the file system shows that."""
+    """The room that it sees there, within its quota where the storage shows that."""
     fault: str = ""
 
 
-def reach(directory: str, token: str) -> Reached:
-    """Read a token in a directory, and write it again beside it."""
+def reach(place: bytes, token: str) -> Reached:
+    """Read a token in a packed place, and write another one beside it."""
+    meeting: Meeting = pickle.loads(place)  # noqa: S301 - as above
     try:
-        with open(os.path.join(directory, token), encoding="ascii") as file:
-            name = f"{file.read()}-{uuid.uuid4().hex}"
-        with open(os.path.join(directory, name), "x", encoding="ascii") as file:
-            file.write(name)
-        return Reached(name, free_bytes(directory))
+        name = f"{meeting.read(token).decode()}-{uuid.uuid4().hex}"
+        meeting.write(name, name.encode())
+        return Reached(name, meeting.free_bytes())
+    except EdlCkptError as error:
+        return Reached(fault=str(error))
     except OSError as error:
         return Reached(fault=f"{error.strerror}: {error.filename}" if error.strerror else str(error))
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeAlias
 
+from edl_ckpt.core.commit.uploads import SharedUploads, TargetPart
 from edl_ckpt.core.commit.writers import StagedTargets
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.model import ShardFile, State, Version
@@ -64,6 +65,10 @@ class Resume:
         return note is not None and len(note) == self.lengths[shard]
 
 
+SharedTargets: TypeAlias = StagedTargets | SharedUploads
+"""Shards that other processes write: files at any offset, uploads part by part."""
+
+
 class VersionOutput(Protocol):
     """A version being written; a context manager that leaves nothing of what was not published.
 
@@ -86,11 +91,15 @@ class VersionOutput(Protocol):
         """Make a shard of a resumable output safe, and remember it with a note."""
         ...
 
-    def share(self, *, apart: bool = False) -> StagedTargets:
+    def share(self, *, apart: bool = False) -> SharedTargets:
         """Return the shards as a value, for other processes that write them; UnsupportedError where none can.
 
         `apart` is for tasks that write one shard each: `finish` ends the sharing of that shard alone.
         """
+        ...
+
+    def take(self, parts: Iterable[TargetPart]) -> None:
+        """Take the parts of uploads that other processes have sent."""
         ...
 
     def publish(self, prove: Prove) -> None:

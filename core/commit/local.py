@@ -12,7 +12,7 @@ import os
 import stat
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Final, Self
@@ -22,6 +22,7 @@ from edl_ckpt.core.commit.interface import FinishedSink, LockedLocation, Note, P
 from edl_ckpt.core.commit.journal import Journal, parse_journal
 from edl_ckpt.core.commit.notes import forget_notes
 from edl_ckpt.core.commit.staging import Staging
+from edl_ckpt.core.commit.uploads import TargetPart
 from edl_ckpt.core.commit.writers import WRITERS, StagedTargets, Writers
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, RefusedError, UnsupportedError
 from edl_ckpt.core.format.model import Version
@@ -189,6 +190,9 @@ class LocalOutput:
         names = tuple(self._layout.shard_file(i, len(self._sizes)) for i in range(len(self._sizes)))
         stage = os.path.abspath(self._staging.path)
         return StagedTargets(os.path.join(stage, self._name), names, os.path.join(stage, records), kernel_id())
+
+    def take(self, parts: Iterable[TargetPart]) -> None:
+        """Do nothing: files are written in place."""
 
     def _end_sharing(self, shard: int | None) -> None:
         """Let no other process write any more: what one may still have open becomes a file that nobody has."""

@@ -58,10 +58,12 @@ from edl_ckpt.core.storage.beneath import Directory, ForeignError, kind_of
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import NEW
 from edl_ckpt.core.storage.interface import SMALL_BYTES
+from edl_ckpt.core.storage.meeting import TOKEN
 from edl_ckpt.core.storage.local import is_gone
 from edl_ckpt.core.words import describe, escaped
 
 OLD_UPLOAD_SECONDS: Final = 24 * 3600.0
+_OLD_TOKEN_SECONDS: Final = 600.0
 """`recover` aborts an upload of a shard that is in no journal when it is a day old."""
 
 
@@ -382,6 +384,11 @@ def _settle_objects(store: ObjectStore, settled: _Settled, *, exclusive: bool, d
     """Settle the journals of storage without rename."""
     for relative in store.tree(STAGE_DIR):
         stage, _, name = relative.rpartition("/")
+        if name.startswith(TOKEN):  # of a question to workers, which is asked without the lock
+            found = store.stat(relative)
+            if found is not None and found.age_seconds > _OLD_TOKEN_SECONDS:
+                store.remove(relative)
+            continue
         data = store.read_small(relative) if name == JOURNAL else None
         if data is None:
             continue

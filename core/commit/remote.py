@@ -17,7 +17,7 @@ import json
 import logging
 import secrets
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
@@ -34,7 +34,7 @@ from edl_ckpt.core.commit.interface import (
 )
 from edl_ckpt.core.commit.journal import Journal, discarded_copy, parse_journal
 from edl_ckpt.core.commit.notes import forget_notes
-from edl_ckpt.core.commit.writers import StagedTargets
+from edl_ckpt.core.commit.uploads import SharedUpload, SharedUploads, TargetPart
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError, RefusedError, UnsupportedError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import Layout
@@ -44,7 +44,8 @@ from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.owner import describe, format_owner, is_me, is_presumed_dead
 from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, resumable_stage, seal_file
 from edl_ckpt.core.state.seal import base_name, seal_bytes
-from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, Sink
+from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, Sink, has_parts
+from edl_ckpt.core.storage.meeting import SharedPrefix
 from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES, PartMemory
 from edl_ckpt.core.words import size
 
@@ -211,9 +212,21 @@ class RemoteOutput:
             if item.size_bytes >= NOTED_BYTES:
                 self._write_journal()
 
-    def share(self, *, apart: bool = False) -> StagedTargets:  # noqa: ARG002 - the protocol has it
-        """Raise UnsupportedError: a part of an upload has one writer."""
-        raise UnsupportedError("a cluster cannot write to this storage yet", path=self._store.path(self._directory))
+    def share(self, *, apart: bool = False) -> SharedUploads:  # noqa: ARG002 - each upload has an end of its own
+        """Return the open uploads as a value, for other processes that send their parts."""
+        if not has_parts(self._store):
+            raise UnsupportedError("a cluster cannot write to this storage", path=self._store.path(self._directory))
+        opened = {
+            i: SharedUpload(self._relative(i), item.size_bytes, item.upload_id)
+            for i, item in self._objects.items()
+            if i not in self._resumed and item.upload_id
+        }
+        return SharedUploads(self._store.location, opened, SharedPrefix(self._store.location, self._stage))
+
+    def take(self, parts: Iterable[TargetPart]) -> None:
+        """Take the parts of uploads that other processes have sent."""
+        for target, part in parts:
+            self._objects[target].take([part])
 
     def publish(self, prove: Prove) -> None:
         """Complete all objects, prove them, and only then remove the shards that they replace."""

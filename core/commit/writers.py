@@ -29,6 +29,7 @@ from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import PreallocatedFile
 from edl_ckpt.core.storage.interface import Sink
+from edl_ckpt.core.storage.meeting import SharedDirectory
 
 WRITERS: Final = "writers"
 _ATTEMPTS: Final = 1000
@@ -44,6 +45,11 @@ class StagedTargets:
     writers: str
     kernel: str
     """The kernel of the process that publishes them: what others write there, it flushes itself."""
+
+    @property
+    def place(self) -> SharedDirectory:
+        """Return where processes show that they can write."""
+        return SharedDirectory(self.writers)
 
     def only(self, number: int) -> StagedTargets:
         """Return one of the files that are shared apart, with the records of its own."""

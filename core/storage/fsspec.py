@@ -35,6 +35,7 @@ from edl_ckpt.core.storage.interface import (
     Properties,
     RangeReader,
     RemoteReader,
+    SentPart,
     flat_listing,
 )
 from edl_ckpt.core.storage.location import Location
@@ -365,6 +366,10 @@ class Spool:
         """Raise EdlCkptError when not every byte was written."""
         if self._file.bytes_written != self.size_bytes:
             raise EdlCkptError("not every byte of the file was written", path=self.path)
+
+    def take(self, parts: Iterable[SentPart]) -> None:  # noqa: ARG002 - the protocol has it
+        """Raise UnsupportedError: the object is uploaded whole."""
+        raise UnsupportedError("this storage takes no parts of objects", path=self.path)
 
     def complete(self, *, replace: bool = False) -> None:
         """Put the file in its place."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeGuard
 
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.storage.facts import Fact
@@ -168,6 +168,16 @@ class Store(Protocol):
         ...
 
 
+class SentPart(NamedTuple):
+    """A part of an unfinished object that the store has."""
+
+    number: int
+    size_bytes: int
+    etag: str
+    verified: bool
+    """True when the store reported its checksum, and that was right."""
+
+
 class ObjectWriter(Protocol):
     """A new object of known size; several threads write at any offset, and it is visible once completed."""
 
@@ -197,6 +207,10 @@ class ObjectWriter(Protocol):
 
     def finish(self) -> None:
         """Make sure that every byte was written and is safe on the store."""
+        ...
+
+    def take(self, parts: Iterable[SentPart]) -> None:
+        """Take parts that other processes have sent; UnsupportedError where an object has none."""
         ...
 
     def complete(self, *, replace: bool = False) -> None:
@@ -277,6 +291,47 @@ class MarkedStore(ObjectStore, Protocol):
     def read_marked(self, relative: str) -> tuple[bytes, str] | None:
         """Return the whole of a small file and the mark of these bytes; None when there is no such file."""
         ...
+
+
+class PartsWriter(Protocol):
+    """Some parts of an unfinished object that another process completes; what belongs to other parts is dropped."""
+
+    path: str
+    bytes_written: int
+
+    def write(self, offset: int, data: memoryview | bytes) -> None:
+        """Write those of the bytes that belong to these parts; each must be written exactly once."""
+        ...
+
+    def write_between(self, between: Iterable[tuple[int, bytes]]) -> None:
+        """Take the (offset, bytes) that stand between values, as `ObjectWriter`."""
+        ...
+
+    def sent(self) -> list[SentPart]:
+        """Make sure that every byte is safe on the store, and return the parts; EdlCkptError when one is missing."""
+        ...
+
+
+class PartsStore(ObjectStore, Protocol):
+    """A store of objects whose parts several processes can write (`Properties.part_bytes`)."""
+
+    def parts_of(
+        self,
+        relative: str,
+        size_bytes: int,
+        upload_id: str,
+        *,
+        edges: Sequence[int],
+        first: int,
+        memory: PartMemory,
+    ) -> PartsWriter:
+        """Return a writer of the parts between `edges`, offsets in the object, from part number `first` on."""
+        ...
+
+
+def has_parts(store: Store) -> TypeGuard[PartsStore]:
+    """Say whether several processes can write the parts of one object."""
+    return store.properties.part_bytes > 0
 
 
 def lists_marks(store: Store) -> TypeGuard[MarkedStore]:

@@ -34,7 +34,7 @@ from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.parts import PartMemory
 from edl_ckpt.core.storage.s3.client import Connection, NoBucketError, connect
 from edl_ckpt.core.storage.s3.facts import told_facts, tried_facts
-from edl_ckpt.core.storage.s3.upload import MIN_PART_BYTES, WRITE_ID, Upload, abort_upload
+from edl_ckpt.core.storage.s3.upload import MIN_PART_BYTES, WRITE_ID, Parts, Upload, abort_upload
 from edl_ckpt.core.storage.s3.windows import Windows
 
 _FIRST_READ_BYTES: Final = 256 << 10
@@ -373,6 +373,20 @@ class S3Store:
     def new_object(self, relative: str, size_bytes: int, memory: PartMemory | None = None) -> Upload:
         """Begin an object of a known size; nothing is visible until it is completed."""
         return Upload(self._connection, self._bucket, self._key(relative), self.path(relative), size_bytes, memory)
+
+    def parts_of(
+        self,
+        relative: str,
+        size_bytes: int,
+        upload_id: str,
+        *,
+        edges: Sequence[int],
+        first: int,
+        memory: PartMemory,
+    ) -> Parts:
+        """Return a writer of some parts of an upload that another process began."""
+        target = self._connection, self._bucket, self._key(relative), self.path(relative)
+        return Parts(*target, size_bytes, upload_id, edges=edges, first=first, memory=memory)
 
     def open_uploads(self) -> Iterator[OpenUpload]:
         """Yield the uploads below the location that are neither completed nor aborted, if the service lists them."""

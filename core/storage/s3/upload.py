@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import islice
@@ -15,6 +15,7 @@ from typing import Any, Final
 from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError, RefusedError, UnsupportedError
 from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.parallel import awaited
+from edl_ckpt.core.storage.interface import SentPart
 from edl_ckpt.core.storage.parts import Part, PartMemory
 from edl_ckpt.core.storage.s3.client import Connection, is_md5
 
@@ -73,7 +74,7 @@ class Upload:
         self._memory.expect(self._size_of(0))
         self._parts: dict[int, _Filling] = {}
         self._between: list[tuple[int, bytes]] = []
-        self._etags: dict[int, str] = {}
+        self._sent_parts: dict[int, SentPart] = {}
         self._sent: list[Future[None]] = []
         self._error: BaseException | None = None
         self.completed = False
@@ -101,12 +102,19 @@ class Upload:
             raise EdlCkptError("cannot write past the end of the object", path=self.path, offset=offset)
         done = 0
         while done < len(view):
-            number, at = divmod(offset + done, self.part_bytes)
+            number = self._number_at(offset + done)
+            at = offset + done - self._start_of(number)
             size = min(self._size_of(number) - at, len(view) - done)
             self._fill(number, at, view[done : done + size])
             done += size
         with self._lock:
             self.bytes_written += len(view)
+
+    def _number_at(self, offset: int) -> int:
+        return offset // self.part_bytes
+
+    def _start_of(self, number: int) -> int:
+        return number * self.part_bytes
 
     def _size_of(self, number: int) -> int:
         return min(self.part_bytes, self.size_bytes - number * self.part_bytes)
@@ -128,7 +136,7 @@ class Upload:
     def _open(self, number: int) -> Part:
         """Return a part with the bytes that stand between values."""
         part = self._memory.open(self._size_of(number))
-        start = number * self.part_bytes
+        start = self._start_of(number)
         first = max(bisect_right(self._between, start, key=itemgetter(0)) - 1, 0)
         for offset, data in islice(self._between, first, None):
             if offset >= start + part.size_bytes:
@@ -153,8 +161,9 @@ class Upload:
 
     def _upload(self, number: int, part: Part, data: bytearray) -> None:
         try:
+            name = self._part_number(number)
             answer = self._connection.upload(
-                "upload_part", self.path, data, **self._target, UploadId=self.upload_id, PartNumber=number + 1
+                "upload_part", self.path, data, **self._target, UploadId=self.upload_id, PartNumber=name + 1
             )
         except BaseException as error:
             self._error = error
@@ -162,20 +171,37 @@ class Upload:
         finally:
             self._memory.drop(part)
         with self._lock:
-            self._etags[number] = answer["ETag"]
+            self._sent_parts[number] = SentPart(name, part.size_bytes, answer["ETag"], answer["verified"])
             self.verified = self.verified and answer["verified"]
+
+    def _part_number(self, number: int) -> int:
+        return number
 
     def finish(self) -> None:
         """Make sure that every byte was written and uploaded; EdlCkptError when one was not."""
         self._wait()
         for number in range(self._count if self._between else 0):
-            if number not in self._etags and number not in self._parts:
+            if number not in self._sent_parts and number not in self._parts:
                 self._fill(number, 0, memoryview(b""))  # a part without a value
         self._wait()
         if self._has_own_memory:
             self._memory.close()
-        if self._parts or not (self.size_bytes == 0 or len(self._etags) == self._count):
+        if self._parts or not self._is_whole():
             raise EdlCkptError("not every byte of the object was written", path=self.path)
+
+    def _is_whole(self) -> bool:
+        """Say whether the parts follow each other to the end of the object, whoever has cut it."""
+        sizes = [part.size_bytes for part in self._sent_parts.values()]
+        return sum(sizes) == self.size_bytes and max(self._sent_parts, default=-1) + 1 == len(sizes)
+
+    def take(self, parts: Iterable[SentPart]) -> None:
+        """Take parts that another process has sent to this upload; one that comes again replaces itself."""
+        with self._lock:
+            for part in parts:
+                known = self._sent_parts.get(part.number)
+                self._sent_parts[part.number] = part
+                self.bytes_written += part.size_bytes - (0 if known is None else known.size_bytes)
+                self.verified = self.verified and part.verified
 
     def _wait(self) -> None:
         """Wait for the parts that are on their way."""
@@ -184,10 +210,9 @@ class Upload:
         self._sent.clear()
 
     def adopt(self, upload_id: str, write_id: str) -> bool:
-        """Take over an earlier upload; return True when it has all its parts."""
+        """Take over an earlier upload; return True when it has all its parts, however they are cut."""
         self.write_id = write_id
         self.verified = False  # another process compared its parts
-        etags: dict[int, str] = {}
         more: dict[str, Any] = {}
         while True:
             try:
@@ -196,14 +221,13 @@ class Upload:
                 return False
             for part in answer.get("Parts", ()):
                 number = part["PartNumber"] - 1
-                if 0 <= number < self._count and part["Size"] == self._size_of(number):
-                    etags[number] = part["ETag"]
+                self._sent_parts[number] = SentPart(number, int(part["Size"]), part["ETag"], verified=False)
             if not answer.get("IsTruncated"):
                 break
             more = {"PartNumberMarker": answer["NextPartNumberMarker"]}
-        if len(etags) != self._count:
+        if not self._is_whole():
             return False
-        self.upload_id, self._etags, self.bytes_written = upload_id, etags, self.size_bytes
+        self.upload_id, self.bytes_written = upload_id, self.size_bytes
         return True
 
     def complete(self, *, replace: bool = False) -> None:
@@ -231,7 +255,7 @@ class Upload:
             answer = self._connection.upload("put_object", self.path, b"", **self._target, **condition, Metadata=ours)
             self.verified = answer["verified"]
             return
-        parts = [{"PartNumber": number + 1, "ETag": etag} for number, etag in sorted(self._etags.items())]
+        parts = [{"PartNumber": number + 1, "ETag": part.etag} for number, part in sorted(self._sent_parts.items())]
         self._connection.request(
             "complete_multipart_upload",
             self.path,
@@ -251,11 +275,11 @@ class Upload:
         """Return True when an object is this upload: by its write id, or by the checksum of an upload taken over."""
         if found.get("Metadata", {}).get(WRITE_ID) == self.write_id:
             return True
-        parts = [etag.strip('"') for _, etag in sorted(self._etags.items())]
+        parts = [part.etag.strip('"') for _, part in sorted(self._sent_parts.items())]
         if not parts or not all(map(is_md5, parts)):
             return False
         whole = hashlib.md5(bytes.fromhex("".join(parts)), usedforsecurity=False).hexdigest()
-        return str(found["ETag"]).strip('"') == f"{whole}-{self._count}"
+        return str(found["ETag"]).strip('"') == f"{whole}-{len(parts)}"
 
     def abort(self) -> None:
         """Abort the upload, unless it was completed."""
@@ -264,6 +288,65 @@ class Upload:
         self._parts.clear()
         if self.upload_id and not self.completed:
             abort_upload(self._connection, self._target["Bucket"], self._target["Key"], self.path, self.upload_id)
+
+
+class Parts(Upload):
+    """Some parts of an upload that another process began and will complete: those between `edges`, from `first` on.
+
+    Bytes for other parts are dropped: whoever passes over a source writes all of it, and others write the rest.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        bucket: str,
+        key: str,
+        shown: str,
+        size_bytes: int,
+        upload_id: str,
+        *,
+        edges: Sequence[int],
+        first: int,
+        memory: PartMemory,
+    ) -> None:
+        self._edges, self._first = edges, first
+        super().__init__(connection, bucket, key, shown, size_bytes, memory)
+        self.upload_id = upload_id
+        self._count = len(edges) - 1
+
+    def _number_at(self, offset: int) -> int:
+        return bisect_right(self._edges, offset) - 1
+
+    def _start_of(self, number: int) -> int:
+        return self._edges[number]
+
+    def _size_of(self, number: int) -> int:
+        return self._edges[number + 1] - self._edges[number]
+
+    def _part_number(self, number: int) -> int:
+        return self._first + number
+
+    def write(self, offset: int, data: memoryview | bytes) -> None:
+        """Write those of the bytes that belong to these parts."""
+        view = memoryview(data).cast("B")
+        start, end = max(offset, self._edges[0]), min(offset + len(view), self._edges[-1])
+        if start < end:
+            super().write(start, view[start - offset : end - offset])
+
+    def _is_whole(self) -> bool:
+        return len(self._sent_parts) == self._count
+
+    def sent(self) -> list[SentPart]:
+        """Send what is left, and return all parts as whoever completes the upload needs them; errors as `finish`."""
+        self.finish()
+        return [part for _, part in sorted(self._sent_parts.items())]
+
+    def complete(self, *, replace: bool = False) -> None:  # noqa: ARG002 - the protocol has it
+        """Raise EdlCkptError: only whoever began the upload completes it."""
+        raise EdlCkptError("parts cannot be completed apart from their upload", path=self.path)
+
+    def abort(self) -> None:
+        """Do nothing: the upload is another process's."""
 
 
 def part_bytes(size_bytes: int) -> int:

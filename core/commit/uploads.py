@@ -1,0 +1,119 @@
+"""Uploads that other processes send parts of; this one began them, and completes or aborts them.
+
+A part has one writer, and a task that is done twice sends the same bytes under the same number. The storage itself is
+the fence: once an upload was completed or aborted, it takes no part. So no late task changes what is published, and no
+record of attempts is needed, as files have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple, overload
+
+from edl_ckpt.core.errors import UnsupportedError
+from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage.interface import PartsStore, PartsWriter, SentPart, Sink, has_parts
+from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.storage.meeting import SharedPrefix
+from edl_ckpt.core.storage.parts import PartMemory
+
+
+class Extent(NamedTuple):
+    """The parts of one target that one task sends."""
+
+    target: int
+    edges: tuple[int, ...]
+    """Where each part begins in the target, and where the last one ends."""
+    first: int
+    """The number of the first part."""
+
+
+class TargetPart(NamedTuple):
+    """A part that was sent, with the number of its target."""
+
+    target: int
+    part: SentPart
+
+
+class SharedUpload(NamedTuple):
+    """An upload as other processes know it."""
+
+    relative: str
+    size_bytes: int
+    upload_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SharedUploads:
+    """The uploads of a version as a value, by the numbers of their targets; those that are finished are missing."""
+
+    location: Location
+    uploads: Mapping[int, SharedUpload]
+    place: SharedPrefix
+    """Where processes show that they can write."""
+
+    def __repr__(self) -> str:
+        return f"<SharedUploads of {self.location.url}>"
+
+    @contextmanager
+    def opened(self, extents: Collection[Extent], memory: PartMemory) -> Iterator[SentFiles]:
+        """Yield writers of the parts of some targets; at the end all parts are sent, and the writers list them.
+
+        Raises LockedError when an upload was completed or aborted: then the task is not needed any more.
+        """
+        store = open_store(self.location)
+        if not has_parts(store):
+            raise UnsupportedError("this storage takes no parts of objects", path=self.location.url)
+        files = SentFiles({extent.target: self._writer(store, extent, memory) for extent in extents})
+        yield files
+        files.finish()
+
+    def _writer(self, store: PartsStore, extent: Extent, memory: PartMemory) -> PartsWriter:
+        relative, size_bytes, upload_id = self.uploads[extent.target]
+        return store.parts_of(relative, size_bytes, upload_id, edges=extent.edges, first=extent.first, memory=memory)
+
+
+class SentFiles(Sequence[Sink]):
+    """The targets of a task, by their numbers; bytes for any other target are dropped."""
+
+    def __init__(self, writers: Mapping[int, PartsWriter]) -> None:
+        self._writers = writers
+        self.sent: list[TargetPart] = []
+        """The parts, once they are sent."""
+
+    def __repr__(self) -> str:
+        return f"<SentFiles of {len(self._writers)} targets>"
+
+    def __len__(self) -> int:
+        return max(self._writers, default=-1) + 1
+
+    @overload
+    def __getitem__(self, index: int) -> Sink: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Sink]: ...
+    def __getitem__(self, index: int | slice) -> Sink | Sequence[Sink]:
+        assert isinstance(index, int)  # noqa: S101 - nobody takes several
+        return self._writers.get(index, _DROPPED)
+
+    def finish(self) -> None:
+        """Send what is left."""
+        for target, writer in self._writers.items():
+            self.sent += (TargetPart(target, part) for part in writer.sent())
+
+
+class _Dropped:
+    """Stands for a target that another task writes."""
+
+    path = ""
+    bytes_written = 0
+
+    def write(self, offset: int, data: memoryview | bytes) -> None:
+        """Drop the bytes."""
+
+    def write_between(self, between: object) -> None:
+        """Drop the bytes."""
+
+
+_DROPPED = _Dropped()

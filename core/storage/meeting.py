@@ -1,0 +1,92 @@
+"""Places that all processes of a cluster must reach: each reads a token there, and writes one beside it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from edl_ckpt.core.errors import NotFoundError
+from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.location import Location
+
+TOKEN: Final = "token-"
+"""How the names of tokens begin."""
+_TOKEN_BYTES: Final = 1 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class SharedDirectory:
+    """A directory of a file system, by its absolute path."""
+
+    path: str
+    hint: str = "mount the volume at the same path on every worker, for a user who may write there"
+
+    def read(self, name: str) -> bytes:
+        """Return a token; OSError when this process sees none."""
+        with open(os.path.join(self.path, name), "rb") as file:
+            return file.read(_TOKEN_BYTES)
+
+    def has(self, name: str, token: str) -> bool:
+        """Say whether a token is there that a worker wrote, in answer to another one."""
+        try:
+            return name.startswith(token) and self.read(name) == name.encode()
+        except FileNotFoundError:
+            return False
+
+    def free_bytes(self) -> int:
+        """Return the room in the directory, as this process sees it."""
+        status = os.statvfs(self.path)
+        return status.f_bavail * status.f_frsize
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a token."""
+        path = os.path.join(self.path, name)
+        with storage_errors(path), open(path, "xb") as file:
+            file.write(data)
+
+    def remove(self, name: str) -> None:
+        """Remove a token; a missing one is no error."""
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(self.path, name))
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPrefix:
+    """A prefix below a location on storage without directories."""
+
+    location: Location
+    relative: str
+    hint: str = "workers take credentials from their own environment, as AWS_PROFILE or AWS_ACCESS_KEY_ID"
+
+    @property
+    def path(self) -> str:
+        """Return its full URL."""
+        return open_store(self.location).path(self.relative)
+
+    def read(self, name: str) -> bytes:
+        """Return a token; NotFoundError when this process sees none."""
+        data = open_store(self.location).read_small(f"{self.relative}/{name}")
+        if data is None:
+            raise NotFoundError("no such object", path=f"{self.path}/{name}")
+        return data
+
+    def has(self, name: str, token: str) -> bool:
+        """Say whether a token is there that a worker wrote, in answer to another one."""
+        written = open_store(self.location).read_small(f"{self.relative}/{name}")
+        return name.startswith(token) and written == name.encode()
+
+    def free_bytes(self) -> int:
+        """Return a huge number: object storage has no end."""
+        return sys.maxsize
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a token."""
+        open_store(self.location).write_small(f"{self.relative}/{name}", data)
+
+    def remove(self, name: str) -> None:
+        """Remove a token; a missing one is no error."""
+        open_store(self.location).remove(f"{self.relative}/{name}")
