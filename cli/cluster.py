@@ -54,7 +54,7 @@ def working(
     from edl_ckpt.core.cluster.preflight import ask_workers
 
     if target is not None:
-        check_shared(target)
+        check_shared(target, parts=True)
     with cluster_at(cluster, reporter=out.reporter()) as executor:
         if executor.dashboard:
             out.say(f"dashboard: {executor.dashboard}")

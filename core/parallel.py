@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import chain, islice
 from threading import Event, Lock
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from edl_ckpt.core.errors import LockedError
 
@@ -237,6 +237,9 @@ class Work(Protocol[Opened, _Task_contra, _Result_co]):
 class Meeting(Protocol):
     """A place that all processes must reach: they find a token there, and leave one. It is a small value."""
 
+    is_directory: ClassVar[bool]
+    """True for a directory, which has an end; object storage has none."""
+
     @property
     def path(self) -> str:
         """Return its name for people."""
@@ -253,10 +256,6 @@ class Meeting(Protocol):
 
     def has(self, name: str, token: str) -> bool:
         """Say whether a token is there that a worker wrote, in answer to another one."""
-        ...
-
-    def free_bytes(self) -> int:
-        """Return the room that this process sees there; a huge number where the storage does not say."""
         ...
 
     def write(self, name: str, data: bytes) -> None:

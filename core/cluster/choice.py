@@ -45,14 +45,18 @@ def executor_of(
     return given
 
 
-def check_target(executor: ExecutorLike | None, location: Location, size_bytes: int, *, reporter: Reporter) -> None:
+def check_target(
+    executor: ExecutorLike | None, location: Location, size_bytes: int, *, parts: bool = False, reporter: Reporter
+) -> None:
     """Refuse, before any work, workers that cannot write `size_bytes` at a location; threads of this process can.
+
+    `parts` says that the operation lets them send the parts of objects.
 
     Raises UnsupportedError, which names the worker; NoSpaceError when this process sees no room.
     """
     executor = wrapped(executor)
     if isinstance(executor, ClusterExecutor):
-        check_shared(location)
+        check_shared(location, parts=parts)
         preflight.check_target(executor, location, size_bytes, reporter)
 
 
@@ -77,16 +81,17 @@ def cluster_at(address: str, *, reporter: Reporter = SILENT) -> Iterator[Cluster
         executor.log_slowest()
 
 
-def check_shared(location: Location) -> None:
-    """Raise UnsupportedError unless several processes can write a version there at a time."""
-    if not open_store(location).properties.rename:
-        raise not_shared(location.url)
+def check_shared(location: Location, *, parts: bool = False) -> None:
+    """Raise UnsupportedError unless several processes can write a version there at a time, if need be in `parts`."""
+    properties = open_store(location).properties
+    if not properties.rename and not (parts and properties.part_bytes):
+        raise not_shared(location.url, parts=parts)
 
 
-def not_shared(path: str) -> UnsupportedError:
+def not_shared(path: str, *, parts: bool = False) -> UnsupportedError:
     """Return the error for a target that several processes cannot write at a time."""
     return UnsupportedError(
-        "a cluster writes only to a file system that all of its workers share",
+        f"a cluster writes only to {'S3, or to ' if parts else ''}a file system that all of its workers share",
         path=path,
         hint="without --cluster, this machine writes there",
     )

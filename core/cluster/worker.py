@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import sys
 import tempfile
 import threading
 import time
@@ -269,7 +270,7 @@ def reach(place: bytes, token: str) -> Reached:
     try:
         name = f"{meeting.read(token).decode()}-{uuid.uuid4().hex}"
         meeting.write(name, name.encode())
-        return Reached(name, meeting.free_bytes())
+        return Reached(name, free_bytes(meeting.path) if meeting.is_directory else sys.maxsize)
     except EdlCkptError as error:
         return Reached(fault=str(error))
     except OSError as error:

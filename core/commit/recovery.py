@@ -58,8 +58,8 @@ from edl_ckpt.core.storage.beneath import Directory, ForeignError, kind_of
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import NEW
 from edl_ckpt.core.storage.interface import SMALL_BYTES
-from edl_ckpt.core.storage.meeting import TOKEN
 from edl_ckpt.core.storage.local import is_gone
+from edl_ckpt.core.storage.meeting import TOKEN
 from edl_ckpt.core.words import describe, escaped
 
 OLD_UPLOAD_SECONDS: Final = 24 * 3600.0

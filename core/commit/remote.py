@@ -221,7 +221,8 @@ class RemoteOutput:
             for i, item in self._objects.items()
             if i not in self._resumed and item.upload_id
         }
-        return SharedUploads(self._store.location, opened, SharedPrefix(self._store.location, self._stage))
+        location, least = self._store.location, self._store.properties.part_bytes
+        return SharedUploads(location, opened, SharedPrefix(location, self._stage), least)
 
     def take(self, parts: Iterable[TargetPart]) -> None:
         """Take the parts of uploads that other processes have sent."""

@@ -17,7 +17,7 @@ from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import PartsStore, PartsWriter, SentPart, Sink, has_parts
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.meeting import SharedPrefix
-from edl_ckpt.core.storage.parts import PartMemory
+from edl_ckpt.core.storage.parts import PartMemory, least_part
 
 
 class Extent(NamedTuple):
@@ -28,6 +28,16 @@ class Extent(NamedTuple):
     """Where each part begins in the target, and where the last one ends."""
     first: int
     """The number of the first part."""
+
+
+def even_edges(start: int, end: int, least: int) -> list[int]:
+    """Return where parts end that are of one size, of `least` bytes at least unless all together have fewer.
+
+    >>> even_edges(10, 22, 5), even_edges(10, 13, 5)
+    ([16, 22], [13])
+    """
+    count = max((end - start) // least, 1)
+    return [start + (end - start) * number // count for number in range(1, count + 1)]
 
 
 class TargetPart(NamedTuple):
@@ -53,9 +63,15 @@ class SharedUploads:
     uploads: Mapping[int, SharedUpload]
     place: SharedPrefix
     """Where processes show that they can write."""
+    part_bytes: int
+    """The least that the storage takes for each part but the last."""
 
     def __repr__(self) -> str:
         return f"<SharedUploads of {self.location.url}>"
+
+    def least_part(self, target: int) -> int:
+        """Return how large the parts of a target must be at least, so that there are not too many."""
+        return least_part(self.uploads[target].size_bytes, self.part_bytes)
 
     @contextmanager
     def opened(self, extents: Collection[Extent], memory: PartMemory) -> Iterator[SentFiles]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from edl_ckpt.core.errors import NotFoundError
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.location import Location
 
-TOKEN: Final = "token-"
+TOKEN: Final = "token-"  # noqa: S105 - no secret
 """How the names of tokens begin."""
 _TOKEN_BYTES: Final = 1 << 10
 
@@ -23,6 +22,7 @@ class SharedDirectory:
     """A directory of a file system, by its absolute path."""
 
     path: str
+    is_directory: ClassVar[bool] = True
     hint: str = "mount the volume at the same path on every worker, for a user who may write there"
 
     def read(self, name: str) -> bytes:
@@ -36,11 +36,6 @@ class SharedDirectory:
             return name.startswith(token) and self.read(name) == name.encode()
         except FileNotFoundError:
             return False
-
-    def free_bytes(self) -> int:
-        """Return the room in the directory, as this process sees it."""
-        status = os.statvfs(self.path)
-        return status.f_bavail * status.f_frsize
 
     def write(self, name: str, data: bytes) -> None:
         """Write a token."""
@@ -60,6 +55,7 @@ class SharedPrefix:
 
     location: Location
     relative: str
+    is_directory: ClassVar[bool] = False
     hint: str = "workers take credentials from their own environment, as AWS_PROFILE or AWS_ACCESS_KEY_ID"
 
     @property
@@ -78,10 +74,6 @@ class SharedPrefix:
         """Say whether a token is there that a worker wrote, in answer to another one."""
         written = open_store(self.location).read_small(f"{self.relative}/{name}")
         return name.startswith(token) and written == name.encode()
-
-    def free_bytes(self) -> int:
-        """Return a huge number: object storage has no end."""
-        return sys.maxsize
 
     def write(self, name: str, data: bytes) -> None:
         """Write a token."""

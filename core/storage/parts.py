@@ -16,12 +16,24 @@ from edl_ckpt.core.parallel import LOOK_SECONDS, Beside, stop_requested
 if TYPE_CHECKING:
     from edl_ckpt.core.storage.spool import SpoolFile
 
+MAX_PARTS: Final = 10_000
+"""The most parts of one object that S3 takes."""
 _SENDERS: Final = 24
 """How many parts are sent at a time, beside the threads that fill them."""
 PART_MEMORY_BYTES: Final = 112 << 20
 """What the parts of all objects of a version may take together by default."""
 _SENT_AGAIN: Final = 4
 """How many parts that were filled on the disk are sent at a time: their memory is set apart."""
+
+
+def least_part(size_bytes: int, least: int) -> int:
+    """Return how large the parts of an object of a size must be: `least` at least, and not too many of them.
+
+    >>> least_part(1 << 20, 5 << 20), least_part(1 << 40, 5 << 20)
+    (5242880, 110100480)
+    """
+    wanted = -(-size_bytes // MAX_PARTS)
+    return least if wanted <= least else -(-wanted // (1 << 20)) * (1 << 20)
 
 
 class PartMemory:

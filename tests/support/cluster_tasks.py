@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +62,26 @@ class Gated(Slow):
         if task >= 10:
             wait_until(lambda: os.path.exists(self.gate))
         return Slow.do(self, opened, task, advance)
+
+
+@contextmanager
+def environment(client: Any) -> Iterator[None]:
+    """Let the workers have the environment of S3 that this process has now."""
+    mine = {name: value for name, value in os.environ.items() if name.startswith("AWS_") or name == "no_proxy"}
+    client.run(exchange_environment, mine)
+    try:
+        yield
+    finally:
+        client.run(exchange_environment, dict.fromkeys(mine))
+
+
+def exchange_environment(names: Mapping[str, str | None]) -> None:
+    """Set these names, and remove those without a value."""
+    for name, value in names.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def renewed(client: Any, killed: int) -> None:

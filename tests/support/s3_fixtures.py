@@ -65,6 +65,10 @@ class Bucket:
         """The key and the id of each multipart upload neither completed nor aborted."""
         return [(upload.key_name, upload.id) for upload in self.backend.list_multipart_uploads(self.name).values()]
 
+    def has_parts(self) -> bool:
+        """Say whether an open upload has a part."""
+        return any(upload.parts for upload in self.backend.list_multipart_uploads(self.name).values())
+
     def abort(self) -> None:
         """Abort every multipart upload."""
         for _, upload in self.open_uploads():

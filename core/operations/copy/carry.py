@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import xxhash
 
-from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
+from edl_ckpt.core.checkpoint.elsewhere import CheckpointHolder, CheckpointValue
 from edl_ckpt.core.checkpoint.reader import Checkpoint
+from edl_ckpt.core.checkpoint.seal_work import MOST_CHUNKS
 from edl_ckpt.core.checkpoint.sealing import CHUNK_BYTES, batches, checksum, rereads_correctly
+from edl_ckpt.core.commit.interface import SharedTargets
+from edl_ckpt.core.commit.uploads import Extent, TargetPart, even_edges
 from edl_ckpt.core.commit.writers import StagedTargets
 from edl_ckpt.core.errors import UnavailableError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.parallel import Advance
 from edl_ckpt.core.state.seal import Chunk
 from edl_ckpt.core.storage.interface import RangeReader, Sink
+from edl_ckpt.core.storage.parts import PartMemory
 
 _spare = threading.local()
 
@@ -79,6 +83,49 @@ class Carried(NamedTuple):
     shard: int
     first: int
     chunks: tuple[Chunk, ...]
+    extent: Extent | None = None
+    """The parts that they are, where the target is an upload."""
+
+
+class Sums(NamedTuple):
+    """What a task answers: the checksums of its chunks, and the parts that it has sent."""
+
+    chunks: list[str]
+    parts: list[TargetPart]
+
+
+class OpenedCarry(CheckpointHolder):
+    """The source, opened, and the memory for the parts that a process fills and sends."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__(checkpoint)
+        self.memory = PartMemory()
+
+    def close(self) -> None:
+        """Close the source, and stop what is still being sent."""
+        self.memory.close()
+        super().close()
+
+
+def tasks_of(targets: SharedTargets, shard: int, chunks: Sequence[Chunk], task_bytes: int) -> Iterator[Carried]:
+    """Yield the tasks of a shard, each of about `task_bytes`; those of an upload have whole parts."""
+    if isinstance(targets, StagedTargets):
+        first = 0
+        for group in batches(chunks, task_bytes, most=MOST_CHUNKS):
+            yield Carried(shard, first, tuple(group))
+            first += len(group)
+        return
+    at = first = number = 0  # of the task
+    edges = [0]
+    for last, chunk in enumerate(chunks, 1):
+        least = targets.least_part(shard)
+        if chunk.end - edges[-1] < least and last < len(chunks):
+            continue
+        edges += even_edges(edges[-1], chunk.end, least)
+        if chunk.end - at >= task_bytes or last - first >= MOST_CHUNKS or last == len(chunks):
+            yield Carried(shard, first, tuple(chunks[first:last]), Extent(shard, tuple(edges), number))
+            number += len(edges) - 1
+            at, first, edges = chunk.end, last, [chunk.end]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +133,27 @@ class CarryWork:
     """The pass over a version as a work for other processes; a task writes to one shard, and answers with checksums."""
 
     source: CheckpointValue
-    targets: StagedTargets
+    targets: SharedTargets
     batch_bytes: int
 
-    def open(self) -> Checkpoint:
+    def open(self) -> OpenedCarry:
         """Open the source in another process."""
-        return self.source.open()
+        return OpenedCarry(self.source.open())
 
-    def do(self, opened: Checkpoint, task: Carried, advance: Advance) -> list[str]:
+    def do(self, opened: OpenedCarry, task: Carried, advance: Advance) -> Sums:
         """Copy the chunks of a task."""
+        if isinstance(self.targets, StagedTargets):
+            with self.targets.only(task.shard).opened([task.shard]) as files:
+                return Sums(self._carry(opened.checkpoint, task, files, advance), [])
+        assert task.extent is not None  # noqa: S101 - see `tasks_of`
+        with self.targets.opened([task.extent], opened.memory) as uploads:
+            sums = self._carry(opened.checkpoint, task, uploads, advance)
+        return Sums(sums, uploads.sent)
+
+    def _carry(self, opened: Checkpoint, task: Carried, files: Sequence[Sink], advance: Advance) -> list[str]:
         sums = []
         reader = opened.reader(opened.shards[task.shard])
-        with self.targets.only(task.shard).opened([task.shard]) as files:
-            for some in batches(task.chunks, self.batch_bytes):
-                sums += carry(reader, some, files[task.shard])
-                advance(some[-1].end - some[0].start)
+        for some in batches(task.chunks, self.batch_bytes):
+            sums += carry(reader, some, files[task.shard])
+            advance(some[-1].end - some[0].start)
         return sums

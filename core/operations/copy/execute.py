@@ -9,7 +9,6 @@ the target is held from the first byte to the last.
 from __future__ import annotations
 
 import hashlib
-import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +26,7 @@ from edl_ckpt.core.checkpoint.fingerprint import (
 )
 from edl_ckpt.core.checkpoint.proof import read_back
 from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
-from edl_ckpt.core.checkpoint.seal_work import MOST_CHUNKS, make_seal
+from edl_ckpt.core.checkpoint.seal_work import make_seal
 from edl_ckpt.core.checkpoint.sealing import CHUNK_BYTES, batches, cut
 from edl_ckpt.core.checkpoint.target import check_beside
 from edl_ckpt.core.checkpoint.trust import check_trust, hint
@@ -36,11 +35,12 @@ from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, executor_of
 from edl_ckpt.core.commit import open_output
 from edl_ckpt.core.commit.interface import LockedLocation, Resume, VersionOutput, Written
 from edl_ckpt.core.commit.recovery import location_lock
+from edl_ckpt.core.commit.writers import StagedTargets
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError, RefusedError
 from edl_ckpt.core.format.checks import check_texts, check_version, restore_warnings
 from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.format.names import copied_layouts
-from edl_ckpt.core.operations.copy.carry import Carried, CarryWork, carry
+from edl_ckpt.core.operations.copy.carry import CarryWork, OpenedCarry, carry, tasks_of
 from edl_ckpt.core.operations.copy.plan import CopyEntry, CopyPlan
 from edl_ckpt.core.parallel import Executor, Threads, default_workers, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
@@ -127,7 +127,7 @@ def execute_copy(
             if chosen.elsewhere:
                 absent = (e for e, error in obstacles if error is None and not e.skipped and e.there is None)
                 size_bytes = sum(entry.version.size_bytes for entry in absent)
-                check_target(chosen, plan.target, size_bytes, reporter=reporter)
+                check_target(chosen, plan.target, size_bytes, parts=True, reporter=reporter)
                 how = _How(workers, chosen, reporter)
         with location_lock(plan.target, "copy", wait_seconds=wait_seconds, reporter=reporter, create=True) as place:
             for entry in (entry for entry, error in obstacles if error is None):
@@ -341,16 +341,21 @@ class _Copy:
     ) -> None:
         """Do the same in other processes; behind the fence of its shard no task writes any more."""
         task_bytes = max(executor.task_bytes(sum(shard.size_bytes for shard in shards)), CHUNK_BYTES)
-        groups = [(shard, first, group) for shard, first, group in _tasks(shards, task_bytes, most=MOST_CHUNKS)]
-        if not groups:
+        by_number = {shard.index: shard for shard in shards if shard.chunks}
+        if not by_number:
             return
         targets = output.share(apart=True)
-        executor.share(targets.only(groups[0][0].index).writers)
+        if isinstance(targets, StagedTargets):
+            executor.share(targets.only(min(by_number)).place)
+        tasks = [task for k, shard in by_number.items() for task in tasks_of(targets, k, shard.chunks, task_bytes)]
+        for task in tasks:
+            by_number[task.shard].open_batches += 1
         work = CarryWork(CheckpointValue.of(source), targets, self.batch_bytes)
-        tasks = [Carried(shard.index, first, tuple(group)) for shard, first, group in groups]
-        with closing(executor.run(work, source, tasks, self.reporter.advance)) as results:
-            for (shard, first, _), sums in zip(groups, results, strict=True):
-                self._take(shard, first, sums)
+        with closing(executor.run(work, OpenedCarry(source), tasks, self.reporter.advance)) as results:
+            for task, done in zip(tasks, results, strict=True):
+                shard = by_number[task.shard]
+                self._take(shard, task.first, done.chunks)
+                output.take(done.parts)
                 shard.open_batches -= 1
                 if not shard.open_batches:
                     output.finish(shard.index, shard.sums)
@@ -423,12 +428,10 @@ class _Copy:
         return fingerprint_of(target, sketch).text
 
 
-def _tasks(
-    shards: Iterable[_Shard], batch_bytes: int, *, most: int = sys.maxsize
-) -> Iterator[tuple[_Shard, int, list[Chunk]]]:
-    """Yield batches of the chunks of each shard, `most` in each, with the number of the first one."""
+def _tasks(shards: Iterable[_Shard], batch_bytes: int) -> Iterator[tuple[_Shard, int, list[Chunk]]]:
+    """Yield batches of the chunks of each shard, with the number of the first one."""
     for shard in shards:
-        groups = list(batches(shard.chunks, batch_bytes, most=most))
+        groups = list(batches(shard.chunks, batch_bytes))
         shard.open_batches = len(groups)
         first = 0
         for group in groups:

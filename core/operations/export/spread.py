@@ -59,6 +59,7 @@ from edl_ckpt.core.operations.export.spans import (
 from edl_ckpt.core.parallel import RESULT_BYTES, Advance, Executor
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import PreallocatedFile, check_space
+from edl_ckpt.core.storage.meeting import SharedDirectory
 
 _PIECE_BYTES: Final = 16 << 20
 """The most bytes of rows that a thread has at a time, read and put in order; a process has as much once more."""
@@ -114,7 +115,7 @@ class SpreadReader(ContentReader):
         if self.selection.dense_rows is not None:
             raise UnsupportedError(_NO_MATRIX, hint="without --cluster, this machine writes a matrix")
         executor, checkpoint = self._by, self.checkpoint
-        executor.share(self.shared)
+        executor.share(SharedDirectory(self.shared))
         places = list(ids_at(checkpoint, self._piece_bytes, values=True))
         shares = {name: _share(self._rows_claimed(name), self._ranges_of(name)) for name in self._names}
         work = LookWork(CheckpointValue.of(checkpoint), shares)
@@ -158,7 +159,7 @@ class SpreadReader(ContentReader):
         """Return what a format writes; what other processes write, they read themselves."""
         content = ContentReader.content(self)
         largest = max((self._bytes_of(table.name) for table in content.tables), default=0)
-        self._by.share(self.shared, sum(tensor.size_bytes for tensor in content.tensors) + largest)
+        self._by.share(SharedDirectory(self.shared), sum(tensor.size_bytes for tensor in content.tensors) + largest)
         return replace(content, spread=_Spread(self, [table.name for table in content.tables]))
 
     def _fill(

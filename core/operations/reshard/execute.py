@@ -19,6 +19,7 @@ from edl_ckpt.core.cluster.choice import ExecutorLike, check_shared, executor_of
 from edl_ckpt.core.commit import open_output
 from edl_ckpt.core.commit.interface import LockedLocation, Written
 from edl_ckpt.core.commit.recovery import location_lock
+from edl_ckpt.core.commit.writers import StagedTargets
 from edl_ckpt.core.errors import LockedError, UnsupportedError
 from edl_ckpt.core.memory import peak_memory_bytes
 from edl_ckpt.core.operations.reshard.move import Move
@@ -138,7 +139,8 @@ def write_reshard(
             read = move.run()
         else:
             targets = output.share()
-            executor.share(targets.writers)
+            assert isinstance(targets, StagedTargets)  # noqa: S101 - see `check_shared`
+            executor.share(targets.place)
             read = move.run_elsewhere(executor, targets)
         trust.confirm(read.text)
 

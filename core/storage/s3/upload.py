@@ -16,12 +16,11 @@ from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError, Refus
 from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.parallel import awaited
 from edl_ckpt.core.storage.interface import SentPart
-from edl_ckpt.core.storage.parts import Part, PartMemory
+from edl_ckpt.core.storage.parts import Part, PartMemory, least_part
 from edl_ckpt.core.storage.s3.client import Connection, is_md5
 
 MIN_PART_BYTES: Final = 5 << 20
 """The least that S3 accepts for each part of an upload but the last."""
-MAX_PARTS: Final = 10_000
 WRITE_ID: Final = "edl-ckpt-write-id"
 
 
@@ -355,5 +354,4 @@ def part_bytes(size_bytes: int) -> int:
     >>> part_bytes(1 << 20), part_bytes(1 << 40)
     (5242880, 110100480)
     """
-    least = max(MIN_PART_BYTES, -(-size_bytes // MAX_PARTS))
-    return -(-least // (1 << 20)) * (1 << 20)
+    return least_part(size_bytes, MIN_PART_BYTES)

@@ -1,0 +1,296 @@
+"""A cluster that writes to a bucket: each part of an upload has one writer, and late ones change nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from builders import models, write_checkpoint
+from checkpoints import drop_seal, only, save_mixed, shards_of
+from cluster_tasks import environment, renewed
+from edl_ckpt.core import (
+    LockedError,
+    UnsupportedError,
+    execute_copy,
+    list_versions,
+    plan_copy,
+    recover,
+    verify_version,
+)
+from edl_ckpt.core.commit.remote import RemoteOutput
+from edl_ckpt.core.commit.uploads import Extent, SharedUpload, SharedUploads
+from edl_ckpt.core.operations.copy.execute import CopyResult
+from edl_ckpt.core.storage import Location, open_store
+from edl_ckpt.core.storage.meeting import SharedPrefix
+from edl_ckpt.core.storage.parts import PartMemory
+from edl_ckpt.core.storage.s3.store import S3Store
+from oracle import Model
+from program import PROGRAM
+from reporters import Recorder
+from s3_fixtures import Bucket
+from s3_proxy import Call, Fault, Forward, Reply, status
+from waiting import wait_until
+
+PART = 64 << 10
+"""The least part in most of these tests."""
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let parts be small, here and in moto, and tasks have a few of them."""
+    monkeypatch.setattr(S3Store, "properties", replace(S3Store.properties, part_bytes=PART))
+    monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", PART)
+    monkeypatch.setattr("edl_ckpt.core.cluster.executor._LEAST_TASK_BYTES", 4 * PART)
+    monkeypatch.setattr("edl_ckpt.core.cluster.executor._TASKS_A_THREAD", 1000)
+
+
+def in_bucket(s3: Bucket, prefix: str = "run/") -> dict[str, bytes]:
+    """Return the content of every shard below a prefix of a bucket."""
+    return {key.removeprefix(prefix): s3.get(key) for key in s3.keys(prefix) if "/variables-" in key}
+
+
+def nothing_is_left(s3: Bucket) -> None:
+    """No upload is open, and nothing is staged."""
+    assert not s3.open_uploads()
+    assert not [key for key in s3.objects() if "/stage-0/" in key]
+
+
+def copy(source: str | Path, target: str, executor: Any, **options: Any) -> CopyResult:
+    return execute_copy(plan_copy([only(source)], target, **options), executor=executor)
+
+
+# Copies
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_the_same_copy(s3: Bucket, tmp_path: Path, client: Any, small_parts: None, sealed: bool) -> None:
+    """Every byte and the seal are those of the source, each part was sent once, and the credentials stayed here."""
+    save_mixed(tmp_path / "run")
+    if not sealed:
+        drop_seal(tmp_path / "run", 7)
+    copied = copy(tmp_path / "run", s3.url, client)
+    assert in_bucket(s3) == shards_of(tmp_path / "run")
+    assert s3.proxy.count("upload_part") > 5
+    assert s3.proxy.request_bytes("upload_part") == copied.bytes_copied
+    check = verify_version(only(s3.url), level="deep")
+    assert check.sealed
+    assert check.fingerprint == copied.copied[0].fingerprint
+    nothing_is_left(s3)
+
+
+@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(model=models(), ps_num=st.integers(1, 4), generation=st.sampled_from(["v1", "v3", "v4"]))
+def test_any_model(
+    tmp_path_factory: pytest.TempPathFactory,
+    s3: Bucket,
+    client: Any,
+    small_parts: None,
+    model: Model,
+    ps_num: int,
+    generation: str,
+) -> None:
+    """Any model in any generation is copied to a bucket, and within it, byte for byte."""
+    tmp = tmp_path_factory.mktemp("any")
+    s3.delete(*s3.objects())
+    write_checkpoint(tmp / "run", model, ps_num, generation=generation)
+    copy(tmp / "run", s3.url, client)
+    copy(s3.url, f"s3://{s3.name}/again", client)
+    assert in_bucket(s3, "again/") == in_bucket(s3) == shards_of(tmp / "run")
+    nothing_is_left(s3)
+
+
+@pytest.mark.parametrize("order", ["there, here", "here, there", "there, there"])
+def test_goes_on(
+    s3: Bucket, tmp_path: Path, client: Any, small_parts: None, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    """The uploads that were finished before an interruption are not sent again, wherever each run works."""
+    save_mixed(tmp_path / "run")
+    monkeypatch.setattr("edl_ckpt.core.commit.remote.NOTED_BYTES", 0)
+    first, second = (client if name == "there" else None for name in order.split(", "))
+    done: list[int] = []
+    lock = threading.Lock()
+    real = RemoteOutput.finish
+
+    def finish(self: RemoteOutput, shard: int, note: list[str]) -> None:
+        with lock:
+            if len(done) == 2:
+                raise KeyboardInterrupt
+            real(self, shard, note)
+            done.append(shard)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RemoteOutput, "finish", finish)
+        with pytest.raises(KeyboardInterrupt):
+            copy(tmp_path / "run", s3.url, first)
+    assert not list_versions(s3.url).versions
+    shards = only(tmp_path / "run").shards
+    copied = copy(tmp_path / "run", s3.url, second).copied[0]
+    assert copied.resumed_bytes == sum(shards[i].size_bytes for i in done)
+    assert in_bucket(s3) == shards_of(tmp_path / "run")
+    assert verify_version(only(s3.url), level="deep").sealed
+    nothing_is_left(s3)
+
+
+def test_killed_workers(s3: Bucket, large: Path, processes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is killed when its first part has arrived changes nothing of the result."""
+    with environment(processes):
+        pid = min(processes.run(os.getpid).values())
+        real = RemoteOutput.take
+
+        def take(self: RemoteOutput, parts: Any) -> None:
+            if pid not in killed:
+                killed.append(pid)
+                os.kill(pid, signal.SIGKILL)
+            real(self, parts)
+
+        killed: list[int] = []
+        monkeypatch.setattr(RemoteOutput, "take", take)
+        try:
+            copy(large, s3.url, processes)
+        finally:
+            renewed(processes, pid)
+    assert killed == [pid]
+    assert in_bucket(s3) == shards_of(large)
+    nothing_is_left(s3)
+
+
+def test_a_killed_command(s3: Bucket, large: Path, processes: Any) -> None:
+    """After a command that is killed nothing is visible; the next one goes on, or `recover` drops what it left."""
+    command = ["copy", str(large), s3.url, "--cluster", processes.scheduler.address]
+    with environment(processes):
+        for attempt in range(2):
+            killed_midway(s3, *command)
+            assert not list_versions(s3.url).versions
+            if attempt:
+                copy(large, s3.url, processes)
+            else:
+                recover(s3.url, drop_copies=True)
+                nothing_is_left(s3)
+    assert in_bucket(s3) == shards_of(large)
+    nothing_is_left(s3)
+
+
+def killed_midway(s3: Bucket, *command: str) -> None:
+    """Run the program, and kill it when a part has arrived."""
+    running = subprocess.Popen([*PROGRAM, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_until(lambda: s3.has_parts() or running.poll() is not None)
+    running.kill()
+    assert running.wait() == -signal.SIGKILL
+
+
+# What workers are asked
+
+
+def test_a_worker_without_credentials(s3: Bucket, tmp_path: Path, client: Any) -> None:
+    """A worker that may not write is refused before any part is sent, and nothing is left."""
+    save_mixed(tmp_path / "run")
+    s3.proxy.fail(Fault(status(403, "AccessDenied"), operation="put", key="token-.*-"))
+    with pytest.raises(UnsupportedError, match=r"cannot read and write where .*refused") as caught:
+        copy(tmp_path / "run", s3.url, client)
+    assert "their own environment" in str(caught.value.hint)
+    assert not s3.proxy.count("upload_part")
+    nothing_is_left(s3)
+
+
+def test_a_worker_that_sees_another_bucket(
+    s3: Bucket, tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker whose token this process does not find is refused."""
+    save_mixed(tmp_path / "run")
+    monkeypatch.setattr("edl_ckpt.core.storage.meeting.SharedPrefix.has", lambda *_: False)
+    with pytest.raises(UnsupportedError, match="cannot read and write where this machine does"):
+        copy(tmp_path / "run", s3.url, client)
+    nothing_is_left(s3)
+
+
+def test_credentials_of_the_command_line(s3: Bucket, tmp_path: Path, client: Any) -> None:
+    """Credentials that only the command has are warned of, once."""
+    save_mixed(tmp_path / "run")
+    recorder = Recorder()
+    target = Location(s3.url, {"key": "nobody", "secret": "nothing"})
+    execute_copy(plan_copy([only(tmp_path / "run")], target), executor=client, reporter=recorder)
+    assert [text for text in recorder.warnings if "--storage-option key" in text] == recorder.warnings
+
+
+# The store contract with two writers
+
+
+def a_part(s3: Bucket, upload_id: str, size_bytes: int) -> SharedUploads:
+    """Return an upload of the bucket as tasks get it."""
+    place = SharedPrefix(Location(s3.url), ".edl-ckpt-0/stage-0/x")
+    return SharedUploads(Location(s3.url), {0: SharedUpload("object", size_bytes, upload_id)}, place, 5 << 20)
+
+
+def without_upload(call: Call, forward: Forward) -> Reply | None:
+    """Answer as S3 does to a part of an upload that is gone, where moto fails."""
+    reply = forward(call)
+    return status(404, "NoSuchUpload")(call, forward) if reply is not None and reply.status == 500 else reply
+
+
+@pytest.mark.parametrize("end", ["completed", "aborted"])
+def test_two_writers(s3: Bucket, end: str) -> None:
+    """Two processes send the same parts: the object is whole; whoever comes later finds no upload, and changes nothing.
+
+    One of them is late: the upload was completed, or aborted, while it was at work.
+    """
+    store = open_store(s3.url)
+    assert isinstance(store, S3Store)
+    data = np.random.default_rng(3).bytes((12 << 20) + 5)
+    whole = store.new_object("object", len(data))
+    whole.begin()
+    uploads = a_part(s3, whole.upload_id, len(data))
+    extent = Extent(0, (0, 5 << 20, 12 << 20, len(data)), 0)
+    for _ in range(2):
+        with uploads.opened([extent], PartMemory()) as files:
+            files[0].write(0, data)
+            files[1].write(0, b"of another task")
+        whole.take(part for _, part in files.sent)
+    whole.finish()
+    assert whole.verified
+    late = uploads.opened([extent], PartMemory())
+    files = late.__enter__()
+    files[0].write(0, data[: 5 << 20])
+    if end == "completed":
+        whole.complete()
+    else:
+        whole.abort()
+    before = s3.objects()
+    s3.proxy.fail(Fault(without_upload, operation="upload_part", times=None))
+    files[0].write(5 << 20, bytes(len(data) - (5 << 20)))
+    with pytest.raises(LockedError, match="the upload is gone"):
+        late.__exit__(None, None, None)
+    assert s3.objects() == before
+    assert not s3.open_uploads()
+    if end == "completed":
+        assert s3.get("run/object") == data
+
+
+def test_a_part_is_missing(s3: Bucket) -> None:
+    """An upload that lacks a part, in the middle or at the end, is never completed."""
+    store = open_store(s3.url)
+    assert isinstance(store, S3Store)
+    data = bytes(11 << 20)
+    for missing in (0, 1):
+        whole = store.new_object("object", len(data))
+        whole.begin()
+        edges = (0, 5 << 20, len(data))
+        other = 1 - missing
+        with a_part(s3, whole.upload_id, len(data)).opened(
+            [Extent(0, edges[other : other + 2], other)], PartMemory()
+        ) as files:
+            files[0].write(0, data)
+        whole.take(part for _, part in files.sent)
+        with pytest.raises(Exception, match="not every byte"):
+            whole.finish()
+        whole.abort()
+    assert not s3.objects()
