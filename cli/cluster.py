@@ -56,10 +56,10 @@ def working(
     if target is not None:
         check_shared(target, parts=True)
     with cluster_at(cluster, reporter=out.reporter()) as executor:
+        ask_workers(executor, out.reporter())
         if executor.dashboard:
             out.say(f"dashboard: {executor.dashboard}")
         out.doing = executor.doing
-        ask_workers(executor, out.reporter())
         if target is not None and size_bytes is not None:
             check_target(executor, target, size_bytes, reporter=out.reporter())
         yield {"workers": None, "executor": executor}

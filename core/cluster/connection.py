@@ -179,6 +179,11 @@ def meanings() -> Iterator[None]:
     except EdlCkptError:
         raise
     except (FutureCancelledError, CommClosedError) as error:
-        raise UnavailableError(
-            "the connection to the scheduler is lost", hint="look at the log of the scheduler, and try again"
-        ) from error
+        raise lost() from error
+
+
+def lost() -> UnavailableError:
+    """Return the error for a scheduler that does not answer any more."""
+    return UnavailableError(
+        "the connection to the scheduler is lost", hint="look at the log of the scheduler, and try again"
+    )

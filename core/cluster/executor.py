@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Any, Final
 
 from edl_ckpt.core.cluster import worker
-from edl_ckpt.core.cluster.connection import START_WORKERS, meanings
+from edl_ckpt.core.cluster.connection import START_WORKERS, lost, meanings
 from edl_ckpt.core.cluster.worker import Done, Published, Seen, Shown
 from edl_ckpt.core.errors import UnavailableError, UnsupportedError
 from edl_ckpt.core.parallel import Advance, Meeting, Opened, Result, Task, Work
@@ -91,7 +91,10 @@ class ClusterExecutor:
         time_now = time.monotonic()
         if now or time_now - self._asked > _LOOK_SECONDS / 2:
             with meanings():
-                self._workers = dict(self.client.scheduler_info(n_workers=-1)["workers"])
+                found = self.client.scheduler_info(n_workers=-1)
+            if "workers" not in found:  # Dask gives what it knows without them when nobody answers
+                raise lost()
+            self._workers = dict(found["workers"])
             self._asked = time_now
         return self._workers
 

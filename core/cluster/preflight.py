@@ -44,6 +44,8 @@ def ask_workers(executor: ClusterExecutor, reporter: Reporter) -> None:
     mine = worker.look()
     found: dict[str, Any] = {"the scheduler": _of_scheduler(executor)}
     found |= executor.ask(worker.look)
+    if isinstance(found["the scheduler"], Seen) and not found["the scheduler"].has_dashboard:
+        executor.dashboard = ""
     if len(found) == 1:
         raise UnavailableError("the cluster has no worker", hint=START_WORKERS)
     workers = executor.workers()
@@ -51,16 +53,7 @@ def ask_workers(executor: ClusterExecutor, reporter: Reporter) -> None:
     small: list[str] = []
     for address, seen in found.items():
         name = executor.name_of(address)
-        if not isinstance(seen, Seen):
-            raise UnsupportedError(
-                f"{name} cannot run edl-ckpt ({type(seen).__name__}: {seen})",
-                hint=f"install edl-ckpt {mine.version} where it runs",
-            )
-        if seen.version != mine.version:
-            raise UnsupportedError(
-                f"{name} has edl-ckpt {seen.version}, and this is {mine.version}",
-                hint="install one version everywhere",
-            )
+        _check_version(name, seen, mine)
         if address in workers:
             executor.versions[address] = seen.version
             if mine.has_kernel and not seen.has_kernel:
@@ -71,6 +64,20 @@ def ask_workers(executor: ClusterExecutor, reporter: Reporter) -> None:
     if small:
         reporter.warn(f"{abridged(small, _NAMED)}; a worker with too little memory waits, or is ended by Dask")
     executor.asked = True
+
+
+def _check_version(name: str, seen: Any, mine: Seen) -> None:
+    """Raise UnsupportedError unless a process has this edl-ckpt."""
+    if not isinstance(seen, Seen):
+        raise UnsupportedError(
+            f"{name} cannot run edl-ckpt ({type(seen).__name__}: {seen})",
+            hint=f"install edl-ckpt {mine.version} where it runs",
+        )
+    if seen.version != mine.version:
+        raise UnsupportedError(
+            f"{name} has edl-ckpt {seen.version}, and this is {mine.version}",
+            hint="install one version everywhere",
+        )
 
 
 def _of_scheduler(executor: ClusterExecutor) -> Any:

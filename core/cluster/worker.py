@@ -90,6 +90,8 @@ class Seen(NamedTuple):
     """What a worker has in memory before any work."""
     usable_bytes: int = 0
     """The memory above which Dask gives a worker no more tasks; 0 without a limit."""
+    has_dashboard: bool = False
+    """The pages of a scheduler are there: they need a library of their own, and its address does not say."""
 
 
 class Sight(NamedTuple):
@@ -211,7 +213,7 @@ def look(dask_worker: Any = None) -> Seen:
     """Say which edl-ckpt this process has, and which worker it is; Dask gives a worker, or the scheduler, itself."""
     has_kernel, manager = bulk.kernel is not None, getattr(dask_worker, "memory_manager", None)
     if manager is None:
-        return Seen(VERSION, has_kernel)
+        return Seen(VERSION, has_kernel, has_dashboard="distributed.dashboard.scheduler" in sys.modules)
     limit, part = manager.memory_limit or 0, manager.memory_pause_fraction or 1.0
     return Seen(VERSION, has_kernel, dask_worker.contact_address, memory_now_bytes(), int(limit * part))
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
+import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
@@ -18,6 +22,7 @@ from checkpoints import save_small
 from edl_ckpt.core import list_versions, verify_version
 from places import TOP
 from program import edl
+from waiting import wait_until
 
 CI = TOP / "docs/ci"
 MANIFESTS = sorted((TOP / "docs/kubernetes").glob("*.yaml"))
@@ -35,12 +40,92 @@ def test_schemas(schema: str, name: str) -> None:
     assert done.returncode == 0, done.stdout
 
 
+def resources(path: Path) -> list[dict[str, Any]]:
+    """Return the resources of a manifest."""
+    return [*yaml.safe_load_all(path.read_text(encoding="utf-8"))]
+
+
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
 def test_manifests(path: Path) -> None:
     """Every manifest fits Kubernetes's own schemas, strictly, of the oldest and the newest release that is known."""
-    resource = yaml.safe_load(path.read_text(encoding="utf-8"))
-    for release in ("1.27", kubernetes_validate.latest_version()):
-        kubernetes_validate.validate(resource, release, strict=True)
+    for resource in resources(path):
+        for built_in in operated(resource) if resource["kind"] == "DaskCluster" else [resource]:
+            for release in ("1.27", kubernetes_validate.latest_version()):
+                kubernetes_validate.validate(built_in, release, strict=True)
+
+
+def operated(cluster: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the deployments and the service that Dask's operator makes of a cluster, with its names and labels."""
+    name, spec = cluster["metadata"]["name"], cluster["spec"]
+    made: list[dict[str, Any]] = []
+    for part in ("scheduler", "worker"):
+        labels = {"dask.org/cluster-name": name, "dask.org/component": part}
+        metadata = {"name": f"{name}-{part}", "labels": labels}
+        template = {"metadata": metadata, "spec": spec[part]["spec"]}
+        deployment = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+        made.append({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": deployment})
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": f"{name}-scheduler"}}
+    return [*made, service | {"spec": spec["scheduler"]["service"]}]
+
+
+def test_dask_cluster() -> None:
+    """The pods of the Job reach the scheduler by its service, and may; all pods see the same volume where it says."""
+    found = {resource["kind"]: resource for resource in resources(TOP / "docs/kubernetes/dask-cluster.yaml")}
+    cluster, job = found["DaskCluster"], found["Job"]["spec"]["template"]
+    scheduler, worker, service = operated(cluster)
+    labels = scheduler["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    ports = {
+        port["name"]: port["containerPort"] for port in scheduler["spec"]["template"]["spec"]["containers"][0]["ports"]
+    }
+    assert {port["port"]: ports[port["targetPort"]] for port in service["spec"]["ports"]} == {8786: 8786, 8787: 8787}
+    (runs,) = job["spec"]["containers"]
+    assert runs["args"][-1] == f"tcp://{service['metadata']['name']}:8786"
+    (rule,) = found["NetworkPolicy"]["spec"]["ingress"]
+    assert found["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+    allowed = [peer["podSelector"]["matchLabels"] for peer in rule["from"] if "podSelector" in peer]
+    for pod in (job["metadata"]["labels"], worker["spec"]["template"]["metadata"]["labels"]):
+        assert any(each.items() <= pod.items() for each in allowed)
+    claim = found["PersistentVolumeClaim"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    seen = {
+        (volume["persistentVolumeClaim"]["claimName"], mount["mountPath"])
+        for pod in (job["spec"], worker["spec"]["template"]["spec"])
+        for volume in pod["volumes"]
+        for mount in pod["containers"][0]["volumeMounts"]
+        if volume["name"] == mount["name"] == "checkpoints"
+    }
+    assert seen == {(claim["metadata"]["name"], "/checkpoints")}
+    accounts = {
+        pod["spec"]["serviceAccountName"] for pod in (job, *(d["spec"]["template"] for d in (scheduler, worker)))
+    }
+    assert accounts == {found["ServiceAccount"]["metadata"]["name"]}
+
+
+def test_dask_cluster_by_the_operator() -> None:
+    """The cluster fits the definition that Dask's operator installs, without a key that this does not know."""
+    package = pytest.importorskip("dask_kubernetes", reason="dask-kubernetes is not installed")
+    place = Path(package.__path__[0], "operator/deployment/helm/dask-kubernetes-operator/crds/daskcluster.yaml")
+    definition = yaml.safe_load(place.read_text(encoding="utf-8"))
+    (version,) = definition["spec"]["versions"]
+    (cluster,) = (r for r in resources(TOP / "docs/kubernetes/dask-cluster.yaml") if r["kind"] == "DaskCluster")
+    assert cluster["apiVersion"] == f"{definition['spec']['group']}/{version['name']}"
+    assert cluster["kind"] == definition["spec"]["names"]["kind"]
+    check = jsonschema.Draft202012Validator(strictly(version["schema"]["openAPIV3Schema"]))
+    own = {key: cluster[key] for key in ("spec",)}
+    assert [error.message for error in check.iter_errors(own)] == []
+
+
+def strictly(schema: Any) -> Any:
+    """Return a schema that allows no key that it does not name."""
+    if isinstance(schema, list):
+        return [strictly(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    copied = {key: strictly(value) for key, value in schema.items()}
+    if isinstance(schema.get("properties"), dict) and not schema.get("x-kubernetes-preserve-unknown-fields"):
+        copied["additionalProperties"] = False
+    return copied
 
 
 def containers(resource: Any) -> list[dict[str, Any]]:
@@ -147,12 +232,53 @@ def test_a_promotion_stops(shell: dict[str, str], tmp_path: Path) -> None:
     assert not (tmp_path / "backup").exists()
 
 
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
+@pytest.mark.slow
+def test_dask_cluster_runs(tmp_path: Path) -> None:
+    """The containers run Dask's commands: the Job does its work with them, and the probes are answered.
+
+    `pytest -n 0 -m slow tests/docs/test_ci.py`. Ports are free ones, and the volume is a directory.
+    """
+    save_small(tmp_path / "run", 10)
+    found = {resource["kind"]: resource for resource in resources(TOP / "docs/kubernetes/dask-cluster.yaml")}
+    (scheduler,), (worker,) = (containers(found["DaskCluster"]["spec"][part]) for part in ("scheduler", "worker"))
+    (job,) = containers(found["Job"])
+    file, outer = (
+        tmp_path / "scheduler.json",
+        os.environ | {"DASK_WORKER_NAME": "w0", "DASK_LOGGING__DISTRIBUTED": "critical"},
+    )
+    free = ["--port", "0", "--dashboard-address", "127.0.0.1:0", "--host", "127.0.0.1", "--scheduler-file", str(file)]
+    dask = [sys.executable, "-m", "dask"]
+    assert scheduler["command"] == worker["command"] == ["dask"]
+    with ExitStack() as stack:
+
+        def start(words: list[str], env: dict[str, str]) -> None:
+            stack.callback(lambda process: process.wait(30), process := subprocess.Popen(words, env=env))
+            stack.callback(process.kill)
+
+        start([*dask, *scheduler["args"], *free], dict(outer))
+        wait_until(lambda: file.exists() and file.read_text().endswith("}"), seconds=60)
+        known = json.loads(file.read_text())
+        for probe in (scheduler["readinessProbe"], scheduler["livenessProbe"]):
+            url = f"http://127.0.0.1:{known['services']['dashboard']}{probe['httpGet']['path']}"
+            assert urlopen(url, timeout=30).status == 200
+        words = [word.replace("$(DASK_WORKER_NAME)", "w0").replace("=/tmp", f"={tmp_path}") for word in worker["args"]]
+        start([*dask, *words], outer | {"DASK_SCHEDULER_ADDRESS": known["address"]})
+        here = {"/checkpoints/run": f"{tmp_path}/run", "400": "4", "tcp://checkpoints-scheduler:8786": known["address"]}
+        done = edl(*[here.get(word, word) for word in job["args"]])
+        assert done.returncode == 0, done.stderr
+    (version,) = list_versions(str(tmp_path / "run")).versions
+    assert (version.ps_num, verify_version(version, level="deep").ok) == (4, True)
+
+
+ALONE = [path for path in MANIFESTS if path.stem != "dask-cluster"]
+
+
+@pytest.mark.parametrize("path", ALONE, ids=lambda path: path.stem)
 def test_containers(path: Path, tmp_path: Path) -> None:
     """What each container of ours runs succeeds on a root file system that is read-only, except for its volumes."""
     save_small(tmp_path / "run", 10, 20, 30)
     edl("policy", "set", tmp_path / "run", "--keep", "2")
-    resource = yaml.safe_load(path.read_text(encoding="utf-8"))
+    (resource,) = resources(path)
     ours = [c for c in containers(resource) if "edl-ckpt" in c["image"]]
     assert ours
     for container in ours:
