@@ -21,6 +21,16 @@ class Several:
         return self.gap.join(map(str, self.values))
 
 
+@dataclass(frozen=True, slots=True)
+class Recorded(Several):
+    """One cell with any value of JSON: in CSV it is a text that is JSON."""
+
+    values: Any
+
+    def __str__(self) -> str:
+        return to_json(self.values)
+
+
 def as_dict(value: Any) -> Any:
     """Return a result with its dataclasses as dicts, as `dataclasses.asdict` does, but without copies of the rest.
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 _CONTEXT = "context"
 _REPLACED_ATTEMPTS = 5
+_FORMATS = ("json", "csv", "jsonl")
 _PARSERS: Mapping[str, Callable[[str], object]] = {
     "SIZE": parse_size,
     "DURATION": parse_duration,
@@ -408,6 +409,7 @@ def _configure(out: Output, context: Any, values: dict[str, Any]) -> None:
     common = {name: values.pop(name) for name in _COMMON}
     out.json, out.quiet, out.verbose = common["json"], common["quiet"], common["verbose"]
     out.no_color, out.csv, out.jsonl = common["no_color"], values.pop("csv", False), values.pop("jsonl", False)
+    _choose_format(out)
     check_values(context, common | values)
     out.progress, out.config = common["progress"], common["config"]
     try:
@@ -422,6 +424,15 @@ def _configure(out: Output, context: Any, values: dict[str, Any]) -> None:
     out.start_log()
 
 
+def _choose_format(out: Output) -> None:
+    """Raise UsageError when the command line asks for two formats; one that it asks for wins over the defaults."""
+    asked = [name for name in _FORMATS if getattr(out, name) and name not in out.defaulted]
+    if len(asked) > 1:
+        raise UsageError(f"--{asked[1]} cannot be used with --{asked[0]}")
+    if asked:
+        out.json, out.csv, out.jsonl = (name in asked for name in _FORMATS)
+
+
 def _name_variable(parameter: inspect.Parameter) -> None:
     """Let an environment variable set an option: EDL_CKPT_ and the name of the option's first flag."""
     metadata = getattr(parameter.annotation, "__metadata__", ())
@@ -430,7 +441,7 @@ def _name_variable(parameter: inspect.Parameter) -> None:
         if type(info).__name__ == "OptionInfo":
             declared = (info.default, *(info.param_decls or ()))  # within Annotated the first flag is `default`
             flags = [flag for flag in declared if isinstance(flag, str) and flag.startswith("--")]
-            option = flags[0].lstrip("-") if flags else parameter.name
+            option = flags[0].partition("/")[0].lstrip("-") if flags else parameter.name  # of --x/--no-x: x
             info.envvar = None if command_line_only else f"EDL_CKPT_{option.replace('-', '_').upper()}"
             info.show_envvar = False
 

@@ -89,10 +89,10 @@ def records(listings: Sequence[Listing]) -> Iterator[dict[str, Any]]:
 
 
 def rows(listings: Sequence[Listing]) -> list[list[Any]]:
-    """Return a header and one row for each version; metrics are the last columns."""
+    """Return a header and one row for each version; behind the metrics, which differ, `sealed` and `fault`."""
     names = names_of([v for listing in listings for v in listing.versions])
     header = ["location", "version", "state", "ps_num", "shards", "missing", "size_bytes", "modified", "path"]
-    header += ["tags", "note", "fingerprint", "uuid", *names]
+    header += ["tags", "note", "fingerprint", "uuid", *names, "sealed", "fault"]
     body = [
         [
             listing.location.url,
@@ -109,6 +109,8 @@ def rows(listings: Sequence[Listing]) -> list[list[Any]]:
             v.fingerprint or None,
             v.uuid or None,
             *(v.metrics.get(name) for name in names),
+            bool(v.fingerprint),
+            v.why_unreadable or None,
         ]
         for listing in listings
         for v in listing.versions

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
+from edl_ckpt.cli.documents import Recorded
 from edl_ckpt.cli.tables import Cell, Column, Table
 from edl_ckpt.core.format.model import Version
 
@@ -22,6 +23,12 @@ def document(version: Version) -> dict[str, Any]:
         "version": version.number,
         "metadata": dict(version.metadata),
     }
+
+
+def rows(version: Version) -> list[list[Any]]:
+    """Return a header and one row for each key, by name; a value is JSON."""
+    found = sorted(version.metadata.items())
+    return [["ref", "version", "key", "value"], *([version.ref, version.number, k, Recorded(v)] for k, v in found)]
 
 
 def human(version: Version) -> Iterator[RenderableType]:

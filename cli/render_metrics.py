@@ -139,6 +139,18 @@ def import_document(plan: ImportPlan, *, applied: bool) -> dict[str, Any]:
     }
 
 
+def import_rows(plan: ImportPlan) -> list[list[Any]]:
+    """Return a header and one row for each value that matched a version, with the value that it replaces."""
+    return [
+        ["ref", "version", "step", "metric", "value", "replaced"],
+        *(
+            [m.version.ref, m.version.number, m.step, n, x, m.replaced.get(n)]
+            for m in plan.matches
+            for n, x in m.metrics.items()
+        ),
+    ]
+
+
 def import_human(plan: ImportPlan, *, applied: bool) -> Iterator[RenderableType]:
     """Yield the versions and steps that matched, and those that did not."""
     from rich.text import Text

@@ -30,7 +30,7 @@ def import_command(
         ),
     ],
     target: Annotated[str, typer.Argument(metavar="LOCATION@VERSION", help="The version to make; it must not exist.")],
-    ps: Annotated[int, typer.Option("--ps", metavar="N", help="The number of parameter servers.")],
+    ps: Annotated[int, typer.Option("--ps", min=1, max=65535, metavar="N", help="The number of parameter servers.")],
     names: Annotated[
         str | None,
         typer.Option("--map", metavar="FILE", help="A TOML file: [rename] old = 'new'; [tables.NAME] ids, vectors."),

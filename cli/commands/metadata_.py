@@ -51,7 +51,7 @@ def metadata_set_command(
     "metadata show run@best:auc --json",
 )
 @exits(NOTES, c3="some of it cannot be read now")
-def metadata_show_command(out: Output, ref: o.Ref = None) -> None:
+def metadata_show_command(out: Output, ref: o.Ref = None, csv: o.Csv = False, jsonl: o.Jsonl = False) -> None:  # noqa: ARG001
     """Show the values that were recorded with a version."""
     version = o.resolve_ref(ref, out)
     _show(out, version)
@@ -85,7 +85,11 @@ def metadata_remove_command(
 def _show(out: Output, version: Version) -> None:
     from edl_ckpt.cli import render_metadata
 
-    out.show(lambda: render_metadata.document(version), lambda: render_metadata.human(version))
+    out.show(
+        lambda: render_metadata.document(version),
+        lambda: render_metadata.human(version),
+        lambda: render_metadata.rows(version),
+    )
 
 
 def _split_pairs(words: list[str]) -> tuple[str | None, dict[str, Any]]:

@@ -81,6 +81,8 @@ def metrics_import_command(
     kind: _Format = None,
     dry_run: o.DryRun = False,
     lock_wait: o.LockWait = "10s",
+    csv: o.Csv = False,  # noqa: ARG001
+    jsonl: o.Jsonl = False,  # noqa: ARG001
 ) -> None:
     """Import the metrics that a job wrote to a log.
 
@@ -101,6 +103,7 @@ def metrics_import_command(
     out.show(
         lambda: render_metrics.import_document(plan, applied=not dry_run),
         lambda: render_metrics.import_human(plan, applied=not dry_run),
+        lambda: render_metrics.import_rows(plan),
     )
 
 

@@ -24,7 +24,9 @@ from edl_ckpt.cli.text import parse_size
 def reshard_command(
     out: Output,
     ref: Ref = None,
-    ps: Annotated[int, typer.Option("--ps", metavar="N", help="The new number of parameter servers.")] = ...,  # type: ignore[assignment]
+    ps: Annotated[
+        int, typer.Option("--ps", min=1, max=65535, metavar="N", help="The new number of parameter servers.")
+    ] = ...,  # type: ignore[assignment]
     output: Annotated[
         str | None,
         typer.Option(metavar="LOCATION", help="Write to this location. Default: replace the version in place."),

@@ -29,7 +29,7 @@ from edl_ckpt.core.format.names import (
 )
 from edl_ckpt.core.format.shard_layout import VersionLayout
 from edl_ckpt.core.storage import open_store
-from edl_ckpt.core.storage.local import is_gone, is_there
+from edl_ckpt.core.storage.local import is_there
 from edl_ckpt.core.storage.location import Location, LocationLike
 from edl_ckpt.core.storage.regular import is_directory
 
@@ -76,7 +76,7 @@ def free_target(location: LocationLike, version: int, *, layout: str | None = No
     check_version(version)
     location = Location.of(location)
     store, path = open_store(location), location.local_path
-    if path is not None and not is_gone(path) and not is_directory(path):
+    if path is not None and is_there(path) and not is_directory(path):
         raise NotFoundError("not a directory", path=location.url)
     names = store.names("")
     beside = _layouts_among(location, names)

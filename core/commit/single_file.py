@@ -18,7 +18,7 @@ from edl_ckpt.core.storage.access import Access
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import exchange, flush_directory, rename_new
 from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter
-from edl_ckpt.core.storage.local import LocalReader, is_gone
+from edl_ckpt.core.storage.local import LocalReader, is_gone, is_there
 from edl_ckpt.core.storage.regular import check_target
 from edl_ckpt.core.storage.trees import remove_tree
 
@@ -53,7 +53,7 @@ class StagedOutput:
             os.stat(self._folder)
         with storage_errors(self._folder):
             _sweep_outputs(self._folder)
-        if os.path.lexists(self.target) and not self._force:
+        if not self._force and is_there(self.target):
             raise RefusedError("exists already; nothing was changed", path=self.target, hint="--force replaces it")
         if self._is_directory:
             with storage_errors(self.path):
@@ -85,7 +85,7 @@ class StagedOutput:
         """Move the output into its place; with `force`, an old one stays visible until the new one replaces it."""
         if self._is_directory:
             flush_directory(self.path)
-        if not self._force or not os.path.lexists(self.target):
+        if not self._force or not is_there(self.target):
             rename_new(self.path, self.target)
         else:
             with storage_errors(self.target):

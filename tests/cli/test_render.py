@@ -434,10 +434,12 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "render_list.rows": lambda r: [render_list.rows([r.listing])],
     "render_metadata.document": lambda r: map(render_metadata.document, r.listing.versions),
     "render_metadata.human": lambda r: map(render_metadata.human, r.listing.versions),
+    "render_metadata.rows": lambda r: [render_metadata.rows(replace(r.listing.versions[0], metadata={"lr": 0.05}))],
     "render_metrics.document": lambda r: [render_metrics.document(r.listing, r.listing.versions)],
     "render_metrics.human": lambda r: [render_metrics.human(r.listing, r.listing.versions)],
     "render_metrics.import_document": lambda r: [render_metrics.import_document(r.matched, applied=True)],
     "render_metrics.import_human": lambda r: [render_metrics.import_human(r.matched, applied=True)],
+    "render_metrics.import_rows": lambda r: [render_metrics.import_rows(r.matched)],
     "render_metrics.rows": lambda r: [render_metrics.rows(r.listing.versions)],
     "render_prune.document": lambda r: [
         render_prune.document(r.pruned.plan),

@@ -77,11 +77,42 @@ def test_every_plan_and_listing(place: Path) -> None:
         ([], [], None),
     ]
     assert len(listed[1]["missing"]) == 1
+    assert [(row["sealed"], row["fault"]) for row in listed] == [(True, None), (False, None), (True, None)]
     assert [r["version"] for r in rows_of("prune", place, "--keep", "1", "--dry-run", "--list", "deleted")] == [10]
     copied = rows_of("copy", f"{place}@10", place.parent / "new", "--dry-run")
     assert [(row["skipped"], row["to"]) for row in copied] == [(False, f"{place.parent / 'new'}@10")]
     done = edl("copy", f"{place}@10", place.parent / "new", "--jsonl")
     assert json.loads(done.stdout)["fingerprint"] == list_versions(str(place)).versions[0].fingerprint
+
+
+def test_metadata_and_imported_metrics(place: Path, tmp_path: Path) -> None:
+    """Metadata is a row for each key, its value JSON in CSV; an import of metrics is one for each value."""
+    values = {"beta": [0.9, 0.999], "lr": 0.05, "on": True, "owner": "ads, search", "void": None}
+    words = [f"{key}={json.dumps(value)}" for key, value in values.items()]
+    assert edl("metadata", "set", f"{place}@10", *words).returncode == 0
+    lines = [json.loads(line) for line in edl("metadata", "show", f"{place}@10", "--jsonl").stdout.splitlines()]
+    assert lines == [{"ref": f"{place}@10", "version": 10, "key": k, "value": v} for k, v in values.items()]
+    read = csv.DictReader(io.StringIO(edl("metadata", "show", f"{place}@10", "--csv").stdout))
+    assert {row["key"]: json.loads(row["value"]) for row in read} == values
+
+    (tmp_path / "metrics.csv").write_text("version,metric,value\n10,auc,0.75\n30,auc,0.5\n30,loss,2\n")
+    assert edl("metrics", "set", f"{place}@30", "loss=9").returncode == 0
+    rows = rows_of("metrics", "import", tmp_path / "metrics.csv", place, "--dry-run")
+    assert [[row[key] for key in ("version", "step", "metric", "value", "replaced")] for row in rows] == [
+        [10, 10, "auc", 0.75, None],
+        [30, 30, "auc", 0.5, None],
+        [30, 30, "loss", 2.0, 9.0],
+    ]
+
+
+def test_one_format(place: Path) -> None:
+    """Two formats on the command line are a usage error; one there wins over the environment."""
+    for first, second in (("--json", "--csv"), ("--csv", "--jsonl"), ("--json", "--jsonl")):
+        done = edl("list", place, second, first)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"{second} cannot be used with {first}" in done.stderr
+    assert edl("list", place, "--csv", EDL_CKPT_JSON="1").stdout.startswith("location,version,")
+    assert "schema" in json.loads(edl("list", place, "--json", EDL_CKPT_CSV="1").stdout)
 
 
 def test_findings(place: Path) -> None:

@@ -19,7 +19,7 @@ from edl_ckpt.core.format.names import FREE_FILE, SINGLE_FILE, Layout, copied_la
 from edl_ckpt.core.notebook import Bytes, card, table
 from edl_ckpt.core.state.seal import base_name, read_seal
 from edl_ckpt.core.storage import Location, LocationLike, Store, open_store
-from edl_ckpt.core.storage.local import is_gone
+from edl_ckpt.core.storage.local import is_there
 from edl_ckpt.core.words import counted, describe, escaped, size
 
 
@@ -101,7 +101,7 @@ def _list_target(where: Location) -> Listing:
     try:
         return list_versions(where)
     except NotFoundError:
-        if where.local_path is not None and not is_gone(where.local_path):
+        if where.local_path is not None and is_there(where.local_path):
             raise NotFoundError("not a directory", path=where.url) from None
         return Listing(where, ())
 

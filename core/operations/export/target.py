@@ -23,6 +23,7 @@ from edl_ckpt.core.operations.export.interface import ExportedFile, FormatTraits
 from edl_ckpt.core.operations.export.stream import StreamTarget
 from edl_ckpt.core.storage import LocalStore, open_store
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.local import is_there
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.streams import descriptor_of, is_stream
 
@@ -217,7 +218,7 @@ def _check_beside(place: Location) -> None:
     store = open_store(folder)
     if isinstance(store, LocalStore):
         path = os.path.join(folder.url, name)
-        if not os.path.lexists(path):
+        if not is_there(path):
             return
         with storage_errors(path):
             names = os.listdir(path)
