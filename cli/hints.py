@@ -135,17 +135,20 @@ def resumable(out: Output, words: str | Callable[[], str | None]) -> Iterator[No
 def stoppable(out: Output, words: str | Callable[[], str | None]) -> Iterator[None]:
     """Say after a signal how to go on with what was done before it; nothing more where nothing is left."""
 
-    def found() -> str | None:
-        return words if isinstance(words, str) else words()
+    def found(end: BaseException) -> str | None:
+        from edl_ckpt.core.parallel import impatient
+
+        with impatient(end):
+            return words if isinstance(words, str) else words()
 
     try:
         yield
-    except KeyboardInterrupt:
-        out.say("; ".join(part for part in ("interrupted", found()) if part))
+    except KeyboardInterrupt as end:
+        out.say("; ".join(part for part in ("interrupted", found(end)) if part))
         raise
     except SystemExit as end:
         if end.code == 143:
-            out.say("; ".join(part for part in ("terminated", found()) if part))
+            out.say("; ".join(part for part in ("terminated", found(end)) if part))
         raise
 
 

@@ -36,6 +36,8 @@ Advance = Callable[[int], None]
 
 LOOK_SECONDS: Final = 0.25
 """How often whoever waits looks whether its command was interrupted."""
+SILENCE_SECONDS: Final = 1.5
+"""How long whoever cleans up after an interruption waits for a storage that does not answer."""
 REMOTE_WORKERS: Final = 16
 """Threads for remote storage, where each waits more than it works."""
 SMALL_READS: Final = 32
@@ -81,6 +83,75 @@ def stop_requested() -> bool:
     """
     stop = _stop.get()
     return stop is not None and stop.is_set()
+
+
+class _Patience(Event):
+    """Is set by itself once no answer came for so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+        self._until = time.monotonic() + seconds
+        self._has_answers = False
+
+    def answered(self) -> None:
+        """Wait as long again."""
+        self._has_answers = True
+        self._until = time.monotonic() + self._seconds
+
+    def begin(self) -> None:
+        """Begin another block: a network that has answered in the one before gets its time again."""
+        if self._has_answers:
+            self.answered()
+
+    def is_set(self) -> bool:
+        return super().is_set() or time.monotonic() >= self._until
+
+    def wait(self, timeout: float | None = None) -> bool:
+        left = max(self._until - time.monotonic(), 0.0)
+        super().wait(left if timeout is None else min(left, timeout))
+        return self.is_set()
+
+
+@contextmanager
+def impatient(error: BaseException | None, seconds: float = SILENCE_SECONDS) -> Iterator[None]:
+    """After an interruption, let this thread and its workers wait for a network that answers, and for no other.
+
+    Nothing changes unless `error` is a KeyboardInterrupt or a SystemExit. Whoever cleans up behind one enters this:
+    once a storage has been silent for so many seconds, waiting for it raises LockedError. All that clean up behind
+    one interruption have those seconds together.
+    """
+    if not isinstance(error, KeyboardInterrupt | SystemExit):
+        yield
+        return
+    bound = getattr(error, "edl_ckpt_patience", None) or _Patience(seconds)
+    error.__dict__["edl_ckpt_patience"] = bound
+    bound.begin()
+    with _waiting_until(bound):
+        yield
+
+
+@contextmanager
+def patience(seconds: float) -> Iterator[None]:
+    """Let this thread wait in the block only while a storage answers within so many seconds; then LockedError."""
+    with _waiting_until(_Patience(seconds)):
+        yield
+
+
+@contextmanager
+def _waiting_until(stop: Event) -> Iterator[None]:
+    token = _stop.set(stop)
+    try:
+        yield
+    finally:
+        _stop.reset(token)
+
+
+def answered() -> None:
+    """Note that a storage has answered this thread, for those who are `impatient`."""
+    stop = _stop.get()
+    if isinstance(stop, _Patience):
+        stop.answered()
 
 
 def pause(seconds: float) -> None:

@@ -39,7 +39,7 @@ from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError, Refuse
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import Layout
 from edl_ckpt.core.ids import new_id
-from edl_ckpt.core.parallel import run_parallel
+from edl_ckpt.core.parallel import impatient, run_parallel
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.owner import describe, format_owner, is_me, is_presumed_dead
 from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, resumable_stage, seal_file
@@ -275,8 +275,12 @@ class RemoteOutput:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._memory.close()
-        if self._decided:
-            return
+        if not self._decided:
+            with impatient(error):
+                self._undo(error)
+
+    def _undo(self, error: BaseException | None) -> None:
+        """Drop what was not decided, as far as the storage answers; `recover` does the rest."""
         try:
             self._place.check()
         except EdlCkptError:  # another process has the lock, or nobody knows

@@ -12,7 +12,7 @@ from typing import Final, Self, TypeVar
 from edl_ckpt.core.commit.remote import UPLOAD_BYTES, send_files
 from edl_ckpt.core.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.ids import new_id
-from edl_ckpt.core.parallel import run_parallel
+from edl_ckpt.core.parallel import impatient, run_parallel
 from edl_ckpt.core.state.owner import is_presumed_dead, owner_in
 from edl_ckpt.core.storage.access import Access
 from edl_ckpt.core.storage.faults import storage_errors
@@ -165,8 +165,9 @@ def put_files(store: ObjectStore, files: Mapping[str, str], *, replace: bool) ->
             send(relative)
         each(send, sorted(files.keys() - set(large)))
         each(lambda item: item.complete(replace=replace), objects)
-    except BaseException:
-        for item in objects:
-            with suppress(EdlCkptError):
-                item.abort()
+    except BaseException as error:
+        with impatient(error):
+            for item in objects:
+                with suppress(EdlCkptError):
+                    item.abort()
         raise

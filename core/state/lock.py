@@ -12,12 +12,14 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
 
 from edl_ckpt.core.errors import EdlCkptError, LockedError
+from edl_ckpt.core.parallel import impatient
 from edl_ckpt.core.progress import Reporter
 from edl_ckpt.core.state.aside import set_aside
 from edl_ckpt.core.state.holder import Holder, LostLockError, lost_lock, provable
@@ -103,7 +105,8 @@ def holding(lock: Lock, location: Location, *, wait_seconds: float = LOCK_WAIT_S
         with provable(location, lock.check), _blaming_the_lock(lock):
             yield
     finally:  # a signal may end us between taking the lock and the block
-        lock.release()
+        with impatient(sys.exception()):
+            lock.release()
 
 
 @contextmanager

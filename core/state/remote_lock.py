@@ -30,6 +30,7 @@ from typing import Any, Final
 
 from edl_ckpt.core.errors import EdlCkptError, UnsupportedError
 from edl_ckpt.core.ids import new_id
+from edl_ckpt.core.parallel import LOOK_SECONDS, stop_requested
 from edl_ckpt.core.state import owner as owners
 from edl_ckpt.core.state.document import parse_document
 from edl_ckpt.core.state.holder import Holder, lost_lock
@@ -247,10 +248,15 @@ class RemoteLock:
 
     def _withdraw(self) -> None:
         """Remove our claim."""
-        with self._touching:
+        while not self._touching.acquire(timeout=LOOK_SECONDS):
+            if stop_requested():  # the sign of life that is being written does not come to its end either
+                return
+        try:
             if self._is_signed:
                 self._store.remove(self._path(f"{self._claim}.{_ALIVE}"))
             self._store.remove(self._path(self._claim))
+        finally:
+            self._touching.release()
         for directory in (LOCK_FILE, STATE_DIR):
             self._store.remove_directory(directory)
         self._written = self._is_signed = False

@@ -18,6 +18,7 @@ import os
 import random
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from edl_ckpt.core.errors import (
@@ -97,6 +98,14 @@ class Connection:
         """
         return self._try(lambda: self._transport.call(method, parameters), f"{method} of {path}", path)
 
+    def begin_upload(self, path: str, on_failure: Callable[[], None], **parameters: Any) -> str:
+        """Begin an upload and return its id; errors as `request`.
+
+        `on_failure` is called after each attempt that may have begun one without an answer.
+        """
+        make = functools.partial(self._transport.call, "create_multipart_upload", parameters)
+        return str(self._try(make, f"create_multipart_upload of {path}", path, on_failure)["UploadId"])
+
     def read(self, path: str, size: int, **parameters: Any) -> dict[str, Any]:
         """Make a ranged GET that must return `size` bytes."""
         return self._get(path, functools.partial(self._transport.call, "get_object", parameters, size=size))
@@ -146,14 +155,24 @@ class Connection:
         answer = self._transport.call("get_object", {name: parameters[name] for name in ("Bucket", "Key")})
         return bool(answer["Body"] == bytes(data))
 
-    def _try(self, make: Callable[[], dict[str, Any]], what: str, path: str) -> dict[str, Any]:
+    def _try(
+        self,
+        make: Callable[[], dict[str, Any]],
+        what: str,
+        path: str,
+        on_failure: Callable[[], None] | None = None,
+    ) -> dict[str, Any]:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return make()
             except EdlCkptError:
+                if on_failure is not None:
+                    on_failure()
                 raise
             except Exception as error:
                 meaning = _meaning(error, path)
+                if on_failure is not None and isinstance(meaning, UnavailableError):
+                    on_failure()
                 if attempt == ATTEMPTS or not isinstance(meaning, UnavailableError):
                     raise meaning from error
                 LOG.info("retry %d of %d: %s: %s", attempt, ATTEMPTS - 1, what, meaning.message)
@@ -277,3 +296,14 @@ def _meaning(error: Exception, path: str) -> EdlCkptError:
     if code in _AGAIN or (isinstance(status, int) and status >= 500):
         return UnavailableError(f"S3 answers {code}", path=path)
     return EdlCkptError(f"S3 answers {code}", path=path)
+
+
+def served_at(answer: Mapping[str, Any]) -> datetime:
+    """Return the service's own time, so that ages do not depend on our clock."""
+    from email.utils import parsedate_to_datetime
+
+    headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    try:
+        return parsedate_to_datetime(headers["date"])
+    except (KeyError, ValueError, TypeError):
+        return datetime.now(UTC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from dataclasses import replace
 from typing import Any, Final
 
 from edl_ckpt.core.errors import (
@@ -32,9 +32,9 @@ from edl_ckpt.core.storage.interface import (
 )
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.parts import PartMemory
-from edl_ckpt.core.storage.s3.client import Connection, NoBucketError, connect
+from edl_ckpt.core.storage.s3.client import Connection, NoBucketError, connect, served_at
 from edl_ckpt.core.storage.s3.facts import told_facts, tried_facts
-from edl_ckpt.core.storage.s3.upload import MIN_PART_BYTES, WRITE_ID, Parts, Upload, abort_upload
+from edl_ckpt.core.storage.s3.upload import MIN_PART_BYTES, WRITE_ID, Parts, Upload, abort_upload, uploads_below
 from edl_ckpt.core.storage.s3.windows import Windows
 
 _FIRST_READ_BYTES: Final = 256 << 10
@@ -266,7 +266,7 @@ class S3Store:
         found: dict[str, float] = {}
         prefix = self._key(relative)
         for answer in self._pages(Prefix=prefix):
-            now = _served_at(answer)
+            now = served_at(answer)
             for item in answer.get("Contents", ()):
                 name = item["Key"].removeprefix(prefix)
                 if not name or name.startswith("/"):
@@ -367,7 +367,7 @@ class S3Store:
             raise
         except NotFoundError:
             return None
-        age = (_served_at(answer) - answer["LastModified"]).total_seconds()
+        age = (served_at(answer) - answer["LastModified"]).total_seconds()
         return ObjectStat(int(answer["ContentLength"]), answer["ETag"], age, answer.get("Metadata", {}).get(WRITE_ID))
 
     def new_object(self, relative: str, size_bytes: int, memory: PartMemory | None = None) -> Upload:
@@ -390,21 +390,9 @@ class S3Store:
 
     def open_uploads(self) -> Iterator[OpenUpload]:
         """Yield the uploads below the location that are neither completed nor aborted, if the service lists them."""
-        more: dict[str, str] = {}
-        while True:
-            try:
-                answer = self._connection.request(
-                    "list_multipart_uploads", self._url, Bucket=self._bucket, Prefix=self._prefix, **more
-                )
-            except UnsupportedError:
-                return
-            now = _served_at(answer)
-            for item in answer.get("Uploads", ()):
-                age = (now - item["Initiated"]).total_seconds()
-                yield OpenUpload(item["Key"].removeprefix(self._prefix), item["UploadId"], age)
-            if not answer.get("IsTruncated"):
-                return
-            more = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer["NextUploadIdMarker"]}
+        with suppress(UnsupportedError):
+            for found in uploads_below(self._connection, self._bucket, self._prefix, self._url):
+                yield replace(found, relative=found.relative.removeprefix(self._prefix))
 
     def abort_upload(self, relative: str, upload_id: str) -> None:
         """Abort an upload and discard its parts; a missing one is no error."""
@@ -417,14 +405,3 @@ class S3Store:
         """
         upload = self.new_object(relative, size_bytes)
         return upload if upload.adopt(str(record["upload_id"]), str(record["write_id"])) else None
-
-
-def _served_at(answer: Mapping[str, Any]) -> datetime:
-    """Return the service's own time, so that ages do not depend on our clock."""
-    from email.utils import parsedate_to_datetime
-
-    headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-    try:
-        return parsedate_to_datetime(headers["date"])
-    except (KeyError, ValueError, TypeError):
-        return datetime.now(UTC)

@@ -18,7 +18,7 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from edl_ckpt.core.errors import LockedError
-from edl_ckpt.core.parallel import awaited, stop_requested
+from edl_ckpt.core.parallel import answered, awaited, stop_requested
 from edl_ckpt.core.storage.s3.direct import Direct
 from edl_ckpt.core.storage.s3.wire import DamagedError, Reply, Wire
 
@@ -75,6 +75,13 @@ class Transport:
         A buffer must be filled to its end, and a body of another `size` is a DamagedError. Raises LockedError when a
         signal stops the command meanwhile.
         """
+        answer = self._answer(method, parameters, buffer, size)
+        answered()
+        return answer
+
+    def _answer(
+        self, method: str, parameters: Mapping[str, Any], buffer: memoryview | None, size: int | None
+    ) -> dict[str, Any]:
         direct = None if self._client is None else self._client[1]
         wire = None if direct is None else direct.wire(method, parameters)
         if direct is not None and wire is not None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import islice
@@ -14,20 +15,38 @@ from typing import Any, Final
 
 from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError, RefusedError, UnsupportedError
 from edl_ckpt.core.ids import new_id
-from edl_ckpt.core.parallel import awaited
-from edl_ckpt.core.storage.interface import SentPart
+from edl_ckpt.core.parallel import awaited, patience
+from edl_ckpt.core.storage.interface import OpenUpload, SentPart
 from edl_ckpt.core.storage.parts import Part, PartMemory, least_part
-from edl_ckpt.core.storage.s3.client import Connection, is_md5
+from edl_ckpt.core.storage.s3.client import Connection, is_md5, served_at
 
 MIN_PART_BYTES: Final = 5 << 20
 """The least that S3 accepts for each part of an upload but the last."""
 WRITE_ID: Final = "edl-ckpt-write-id"
+_LOST_SECONDS: Final = 1.0
+"""How long a service may be silent while uploads are looked for whose beginning it did not answer."""
 
 
 def abort_upload(connection: Connection, bucket: str, key: str, shown: str, upload_id: str) -> None:
     """Abort an upload and discard its parts; a missing one is no error."""
     with suppress(LockedError, NotFoundError):
         connection.request("abort_multipart_upload", shown, Bucket=bucket, Key=key, UploadId=upload_id)
+
+
+def uploads_below(connection: Connection, bucket: str, prefix: str, shown: str) -> Iterator[OpenUpload]:
+    """Yield the uploads below a prefix that are neither completed nor aborted, by their keys.
+
+    UnsupportedError where the service does not list them.
+    """
+    more: dict[str, str] = {}
+    while True:
+        answer = connection.request("list_multipart_uploads", shown, Bucket=bucket, Prefix=prefix, **more)
+        now = served_at(answer)
+        for item in answer.get("Uploads", ()):
+            yield OpenUpload(item["Key"], item["UploadId"], (now - item["Initiated"]).total_seconds())
+        if not answer.get("IsTruncated"):
+            return
+        more = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer["NextUploadIdMarker"]}
 
 
 class _Filling:
@@ -83,11 +102,27 @@ class Upload:
     def begin(self) -> str:
         """Open the upload on the service and return its id, '' for an object without bytes."""
         if self.size_bytes and not self.upload_id:
-            answer = self._connection.request(
-                "create_multipart_upload", self.path, **self._target, Metadata={WRITE_ID: self.write_id}
-            )
-            self.upload_id = answer["UploadId"]
+            since, lost = time.monotonic(), threading.Event()
+            ours = {WRITE_ID: self.write_id}
+            try:
+                self.upload_id = self._connection.begin_upload(self.path, lost.set, **self._target, Metadata=ours)
+            finally:
+                if lost.is_set():
+                    self._abort_lost(since)
         return self.upload_id
+
+    def _abort_lost(self, since: float) -> None:
+        """Abort the uploads that were opened since a moment, and whose answers were lost: nobody else knows them.
+
+        Whoever begins an upload has its name to itself meanwhile. A service that does not answer, or does not list
+        uploads, leaves that to `recover`.
+        """
+        bucket, key = self._target["Bucket"], self._target["Key"]
+        with suppress(EdlCkptError), patience(_LOST_SECONDS):
+            for found in uploads_below(self._connection, bucket, key, self.path):
+                begun_here = found.age_seconds <= time.monotonic() - since + 1  # services round to seconds
+                if found.relative == key and found.upload_id != self.upload_id and begun_here:
+                    abort_upload(self._connection, bucket, key, self.path, found.upload_id)
 
     def write_between(self, between: Iterable[tuple[int, bytes]]) -> None:
         """Take the (offset, bytes) that stand between values: each part gets its own when its first byte comes."""

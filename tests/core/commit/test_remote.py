@@ -131,6 +131,22 @@ def test_interrupted(s3: Bucket, large: Path, number: int, code: int) -> None:
     assert s3.open_uploads() == []
 
 
+def test_interrupted_without_a_network(s3: Bucket, large: Path) -> None:
+    """A signal while nothing answers any more: over in seconds, not in the minutes of all attempts to clean up."""
+    armed = s3.proxy.fail(Fault(stall(60), operation="upload_part", times=None))
+    command = [*PROGRAM, "reshard", str(large), "--ps", "1", "--output", s3.url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: armed.hits)
+        dead = s3.proxy.fail(Fault(stall(60), times=None))
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)  # a single answer would take 60 seconds, and there are several
+    assert (process.returncode, "Traceback" in said) == (130, False)
+    assert dead.hits
+    s3.proxy.heal()
+    assert recover(s3.url).done == ("removed the unfinished version 7",)
+    assert (s3.open_uploads(), s3.objects()) == ([], {})
+
+
 def test_killed(s3: Bucket, large: Path) -> None:
     """What a killed reshard left on S3 is gone after the next command that takes the lock."""
     s3.proxy.fail(Fault(stall(120), operation="upload_part", times=None))
