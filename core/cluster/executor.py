@@ -30,7 +30,7 @@ _TASKS_A_THREAD: Final = 32
 _LEAST_TASK_BYTES: Final = 8 << 20
 _MOST_TASK_BYTES: Final = 256 << 20
 """A task of this size takes a fifth of a second or more, and Dask's own work for it a few milliseconds."""
-_UNDER_WAY: Final = 16
+UNDER_WAY: Final = 16
 """Tasks for each thread that the scheduler knows. An answer takes 15 ms to become a new task at a worker, and a small
 task 2 ms: with four for each thread, workers waited for half of a survey."""
 _LIGHT_BYTES: Final = 8 << 10
@@ -105,9 +105,7 @@ class ClusterExecutor:
 
     def task_bytes(self, total_bytes: int) -> int:
         """Return the bytes of a task: enough tasks for every thread, and few enough for the scheduler."""
-        threads = sum(int(info["nthreads"]) for info in self.workers().values())
-        share: int = total_bytes // (_TASKS_A_THREAD * max(threads, 1))
-        return min(max(share, _LEAST_TASK_BYTES), _MOST_TASK_BYTES)
+        return bytes_of_task(total_bytes, sum(int(info["nthreads"]) for info in self.workers().values()))
 
     def ask(self, function: Callable[..., Any], *args: Any) -> dict[str, Any]:
         """Return what each worker answers, or the error that it raised, by its address; `function` raises no OSError.
@@ -233,7 +231,7 @@ class ClusterExecutor:
         try:
             while True:
                 threads = sum(info["nthreads"] for info in self.workers().values())
-                room = _UNDER_WAY * max(threads, 1) - len(running)
+                room = UNDER_WAY * max(threads, 1) - len(running)
                 if room > 0 and len(running) <= room:  # many at a time: each message to the scheduler costs
                     running.begin(list(islice(waiting, room)))
                 if not len(running):
@@ -294,6 +292,12 @@ class ClusterExecutor:
             LOG.info("%s on the cluster", counted(self._tasks, "task"))
         for seconds, number, work, process in sorted(self._slowest, reverse=True):
             LOG.info("slow: task %d (%s) took %.2f s in %s", number, work, seconds, process.rpartition(":")[0])
+
+
+def bytes_of_task(total_bytes: int, threads: int) -> int:
+    """Return the bytes of a task for a cluster of so many threads: enough for every thread, few for the scheduler."""
+    share = total_bytes // (_TASKS_A_THREAD * max(threads, 1))
+    return min(max(share, _LEAST_TASK_BYTES), _MOST_TASK_BYTES)
 
 
 class _Running:
