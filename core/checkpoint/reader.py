@@ -44,7 +44,7 @@ from edl_ckpt.core.format.shard_layout import table_dtype
 from edl_ckpt.core.format.wire import Cursor
 from edl_ckpt.core.memory import check_memory
 from edl_ckpt.core.notebook import Bytes, card, shape_words, table
-from edl_ckpt.core.parallel import SMALL_READS, run_parallel
+from edl_ckpt.core.parallel import SMALL_READS, Executor, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.interface import RangeReader, Store, lists_marks
@@ -283,18 +283,20 @@ def open_checkpoint(
     *,
     partial: bool = False,
     staged: bool = False,
+    workers: int | None = None,
 ) -> Checkpoint:
     """Open a version, or the version that a reference such as 'runs/a@latest' names.
 
     Raises IncompleteError when shards are missing, CorruptError when one is damaged or shards contradict each other.
     With `partial`, the existing shards are opened, and contradictions are left to `verify`. `staged` is for files that
-    only this process writes, so that no other command can have replaced them.
+    only this process writes, so that no other command can have replaced them. `workers` shards are opened at a time, by
+    default one on a file system and 32 on storage where each takes requests.
     """
     version = catalog.as_version(version)
     _check_state(version, partial=partial)
     store = open_store(version.location)
     readers: dict[int, RangeReader] = {}
-    workers = openings(store)
+    workers = workers or openings(store)
 
     def begin(file: ShardFile) -> None:
         readers[file.ps_id] = store.open(file.path)
@@ -326,6 +328,11 @@ def open_checkpoint(
 def openings(store: Store) -> int:
     """Return how many shards of a store are opened at a time: where each takes a request, many."""
     return SMALL_READS if store.properties.round_trips else 1
+
+
+def openings_by(executor: Executor | None) -> int | None:
+    """Return how many shards are opened at a time for work elsewhere: a file system of many machines takes requests."""
+    return SMALL_READS if executor is not None and executor.elsewhere else None
 
 
 def check_all_unchanged(location: Location, readers: Iterable[RangeReader]) -> None:

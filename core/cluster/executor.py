@@ -30,6 +30,8 @@ _TASKS_A_THREAD: Final = 32
 _LEAST_TASK_BYTES: Final = 8 << 20
 _MOST_TASK_BYTES: Final = 256 << 20
 """A task of this size takes a fifth of a second or more, and Dask's own work for it a few milliseconds."""
+_TASKS: Final = 1 << 14
+"""Larger tasks where a pass would have more than so many: a scheduler takes a millisecond for each of them."""
 UNDER_WAY: Final = 16
 """Tasks for each thread that the scheduler knows. An answer takes 15 ms to become a new task at a worker, and a small
 task 2 ms: with four for each thread, workers waited for half of a survey."""
@@ -295,9 +297,14 @@ class ClusterExecutor:
 
 
 def bytes_of_task(total_bytes: int, threads: int) -> int:
-    """Return the bytes of a task for a cluster of so many threads: enough for every thread, few for the scheduler."""
+    """Return the bytes of a task for a cluster of so many threads: enough for every thread, few for the scheduler.
+
+    >>> [bytes_of_task(size, 1024) >> 20 for size in (4 << 30, 1 << 40, 10 << 40)]
+    [8, 64, 640]
+    """
     share = total_bytes // (_TASKS_A_THREAD * max(threads, 1))
-    return min(max(share, _LEAST_TASK_BYTES), _MOST_TASK_BYTES)
+    return max(min(share, _MOST_TASK_BYTES), _LEAST_TASK_BYTES, total_bytes // _TASKS)
+
 
 
 class _Running:

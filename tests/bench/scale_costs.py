@@ -45,7 +45,7 @@ class Measuring:
         self.found: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
         """By the name of the work: tasks, seconds, bytes read."""
 
-    def task_bytes(self, total_bytes: int) -> int:  # noqa: ARG002 - the protocol has it
+    def task_bytes(self, total_bytes: int) -> int:
         """Return the bytes that all tasks have."""
         return self._task_bytes
 
@@ -56,7 +56,7 @@ class Measuring:
         """Return the bytes that tasks have read."""
         return self._read
 
-    def run(self, work: Any, opened: Any, tasks: Iterable[Any], advance: Any) -> Generator[Any, None, None]:  # noqa: ARG002
+    def run(self, work: Any, opened: Any, tasks: Iterable[Any], advance: Any) -> Generator[Any, None, None]:
         """Yield the results of tasks."""
         own = pickle.loads(worker.packed(work))
         resource, before = own.open(), 0

@@ -26,12 +26,12 @@ from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.values import Values, ValuesWork, _owned
 from edl_ckpt.core.cluster import worker
 from edl_ckpt.core.cluster.executor import bytes_of_task
+from edl_ckpt.core.commit.staging import Staging
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.model import DTYPES, TableInfo
 from edl_ckpt.core.format.names import ELASTICDL
 from edl_ckpt.core.format.placement import variable_owner
 from edl_ckpt.core.format.shard_layout import PlacedTable, PlacedVariable, lay_out_shard
-from edl_ckpt.core.commit.staging import Staging
 from edl_ckpt.core.storage import files
 
 F32 = DTYPES["float32"]

@@ -1,7 +1,7 @@
 """What a real scheduler takes for a task of ours that does nothing: its CPU, its memory, and the CPU of the command.
 
-`python tests/bench/scale_scheduler.py TASKS WORKERS THREADS` starts a scheduler in a process of its own, and all workers
-in another one, because they have nothing to do. Tasks and results have the size of those of a reshard.
+`python tests/bench/scale_scheduler.py TASKS WORKERS THREADS` starts a scheduler in a process of its own, and all
+workers in another one, because they have nothing to do. Tasks and results have the size of those of a reshard.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Trivial:
         """Open nothing."""
         return Nothing()
 
-    def do(self, opened: Nothing, task: tuple[int, bytes], advance: Any) -> Any:  # noqa: ARG002
+    def do(self, opened: Nothing, task: tuple[int, bytes], advance: Any) -> Any:
         """Return zeros."""
         return np.zeros(self.result_bytes, np.uint8)
 
@@ -68,15 +68,16 @@ def measure_scheduler(tasks: int, workers: int, threads: int, *, result_bytes: i
 
     from edl_ckpt.core.cluster.executor import ClusterExecutor
 
-    with _cluster(workers, threads) as (file, scheduler, worker), Client(scheduler_file=file) as client:
+    connect: Any = Client  # it ships no types
+    with _cluster(workers, threads) as (file, scheduler, worker), connect(scheduler_file=file) as client:
         client.wait_for_workers(workers, timeout=120)
         executor = ClusterExecutor(client)
-        with closing(executor.run(Trivial(10), Nothing(), _tasks(workers), lambda _: None)) as warm:  # type: ignore[arg-type]
+        with closing(executor.run(Trivial(10), Nothing(), _tasks(workers), lambda _: None)) as warm:
             list(warm)
         before, begin = [_cpu(scheduler), _cpu(worker), time.process_time()], time.perf_counter()
         work: Any = Trivial(result_bytes)
         with closing(executor.run(work, Nothing(), _tasks(tasks), lambda _: None)) as results:
-            assert sum(1 for _ in results) == tasks  # noqa: S101 - the measurement is of all of them
+            assert sum(1 for _ in results) == tasks
         wall = time.perf_counter() - begin
         after = [_cpu(scheduler), _cpu(worker), time.process_time()]
         used = [1e3 * (b - a) / tasks for a, b in zip(before, after, strict=True)]
@@ -93,10 +94,9 @@ def _cluster(workers: int, threads: int) -> Iterator[tuple[str, int, int]]:
     """Yield (the scheduler's file, its process, that of all workers)."""
     with tempfile.TemporaryDirectory() as directory:
         file = f"{directory}/scheduler.json"
+        words = ["--port", "0", "--no-dashboard", "--interface", "lo", "--scheduler-file", file]
         scheduler = subprocess.Popen(
-            [sys.executable, "-m", "distributed.cli.dask_scheduler", "--port", "0", "--no-dashboard"]
-            + ["--interface", "lo", "--scheduler-file", file],
-            stderr=subprocess.DEVNULL,
+            [sys.executable, "-m", "distributed.cli.dask_scheduler", *words], stderr=subprocess.DEVNULL
         )
         command = [sys.executable, __file__, "--workers", file, str(workers), str(threads), directory]
         started = [scheduler]
@@ -124,8 +124,9 @@ def _peak_mib(pid: int) -> float:
 async def _work(file: str, workers: int, threads: int, directory: str) -> None:
     from distributed import Worker
 
+    make: Any = Worker
     some = [
-        Worker(scheduler_file=file, nthreads=threads, name=str(k), local_directory=f"{directory}/{k}", dashboard=False)
+        make(scheduler_file=file, nthreads=threads, name=str(k), local_directory=f"{directory}/{k}", dashboard=False)
         for k in range(workers)
     ]
     for each in some:

@@ -1,9 +1,9 @@
 """A reshard of ten terabytes on a cluster that is not there: `python tests/bench/simulation.py`.
 
-The command is the real one, and so are its plan, its tasks and its seal; only the values are holes (`scale_model`). What
-a task costs a processor is measured with real tasks on a small version (`scale_costs`), what it costs a scheduler with a
-real scheduler (`scale_scheduler`). From both, and from the bandwidths that are given, events tell where the time goes
-(`scale_cluster`). `--plan` stops after the first, which needs 2 GB of disk and a minute of CPU.
+The command is the real one, and so are its plan, its tasks and its seal; only the values are holes (`scale_model`).
+What a task costs a processor is measured with real tasks on a small version (`scale_costs`), what it costs a scheduler
+with a real scheduler (`scale_scheduler`). From both, and from the bandwidths that are given, events tell where the time
+goes (`scale_cluster`). `--plan` stops after the first, which needs 1 GB of disk and half a minute of CPU.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import argparse
 import json
 import os
 import shutil
-import sys
 import tempfile
+import threading
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from scale_scheduler import SchedulerCost, measure_scheduler
 from edl_ckpt.core import execute_reshard, prepare_reshard
 from edl_ckpt.core.cluster.worker import packed
 from edl_ckpt.core.memory import peak_memory_bytes
+from edl_ckpt.core.parallel import SMALL_READS
 
 DIMS = (16, 24, 32, 48, 64)
 NAMES = {
@@ -49,12 +50,10 @@ def scale_of(terabytes: float, ps_num: int, tables: int) -> Scale:
 
 def plan(location: Path, to_ps: int, workers: int, threads: int) -> dict[str, Any]:
     """Reshard a version of holes; return what the command did and had, and each pass."""
-    reads = 0
-    pread = os.pread
+    reads, pread, main_thread = [0, 0], os.pread, threading.main_thread()
 
     def counted(*words: Any) -> bytes:
-        nonlocal reads
-        reads += 1
+        reads[threading.current_thread() is not main_thread] += 1
         return pread(*words)
 
     os.pread = counted
@@ -65,12 +64,11 @@ def plan(location: Path, to_ps: int, workers: int, threads: int) -> dict[str, An
             "stretches": len(prepared.survey.pieces),
             "plan_bytes": len(packed(prepared)),
             "plan_seconds": time.process_time() - begin - executor.own_seconds,
-            "plan_reads": reads,
             "plan_mib": peak_memory_bytes() / 2**20,
         }
         execute_reshard(prepared, settings, executor=executor)
     found["seconds"] = time.process_time() - begin - executor.own_seconds
-    found["reads"] = reads
+    found["reads"], found["reads_beside"] = reads
     found["peak_mib"] = peak_memory_bytes() / 2**20
     (seal,) = Path(f"{location}-out").glob(".edl-ckpt-0/meta-0/*.seal.json")
     found["seal_bytes"] = seal.stat().st_size
@@ -79,7 +77,7 @@ def plan(location: Path, to_ps: int, workers: int, threads: int) -> dict[str, An
 
 
 def tasks_of(one: Pass, costs: dict[str, Cost]) -> list[Task]:
-    """Return the tasks of a pass with their costs; a file is opened, flushed and closed, and a record made and removed."""
+    """Return the tasks of a pass with their costs: files are opened, flushed and closed, records made and removed."""
     cost = costs.get(one.work, Cost(0.0, 0.0))
     return [
         Task(read, written, 3 * opened + 4 * bool(opened), cost.task + cost.gigabyte * read / 1e9)
@@ -102,7 +100,8 @@ def show_plan(scale: Scale, to_ps: int, found: dict[str, Any]) -> None:
     show("|---|---|---|---|---|---|---|")
     for one in passes:
         show(
-            f"| {NAMES.get(one.work, one.work)} | {one.tasks:,} | {one.task_bytes / 1e6:.0f} MB, {one.largest_task:,} B "
+            f"| {NAMES.get(one.work, one.work)} | {one.tasks:,} "
+            f"| {one.task_bytes / 1e6:.0f} MB, {one.largest_task:,} B "
             f"| {one.result_bytes / 1e6:.0f} MB, {one.largest_result:,} B | {one.work_bytes / 1e6:.2f} MB "
             f"| {sum(one.read) / 1e9:,.0f} GB | {sum(one.written) / 1e9:,.0f} GB |"
         )
@@ -110,7 +109,9 @@ def show_plan(scale: Scale, to_ps: int, found: dict[str, Any]) -> None:
     show(f"plan: {found['stretches']:,} stretches, {found['plan_bytes'] / 1e6:.0f} MB as bytes")
     show(
         f"the command: {found['plan_mib']:.0f} MiB and {found['plan_seconds']:.0f} s of CPU when it has planned, "
-        f"{found['peak_mib']:.0f} MiB and {found['seconds']:.0f} s in all, {found['reads']:,} reads of headers"
+        f"{found['peak_mib']:.0f} MiB and {found['seconds']:.0f} s in all; "
+        f"{found['reads']:,} reads one after the other, "
+        f"{found['reads_beside']:,} by {SMALL_READS} threads"
     )
     show(f"seal: {found['seal_bytes'] / 1e6:.0f} MB")
     show()
@@ -125,7 +126,8 @@ def show_time(
 ) -> float:
     """Print where the time goes; return the seconds of all."""
     passes = [Pass(**each) for each in found["passes"] if each["tasks"]]
-    between = found["seconds"] - sum(one.seconds for one in passes) + found["reads"] * latency
+    waits = found["reads"] + found["reads_beside"] / SMALL_READS
+    between: float = found["seconds"] - sum(one.seconds for one in passes) + waits * latency
     show("| pass | seconds | busy most | processors | file server | scheduler | command |")
     show("|---|---|---|---|---|---|---|")
     total = between
@@ -160,6 +162,7 @@ def main() -> None:
     parser.add_argument("--scheduler-tasks", type=int, default=20_000, help="for the real scheduler; 0 to skip it")
     parser.add_argument("--plan", action="store_true", help="stop when the tasks are counted")
     parser.add_argument("--costs", type=Path, help="keep what was measured in a file, or take it from there")
+    parser.add_argument("--json", type=Path, help="write what was counted to a file")
     parser.add_argument("--work", type=Path, help="a directory for files of holes")
     words = parser.parse_args()
     scale = scale_of(words.terabytes, words.from_ps, words.tables)
@@ -168,6 +171,8 @@ def main() -> None:
         elsewhere(write_holes, work / "model", scale)
         found = elsewhere(plan, work / "model", words.to_ps, words.workers, words.threads)
         show_plan(scale, words.to_ps, found)
+        if words.json:
+            words.json.write_text(json.dumps(found), encoding="utf-8")
         if not words.plan:
             costs, scheduler = _measured(words, work)
             machines = Machines(words.workers, words.threads, words.network * 1e9, words.storage * 1e9)
@@ -214,4 +219,4 @@ def _show_all(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from edl_ckpt.core.checkpoint.catalog import check_listed
 from edl_ckpt.core.checkpoint.proof import prove_version
-from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
+from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint, openings_by
 from edl_ckpt.core.checkpoint.scan import PIECE_BYTES
 from edl_ckpt.core.checkpoint.target import TargetShard, check_beside
 from edl_ckpt.core.checkpoint.trust import check_trust
@@ -130,7 +130,7 @@ def write_reshard(
         reporter=reporter,
     )
     _allow_open_files(plan.to_ps + plan.from_ps)
-    with open_checkpoint(source) as checkpoint, output:
+    with open_checkpoint(source, workers=openings_by(executor)) as checkpoint, output:
         _check_unchanged(checkpoint)
         checkpoint.take_ids(plan.survey.kept)
         files = output.create(plan.layouts.size_bytes.tolist())

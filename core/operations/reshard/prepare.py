@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version
-from edl_ckpt.core.checkpoint.reader import open_checkpoint
+from edl_ckpt.core.checkpoint.reader import open_checkpoint, openings_by
 from edl_ckpt.core.checkpoint.target import Target, free_target
 from edl_ckpt.core.checkpoint.trust import check_trust
 from edl_ckpt.core.checkpoint.uuids import has_no_number
@@ -107,7 +107,7 @@ def prepare_reshard(
         check_shared(target.location)
         workers = chosen.threads
     read_before = chosen.bytes_read()
-    with open_checkpoint(version) as checkpoint:
+    with open_checkpoint(version, workers=openings_by(chosen)) as checkpoint:
         first = choose_settings(
             widest_row_bytes(checkpoint),
             open_store(version.location).properties,
