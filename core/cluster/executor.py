@@ -306,7 +306,6 @@ def bytes_of_task(total_bytes: int, threads: int) -> int:
     return max(min(share, _MOST_TASK_BYTES), _LEAST_TASK_BYTES, total_bytes // _TASKS)
 
 
-
 class _Running:
     """The tasks of one work that the scheduler has."""
 

@@ -49,7 +49,10 @@ class Measuring:
         """Return the bytes that all tasks have."""
         return self._task_bytes
 
-    def share(self, directory: str) -> None:
+    def share(self, place: Any, size_bytes: int = 0) -> None:
+        """Do nothing."""
+
+    def check_temporary(self, size_bytes: int, tasks: int) -> None:
         """Do nothing."""
 
     def bytes_read(self) -> int:

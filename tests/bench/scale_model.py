@@ -124,7 +124,10 @@ class Counting:
         """Return what a cluster of these threads says."""
         return bytes_of_task(total_bytes, self._all)
 
-    def share(self, directory: str) -> None:
+    def share(self, place: Any, size_bytes: int = 0) -> None:
+        """Do nothing."""
+
+    def check_temporary(self, size_bytes: int, tasks: int) -> None:
         """Do nothing."""
 
     def bytes_read(self) -> int:
@@ -163,20 +166,21 @@ def _answer(work: Any, checkpoint: Checkpoint, task: Any) -> tuple[Any, int, int
 
     match work:
         case survey._StretchWork():
-            places = task if isinstance(task, list) else [task]
-            done = [_counted(checkpoint, place, work.ps_num) for place in places]
-            return (done if isinstance(task, list) else done[0]), sum(p.end - p.start for p in places), 0, 0
+            done = [_counted(checkpoint, place, work.ps_num) for place in task]
+            return done, sum(place.end - place.start for place in task), 0, 0
         case survey._UniqueWork():
-            return None, sum(place.end - place.start for place in task[0]), 0, 0
+            return None, sum(place.end - place.start for places, _ in task for place in places), 0, 0
         case move.MoveWork():
             sketch = ContentSketch()
             if isinstance(task, DenseAt):
                 piece = task.piece(checkpoint)
                 sketch.variables[piece.entry.name] = bulk.new_sketch(piece.entry.size_bytes)
                 return sketch, piece.size, piece.size, 1
-            entry = task.ids.piece(checkpoint).entry
-            sketch.tables[entry.name] = bulk.new_sketch(entry.row_bytes)
-            size = task.ids.end - task.ids.start + task.ids.rows * entry.row_bytes
+            size = 0
+            for stretch in task.some:
+                entry = stretch.ids.piece(checkpoint).entry
+                sketch.tables[entry.name] = bulk.new_sketch(entry.row_bytes)
+                size += stretch.ids.end - stretch.ids.start + stretch.ids.rows * entry.row_bytes
             return sketch, size, size, len(move.MoveWork._written(work, checkpoint, task))
         case ValuesWork():
             return _values(work, checkpoint, task)
@@ -196,6 +200,7 @@ def _rows(entry: Any, place: IdsAt, at: int) -> int:
 
 def _counted(checkpoint: Checkpoint, place: IdsAt, to_ps: int) -> Any:
     """Return the counts of a stretch whose ids are spread evenly over the targets of its shard's remainder."""
+    from edl_ckpt.core.operations.reshard.sparse import SparsePair
     from edl_ckpt.core.operations.reshard.survey import _Counted
 
     piece = place.piece(checkpoint)
@@ -207,7 +212,7 @@ def _counted(checkpoint: Checkpoint, place: IdsAt, to_ps: int) -> Any:
     rows[targets] = np.diff(total * parts // len(targets))
     id_bytes[targets] = np.diff((piece.end - piece.start) * parts // len(targets))
     order = IdOrder(total, 0, 1 << 34, 0, 1 << 34, ascending=False, placed=True)
-    return _Counted(rows, id_bytes, order)
+    return _Counted(SparsePair.of(rows, id_bytes, targets), order)
 
 
 def _values(work: ValuesWork, checkpoint: Checkpoint, task: Any) -> tuple[Values, int, int, int]:

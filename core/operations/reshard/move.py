@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -41,6 +41,9 @@ from edl_ckpt.core.storage.interface import Sink
 
 _LOOK_BYTES = 256 << 10
 """Bytes of values that are read at a time, and looked at while they are in the L2 cache."""
+_TASK_BYTES: Final = 64 << 10
+"""About the most bytes of a task of several stretches, which has these for each target of each:"""
+_TARGET_BYTES: Final = 48
 _NEAR_BYTES = 4 << 10
 """The most bytes between two tables in a shard that are read along with them."""
 
@@ -114,9 +117,18 @@ class Stretch(NamedTuple):
     """Offsets of rows and of ids."""
 
 
+class Stretches(NamedTuple):
+    """Stretches that follow each other, as one task: they are of few tables and go to the same targets."""
+
+    some: tuple[Stretch, ...]
+
+
+Moved: TypeAlias = Stretches | DenseAt | Sequence[str]
+
+
 @dataclass(frozen=True, slots=True)
 class MoveWork:
-    """The pass as a work for other processes; a task is a stretch, some small tables, or a piece of a variable.
+    """The pass as a work for other processes; a task is some stretches, small tables, or a piece of a variable.
 
     The plan has neither counts nor routes, which grow with the version: those of a stretch are in its task. A task
     opens the targets that it writes, and answers when they are safe and closed again.
@@ -131,25 +143,25 @@ class MoveWork:
         """Open the source in another process."""
         return self.source.open()
 
-    def do(self, opened: Checkpoint, task: Stretch | DenseAt | Sequence[str], advance: Advance) -> ContentSketch:
+    def do(self, opened: Checkpoint, task: Moved, advance: Advance) -> ContentSketch:
         """Move the values of one task; return the sketch of what was read."""
         with self.targets.opened(self._written(opened, task)) as files:
             move = Move(self.plan, self.settings, opened, files, Counted(advance))
             if isinstance(task, DenseAt):
                 move.move_dense(task.piece(opened))
-            elif isinstance(task, Stretch):
-                move.move_stretch(task)
+            elif isinstance(task, Stretches):
+                for stretch in task.some:
+                    move.move_stretch(stretch)
             else:
                 move.move_small(task)
         return move.sketch
 
-    def _written(self, checkpoint: Checkpoint, task: Stretch | DenseAt | Sequence[str]) -> list[int]:
+    def _written(self, checkpoint: Checkpoint, task: Moved) -> list[int]:
         """Return the numbers of the targets that a task writes."""
         if isinstance(task, DenseAt):
             return [self.plan.layouts.dense_at(task.piece(checkpoint).entry.name)[0]]
-        if isinstance(task, Stretch):
-            targets: list[int] = task.counts.targets.tolist()
-            return targets
+        if isinstance(task, Stretches):
+            return sorted({target for stretch in task.some for target in stretch.counts.targets.tolist()})
         return list(range(self.plan.to_ps))
 
 
@@ -196,11 +208,18 @@ class Move:
                 self.sketch.add(sketch)
         return fingerprint_of(checkpoint, self.sketch)
 
-    def _tasks(self, executor: Executor) -> Iterator[Stretch | DenseAt | Sequence[str]]:
-        """Yield all tasks; a result has the sketches of a variable, of a table or of some small ones."""
+    def _tasks(self, executor: Executor) -> Iterator[Moved]:
+        """Yield all tasks; a result has the sketches of a variable, or of some tables."""
         plan, checkpoint = self._plan, self._checkpoint
-        yield from (small.tables for small in self._small_tables(most=_small_at_once(plan)))
+        at_once, limit = _small_at_once(plan), executor.task_bytes(value_bytes(checkpoint) + plan.survey.id_bytes)
+        yield from (small.tables for small in self._small_tables(most=at_once))
         yield from dense_at(checkpoint, executor.task_bytes(value_bytes(checkpoint)))
+        most = min(at_once, max(_TASK_BYTES * moved_together(plan) // (_TARGET_BYTES * plan.to_ps), 1))
+        yield from (Stretches(tuple(some)) for some in together(self._stretches(), limit, most=most))
+
+    def _stretches(self) -> Iterator[tuple[Stretch, int]]:
+        """Yield each stretch as it is sent, in the order in which they move, with the bytes of its ids and rows."""
+        plan, checkpoint = self._plan, self._checkpoint
         shards = {shard.file.ps_id: number for number, shard in enumerate(checkpoint.shards)}
         for number in piece_order(plan):
             piece, counts, route = plan.survey.pieces[number], plan.survey.counts[number], plan.routes[number]
@@ -210,7 +229,8 @@ class Move:
             place = IdsAt(shards[shard.file.ps_id], table, run, piece.start, piece.end, piece.first_row, piece.rows)
             targets = np.flatnonzero(counts.id_bytes)
             own = SparsePair.of(counts.rows, counts.id_bytes, targets)
-            yield Stretch(place, own, SparsePair.of(route.values_at, route.ids_at, targets))
+            size = piece.end - piece.start + piece.rows * piece.entry.row_bytes
+            yield Stretch(place, own, SparsePair.of(route.values_at, route.ids_at, targets)), size
 
     def _write_between(self) -> None:
         """Write what stands between values, but for that among small tables."""

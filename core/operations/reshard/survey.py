@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain, groupby
-from typing import Final, NamedTuple, overload
+from math import gcd
+from typing import Final, NamedTuple, TypeVar, overload
 
 import numpy as np
 
@@ -36,11 +38,16 @@ from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.words import counted, describe, escaped
 
+Some = TypeVar("Some")
 _MAX_STRETCHES: Final = 256
 """About how many stretches all ids are counted in, however many they are: a plan does not grow with the rows."""
 _LEAST_STRETCH_BYTES: Final = 8 << 20
 _SORTED_BYTES: Final = 128 << 20
 """Memory for the ids that all threads of a process compare at a time."""
+_COUNTED_BYTES: Final = 512
+"""About the bytes of the counts of a stretch as a result, without targets."""
+_TARGET_BYTES: Final = 24
+_MOST_UNITS: Final = 64
 _SMALL_TABLE_BYTES: Final = 1 << 20
 """The most bytes of a table whose parts move together with those of others."""
 
@@ -243,7 +250,7 @@ class _Counted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _StretchWork:
-    """The counts of large tables; a task is a stretch, or a piece of one."""
+    """The counts of large tables; a task is some stretches, or pieces of stretches."""
 
     source: CheckpointValue
     ps_num: int
@@ -252,10 +259,13 @@ class _StretchWork:
     def open(self) -> Checkpoint:
         return self.source.open()
 
-    def do(self, opened: Checkpoint, task: IdsAt, advance: Advance) -> _Counted:
+    def do(self, opened: Checkpoint, task: Sequence[IdsAt], advance: Advance) -> list[_Counted]:
+        return [self._count(opened, place, advance) for place in task]
+
+    def _count(self, opened: Checkpoint, place: IdsAt, advance: Advance) -> _Counted:
         rows, id_bytes = (np.zeros(self.ps_num, np.int64) for _ in range(2))
         order = NO_IDS
-        for piece in cut_piece(opened, task.piece(opened), self.piece_bytes):
+        for piece in cut_piece(opened, place.piece(opened), self.piece_bytes):
             block = read_piece(opened, piece)
             found = bulk.tally(bulk.owners(block.ids, self.ps_num), block.lengths, self.ps_num)
             rows += found[0]
@@ -265,9 +275,12 @@ class _StretchWork:
         return _Counted(SparsePair.of(rows, id_bytes, np.flatnonzero(id_bytes)), order)
 
 
+_Unit = tuple[list[IdsAt], list[IdOrder]]
+
+
 @dataclass(frozen=True, slots=True)
 class _UniqueWork:
-    """The search for ids that a table has twice; a task is those that can be equal, with their orders."""
+    """The search for ids that a table has twice; a task is some units: ids that can be equal, with their orders."""
 
     source: CheckpointValue
     max_memory_bytes: int
@@ -275,9 +288,10 @@ class _UniqueWork:
     def open(self) -> Checkpoint:
         return self.source.open()
 
-    def do(self, opened: Checkpoint, task: tuple[Sequence[IdsAt], Sequence[IdOrder]], advance: Advance) -> None:  # noqa: ARG002
-        pieces = [place.piece(opened) for place in task[0]]
-        check_unique(opened, pieces, task[1], workers=1, max_memory_bytes=self.max_memory_bytes)
+    def do(self, opened: Checkpoint, task: Sequence[_Unit], advance: Advance) -> None:  # noqa: ARG002
+        for places, orders in task:
+            pieces = [place.piece(opened) for place in places]
+            check_unique(opened, pieces, orders, workers=1, max_memory_bytes=self.max_memory_bytes)
 
 
 class _Counting:
@@ -311,11 +325,13 @@ class _Counting:
         checkpoint = self._checkpoint
         self._places = stretches = self.stretches()
         counts, orders = StretchCounts(self._ps_num), [NO_IDS] * len(stretches)
-        tasks = [(number, task) for number, stretch in enumerate(stretches) for task in self._tasks(stretch)]
+        tasks = list(self._tasks(stretches))
         work = _StretchWork(self._source, self._ps_num, self._piece_bytes)
-        running = self._executor.run(work, checkpoint, (task for _, task in tasks), self._reporter.advance)
-        with closing(running) as results:
-            of_stretches = groupby(zip(tasks, results, strict=True), key=lambda done: done[0][0])
+        places = ([place for _, place in task] for task in tasks)
+        with closing(self._executor.run(work, checkpoint, places, self._reporter.advance)) as results:
+            found_of = (zip(task, found, strict=True) for task, found in zip(tasks, results, strict=True))
+            counted_of = ((number, found) for pairs in found_of for (number, _), found in pairs)
+            of_stretches = groupby(counted_of, key=lambda done: done[0])
             for stretch, (number, done) in zip(stretches, of_stretches, strict=True):
                 own = np.zeros((2, self._ps_num), np.int64)
                 for _, found in done:
@@ -326,18 +342,23 @@ class _Counting:
         numbered = number_rows(checkpoint, pieces, [order.rows for order in orders], without=self._small)
         return numbered, counts, orders
 
-    def _tasks(self, stretch: IdsAt) -> Iterator[IdsAt]:
-        """Yield a stretch, or where tasks cost nothing its pieces."""
+    def _tasks(self, stretches: Sequence[IdsAt]) -> Iterator[list[tuple[int, IdsAt]]]:
+        """Yield stretches with their numbers, some in a task; where tasks cost nothing, their pieces one by one."""
         if self._executor.elsewhere:
-            yield stretch
+            shard_targets = max(self._ps_num // gcd(max(len(self._checkpoint.shards), 1), self._ps_num), 1)
+            most = max(RESULT_BYTES // (_COUNTED_BYTES + _TARGET_BYTES * shard_targets), 1)
+            limit = self._executor.task_bytes(total_id_bytes(self._checkpoint))
+            sized = ((each, each[1].end - each[1].start) for each in enumerate(stretches))
+            yield from together(sized, limit, most=most)
             return
-        for piece in cut_piece(self._checkpoint, stretch.piece(self._checkpoint), self._piece_bytes):
-            yield stretch._replace(start=piece.start, end=piece.end)
+        for number, stretch in enumerate(stretches):
+            for piece in cut_piece(self._checkpoint, stretch.piece(self._checkpoint), self._piece_bytes):
+                yield [(number, stretch._replace(start=piece.start, end=piece.end))]
 
     def stretches(self) -> list[IdsAt]:
         """Cut the ids of large tables into stretches, whose number does not grow with that of the rows.
 
-        Elsewhere a stretch is a task, and has as many values as a task should have.
+        Elsewhere a stretch is moved by one task, and has as many values as a task should have.
         """
         total = total_id_bytes(self._checkpoint)
         stretch_bytes = max(_LEAST_STRETCH_BYTES, total // _MAX_STRETCHES)
@@ -348,7 +369,7 @@ class _Counting:
 
     def check_unique(self, stretches: Sequence[IdPiece], orders: Sequence[IdOrder]) -> None:
         """Let other processes find ids that a table has twice."""
-        units: dict[tuple[str, int], tuple[list[IdsAt], list[IdOrder]]] = {}
+        units: dict[tuple[str, int], _Unit] = {}
         placed = {piece.entry.name: True for piece in stretches}
         for piece, order in zip(stretches, orders, strict=True):
             placed[piece.entry.name] &= order.placed
@@ -362,7 +383,9 @@ class _Counting:
                 places.append(place)
                 seen.append(order)
         work = _UniqueWork(self._source, _SORTED_BYTES // self._executor.threads)
-        with closing(self._executor.run(work, self._checkpoint, units.values(), lambda _: None)) as results:
+        sized = ((unit, sum(place.end - place.start for place in unit[0])) for unit in units.values())
+        tasks = together(sized, self._executor.task_bytes(total_id_bytes(self._checkpoint)), most=_MOST_UNITS)
+        with closing(self._executor.run(work, self._checkpoint, tasks, lambda _: None)) as results:
             for _ in results:
                 pass
 
@@ -373,16 +396,16 @@ def is_small_table(checkpoint: Checkpoint, name: str) -> bool:
     return all(map(is_small, filled)) and sum(e.ids[0].end - e.offset for e in filled) <= _SMALL_TABLE_BYTES
 
 
-def together(sizes: Iterable[tuple[str, int]], limit: int) -> Iterator[list[str]]:
-    """Yield names that follow each other, so many that their sizes add up to a limit at most, but one at least.
+def together(sizes: Iterable[tuple[Some, int]], limit: int, *, most: int = sys.maxsize) -> Iterator[list[Some]]:
+    """Yield items that follow each other, so many that their sizes add up to a limit at most, but one at least.
 
     >>> list(together([("a", 2), ("b", 2), ("c", 9), ("d", 0)], 4))
     [['a', 'b'], ['c'], ['d']]
     """
-    some: list[str] = []
+    some: list[Some] = []
     total = 0
     for name, size in sizes:
-        if some and total + size > limit:
+        if some and (total + size > limit or len(some) == most):
             yield some
             some, total = [], 0
         some.append(name)
