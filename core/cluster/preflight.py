@@ -136,7 +136,7 @@ def show_version(executor: ClusterExecutor, version: Version, reporter: Reporter
 def _warn_of_credentials(executor: ClusterExecutor, location: Location, reporter: Reporter) -> None:
     """Warn once of credentials that no worker gets."""
     hidden = set(location.options) - OPEN_OPTIONS - executor.hidden
-    if hidden:
+    if hidden and not any(url == location.url for url, _ in executor.shown):
         reporter.warn(f"--storage-option {min(hidden)} is for this process only; {_ENVIRONMENT}")
     executor.hidden |= hidden
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from edl_ckpt.core.cluster import worker
+from edl_ckpt.core.commit import writers
 from edl_ckpt.core.errors import CorruptError, NotFoundError
 from edl_ckpt.core.format import bulk
 from waiting import wait_until
@@ -87,6 +88,40 @@ def exchange_environment(names: Mapping[str, str | None]) -> None:
 def renewed(client: Any, killed: int) -> None:
     """Wait until a new worker has taken the place of a process that was killed."""
     wait_until(lambda: len(pids := set(client.run(os.getpid, on_error="ignore").values())) == 2 and killed not in pids)
+
+
+def signal_writer(number: int, marker: str) -> None:
+    """Let the first process that has opened a staged file leave its number, and get a signal before it writes."""
+    real: Any = writers._Files.__getitem__
+
+    def opened(self: Any, index: int) -> Any:
+        file = real(self, index)
+        with suppress(FileExistsError), open(marker, "x", encoding="ascii") as mark:
+            mark.write(str(os.getpid()))
+            mark.flush()
+            os.kill(os.getpid(), number)
+        return file
+
+    writers._Files.__getitem__ = opened  # type: ignore[method-assign,assignment]
+    _REPLACED["writers"] = real
+
+
+def hold_writes(gate: str) -> None:
+    """Let this process write no staged file before a file is there."""
+    real: Any = writers._Files.__getitem__
+
+    def opened(self: Any, index: int) -> Any:
+        wait_until(lambda: os.path.exists(gate), seconds=60)
+        return real(self, index)
+
+    writers._Files.__getitem__ = opened  # type: ignore[method-assign,assignment]
+    _REPLACED["writers"] = real
+
+
+def write_again() -> None:
+    """Let this process write as ever."""
+    if "writers" in _REPLACED:
+        writers._Files.__getitem__ = _REPLACED.pop("writers")  # type: ignore[method-assign]
 
 
 def closed() -> list[int]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from certificates import make_certificate
 from checkpoints import only, save_small
 from cluster_tasks import exchange, not_mounted, without_kernel
 from edl_ckpt.core import NotFoundError, UnavailableError, UnsupportedError, UsageError, verify_version
@@ -129,6 +130,37 @@ def test_no_executor(tmp_path: Path) -> None:
     save_small(tmp_path, 7)
     with pytest.raises(UsageError, match=r"expected a distributed\.Client or an executor"):
         verify_version(only(tmp_path), executor="tcp://127.0.0.1:8786")
+
+
+def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the certificates of Dask's configuration a cluster with TLS works; without them it does not answer."""
+    dask, distributed = (pytest.importorskip(name) for name in ("dask", "distributed"))
+    save_small(tmp_path / "run", 7)
+    made = make_certificate(tmp_path)
+    sides = {f"tls_{side}_{part}": made for side in ("client", "worker", "scheduler") for part in ("cert", "key")}
+    security = distributed.Security(tls_ca_file=made, require_encryption=True, **sides)
+    options = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": "127.0.0.1:0"}
+    with distributed.LocalCluster(protocol="tls", host="127.0.0.1", security=security, **options) as cluster:
+        address = cluster.scheduler_address
+        assert address.startswith("tls://")
+        monkeypatch.setattr(connection, "_CONNECT_SECONDS", 0.5)
+        with pytest.raises(UnavailableError), connected(address, SILENT):
+            pass
+        monkeypatch.setattr(connection, "_CONNECT_SECONDS", 10)
+        own = {f"distributed.comm.tls.{key}": made for key in ("ca-file", "client.cert", "client.key")}
+        with dask.config.set(own), cluster_at(address) as executor:
+            assert verify_version(only(tmp_path / "run"), level="deep", executor=executor).ok
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_no_tls_elsewhere(processes: Any, monkeypatch: pytest.MonkeyPatch, here: bool) -> None:
+    """A scheduler of another machine without TLS is one line of warning; one of this machine is none."""
+    progress = Progress()
+    monkeypatch.setattr(connection, "_is_here", lambda host: here)
+    with connected(processes.scheduler.address, progress):
+        pass
+    told = "the scheduler at 127.0.0.1 has no TLS: whoever reaches it can run programs on its workers"
+    assert progress.warnings == ([] if here else [told])
 
 
 def test_this_machine() -> None:

@@ -26,6 +26,7 @@ import pytest
 
 import elasticdl_rules
 from checkpoints import drop_seal, only, shards_of
+from cluster_tasks import signal_writer
 from dask_processes import DaskProcesses, dask_processes
 from edl_ckpt.core import (
     Table,
@@ -253,35 +254,24 @@ def _cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_a_stopped_worker(places: Places, cluster: Cluster) -> None:
-    """A worker is stopped while it writes, its task is given to another, and it goes on after the commit."""
-    places.prepare("reshard")
+@pytest.mark.parametrize("command", ["reshard", pytest.param("copy", marks=pytest.mark.slow)])
+def test_a_stopped_worker(command: str, places: Places, cluster: Cluster, tmp_path: Path) -> None:
+    """A worker is stopped with a staged file open; its task is given to another, and it goes on after the commit."""
+    places.prepare(command)
     cluster.renew()
-    words = [*PROGRAM, *places.arguments("reshard"), "--cluster", cluster.dask.address]
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    pids = {worker.pid: name for name, worker in cluster.dask.workers.items()}
-    stopped: list[int] = []
-
-    def stop_a_writer() -> bool:
-        """Stop the first worker that has announced an attempt."""
-        for record in places.there.glob(".edl-ckpt-0/stage-0/*/writers/*"):
-            try:
-                pid = json.loads(record.read_text())["pid"]
-            except (OSError, ValueError, KeyError):
-                continue
-            if pid in pids:
-                os.kill(pid, signal.SIGSTOP)
-                stopped.append(pid)
-                return True
-        return process.poll() is not None
-
-    wait_until(stop_a_writer, seconds=60)
-    _, err = process.communicate(timeout=90)
-    assert process.returncode == 0, err
-    places.check("reshard", None)
-    for pid in stopped:
-        go_on_late(cluster, pids[pid], places)
-    places.check("reshard", None)
+    marker = tmp_path / "stopped"
+    with connected(cluster.dask.address, SILENT) as client:
+        client.run(signal_writer, signal.SIGSTOP, str(marker))
+    words = [*PROGRAM, *places.arguments(command), "--cluster", cluster.dask.address]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=90)
+    assert done.returncode == 0, done.stderr
+    places.check(command, None)
+    pid = int(marker.read_text())
+    (chosen,) = (name for name, worker in cluster.dask.workers.items() if worker.pid == pid)
+    go_on_late(cluster, chosen, places)
+    places.check(command, None)
+    for name in list(cluster.dask.workers):  # they wait no more for a marker
+        cluster.dask.stop(name)
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 
 from builders import models, write_checkpoint, write_unchecked
 from checkpoints import at, only, save_large, save_mixed, save_varied, shards_of
-from cluster_tasks import renewed
+from cluster_tasks import hold_writes, renewed, signal_writer, write_again
 from edl_ckpt.core import (
     CorruptError,
     LockedError,
@@ -127,10 +126,15 @@ def test_a_killed_command(wide: Path, tmp_path: Path, processes: Any) -> None:
         "--cluster",
         processes.scheduler.address,
     ]
-    first = subprocess.Popen([*PROGRAM, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_until(lambda: any(there.glob(".edl-ckpt-0/stage-0/*/writers/*")) or first.poll() is not None)
-    first.kill()
-    first.wait()
+    processes.run(hold_writes, str(tmp_path / "gate"))
+    try:
+        first = subprocess.Popen([*PROGRAM, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_until(lambda: any(there.glob(".edl-ckpt-0/stage-0/*/writers/*")) or first.poll() is not None, seconds=60)
+        first.kill()
+        first.wait()
+    finally:
+        (tmp_path / "gate").touch()
+        processes.run(write_again, on_error="ignore")
     assert not list_versions(there).versions
     reshard_version(only(wide / "run"), 6, output=there, executor=processes)
     assert shards_of(there) == shards_of(wide / "here")
@@ -139,30 +143,14 @@ def test_a_killed_command(wide: Path, tmp_path: Path, processes: Any) -> None:
 
 def test_killed_workers(wide: Path, tmp_path: Path, processes: Any) -> None:
     """A worker that is killed while it writes changes nothing of the result."""
-    pids = sorted(processes.run(os.getpid).values())
-    killed: list[int] = []
-    killer = threading.Thread(target=_kill_a_writer, args=(tmp_path / "there", pids, killed))
-    killer.start()
+    marker = tmp_path / "killed"
+    processes.run(signal_writer, signal.SIGKILL, str(marker))
     try:
         reshard_version(only(wide / "run"), 6, output=tmp_path / "there", executor=ClusterExecutor(processes))
     finally:
-        killer.join(10)
-        renewed(processes, killed[0])
+        processes.run(write_again, on_error="ignore")
+        renewed(processes, int(marker.read_text()))
     assert shards_of(tmp_path / "there") == shards_of(wide / "here")
-
-
-def _kill_a_writer(location: Path, pids: list[int], killed: list[int]) -> None:
-    """Kill the first process that has announced an attempt."""
-    while True:
-        for record in location.glob(".edl-ckpt-0/stage-0/*/writers/*"):
-            try:
-                pid = json.loads(record.read_text())["pid"]
-            except (OSError, ValueError, KeyError):
-                continue
-            if pid in pids:
-                os.kill(pid, signal.SIGKILL)
-                killed.append(pid)
-                return
 
 
 # The fence

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import ipaddress
 import socket
 import ssl
 import threading
@@ -19,6 +17,7 @@ from botocore.auth import _host_from_url
 from botocore.exceptions import ConnectionClosedError, EndpointConnectionError, ReadTimeoutError
 from botocore.httpsession import URLLib3Session
 
+from certificates import make_certificate
 from edl_ckpt.core.storage.s3.wire import Reply, Wire, wire_of
 
 _DATA = bytes(range(256)) * 1024
@@ -248,29 +247,9 @@ def test_proxies_are_left_to_botocore() -> None:
     assert wire_of(object(), "http://127.0.0.1:2/b") is None
 
 
-def _certificate(folder: Path) -> str:
-    """Write a certificate of 127.0.0.1, signed by itself, with its key, and return its path."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
-    now = dt.datetime.now(dt.UTC)
-    made = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now.replace(year=2099))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    (folder / "c.pem").write_bytes(made.public_bytes(pem) + key.private_bytes(pem, *plain))
-    return str(folder / "c.pem")
-
-
 def test_tls(tmp_path: Path) -> None:
     """Over TLS the certificate is verified as botocore was told, and bodies of any size go both ways."""
-    certificate = _certificate(tmp_path)
+    certificate = make_certificate(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
 
