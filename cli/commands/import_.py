@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from edl_ckpt.cli.cluster import Cluster, working
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.hints import half_done, resumable
 from edl_ckpt.cli.manual.codes import WRITES, exits
@@ -36,6 +37,7 @@ def import_command(
         typer.Option("--map", metavar="FILE", help="A TOML file: [rename] old = 'new'; [tables.NAME] ids, vectors."),
     ] = None,
     layout: Layout = None,
+    cluster: Cluster = None,
     force: ForceSeal = False,
     lock_wait: LockWait = "10s",
 ) -> None:
@@ -57,7 +59,8 @@ def import_command(
     checkpoint = as_checkpoint(place)
     if checkpoint is not None and names:
         raise UsageError("--map cannot be used with a checkpoint, which has names of its own")
-    with resumable(out, partial(half_done, ref.location)):
+    with working(out, cluster, None, target=ref.location) as work, resumable(out, partial(half_done, ref.location)):
+        acting["executor"] = work["executor"]
         if checkpoint is None:
             name_map = read_map(names) if names else None
             result = import_arrays(place, ref.location, ref.version, ps, names=name_map, **acting)

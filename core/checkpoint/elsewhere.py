@@ -26,6 +26,28 @@ class _File(NamedTuple):
     generation: str
 
 
+class FileValue(NamedTuple):
+    """An opened file as a value: another process opens the same one, or none."""
+
+    place: Location
+    file: _File
+    directory: str
+
+    @classmethod
+    def of(cls, place: Location, reader: RangeReader) -> Self:
+        """Return the value of a file that is opened at a location."""
+        return cls(place, _File(reader.path, reader.size_bytes, reader.block_bytes, reader.generation), _here())
+
+    @property
+    def path(self) -> str:
+        """Return the path of the file."""
+        return self.file.path
+
+    def open(self) -> RangeReader:
+        """Return the same file in this process; the first read raises LockedError where it is another one now."""
+        return _LaterReader(*self)
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointValue:
     """What another process needs to read an opened checkpoint; small beside the values, and picklable."""
@@ -98,7 +120,7 @@ class _LaterReader(PlainReader):
                 if (inner.size_bytes, inner.generation) != (self.size_bytes, self.generation):
                     inner.close()
                     raise LockedError(
-                        "the shard is another file than when it was opened first",
+                        "is another file than when it was opened first",
                         path=self.path,
                         hint="another process is writing it, or this machine sees another file system",
                     )

@@ -60,6 +60,13 @@ def check_target(
         preflight.check_target(executor, location, size_bytes, reporter)
 
 
+def check_source(executor: ExecutorLike | None, location: Location, path: str, *, reporter: Reporter) -> None:
+    """Refuse, before any work, workers that do not see a file of a location as this process does: UnsupportedError."""
+    executor = wrapped(executor)
+    if isinstance(executor, ClusterExecutor):
+        preflight.show_file(executor, location, path, reporter)
+
+
 def wrapped(executor: ExecutorLike | None) -> ExecutorLike | None:
     """Return an executor for a `distributed.Client`, and everything else as it is.
 

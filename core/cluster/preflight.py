@@ -108,10 +108,15 @@ def _little_memory(name: str, seen: Seen, info: dict[str, Any]) -> Iterator[str]
 
 def show_version(executor: ClusterExecutor, version: Version, reporter: Reporter) -> None:
     """Let every worker open a file of a version; it must be the one that this process sees."""
-    location, shards = version.location, version.shards
-    if not shards or (location.url, shards[0].path) in executor.shown:
+    if version.shards:
+        show_file(executor, version.location, version.shards[0].path, reporter)
+
+
+def show_file(executor: ClusterExecutor, location: Location, shown_path: str, reporter: Reporter) -> None:
+    """Let every worker open a file of a location; it must be the one that this process sees."""
+    if (location.url, shown_path) in executor.shown:
         return
-    path = shards[0].path if location.local_path is None else os.path.abspath(shards[0].path)
+    path = shown_path if location.local_path is None else os.path.abspath(shown_path)
     mine = worker.see(location, path)
     if mine.fault:
         return  # the operation says it better
@@ -126,11 +131,11 @@ def show_version(executor: ClusterExecutor, version: Version, reporter: Reporter
             )
         if seen != mine:
             raise UnsupportedError(
-                f"{name} sees another file than this machine: {shards[0].path}",
+                f"{name} sees another file than this machine: {shown_path}",
                 path=location.url,
                 hint=_sharing(location),
             )
-    executor.shown[location.url, shards[0].path] = shown
+    executor.shown[location.url, shown_path] = shown
 
 
 def _warn_of_credentials(executor: ClusterExecutor, location: Location, reporter: Reporter) -> None:

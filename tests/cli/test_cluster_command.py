@@ -145,3 +145,19 @@ def test_export(tmp_path: Path, processes: Any) -> None:
     assert refused.returncode == 15
     assert "a cluster writes npy, parquet, safetensors" in refused.stderr
     assert not (tmp_path / "t.csv").exists()
+
+
+def test_import(tmp_path: Path, processes: Any) -> None:
+    """An import on a cluster writes the same shards; what must be unpacked is for one machine."""
+    save_mixed(tmp_path / "run")
+    document("export", tmp_path / "run@7", tmp_path / "m.safetensors")
+    there = ["--cluster", processes.scheduler.address]
+    for name, more in (("here", []), ("there", there)):
+        done = document("import", tmp_path / "m.safetensors", f"{tmp_path / name}@5", "--ps", "4", *more)
+        assert done["to_ps"] == 4
+    assert shards_of(tmp_path / "there") == shards_of(tmp_path / "here")
+    document("export", tmp_path / "run@7", tmp_path / "m.npz")
+    refused = edl("import", tmp_path / "m.npz", f"{tmp_path / 'no'}@5", "--ps", "4", *there)
+    assert refused.returncode == 15
+    assert "without --cluster, this machine imports it" in refused.stderr
+    assert not (tmp_path / "no").exists()

@@ -7,6 +7,7 @@ source and the version that is read back must have the same fingerprint, or noth
 from __future__ import annotations
 
 from edl_ckpt.core.checkpoint.target import free_target
+from edl_ckpt.core.cluster.choice import ExecutorLike, check_source, check_target, executor_of
 from edl_ckpt.core.format.checks import check_ps_num
 from edl_ckpt.core.operations.importing.arrays import ArraySource
 from edl_ckpt.core.operations.importing.checkpoint import as_checkpoint, import_checkpoint
@@ -30,6 +31,7 @@ def import_arrays(
     *,
     names: NameMap | None = None,
     layout: str | None = None,
+    executor: ExecutorLike | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
 ) -> ImportResult:
@@ -37,14 +39,21 @@ def import_arrays(
 
     Without a map, the notes in the source name its tables; without notes, each pair X.ids and X.vectors is the table X.
     All other arrays are dense variables. Memory is a few batches, and at most about 80 MiB where ids that do not ascend
-    are looked through for repeated ones. The location is locked while the version is written. Raises RefusedError for a
-    version that exists, CorruptError for damaged files, UsageError for arrays that cannot be a table, UnsupportedError
-    for a dtype that a checkpoint cannot contain, LockedError when another command holds the lock.
+    are looked through for repeated ones. An `executor` on a cluster reads .safetensors and .npy, and writes to a file
+    system that its workers share; anything else is UnsupportedError. The location is locked while the version is
+    written. Raises RefusedError for a version that exists, CorruptError for damaged files, UsageError for arrays that
+    cannot be a table, UnsupportedError for a dtype that a checkpoint cannot contain, LockedError when another command
+    holds the lock.
     """
     check_ps_num(ps_num)
     target = free_target(Location.of(location), version, layout=layout)
-    with ArraySource(Location.of(source)) as arrays:
-        plan = plan_import(survey_arrays(arrays, ps_num, names=names), target)
+    work = None if executor is None else executor_of(executor, [], reporter=reporter)
+    with ArraySource(Location.of(source), shared=work is not None and work.elsewhere) as arrays:
+        for file in arrays.values()[:1] if work is not None and work.elsewhere else ():
+            check_source(work, file.place, file.path, reporter=reporter)
+        check_target(work, target.location, arrays.size_bytes, reporter=reporter)
+        survey = survey_arrays(arrays, ps_num, names=names, executor=work, reporter=reporter)
+        plan = plan_import(survey, target)
         for warning in plan.warnings:
             reporter.warn(warning)
-        return execute_import(plan, wait_seconds=wait_seconds, reporter=reporter)
+        return execute_import(plan, executor=work, wait_seconds=wait_seconds, reporter=reporter)

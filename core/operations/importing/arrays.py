@@ -23,6 +23,7 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from edl_ckpt.core.checkpoint.elsewhere import FileValue
 from edl_ckpt.core.checkpoint.fingerprint import empty_fingerprint
 from edl_ckpt.core.errors import CorruptError, NotFoundError, UnsupportedError
 from edl_ckpt.core.format.checks import dtype_named
@@ -80,10 +81,14 @@ class ArrayData:
 
 
 class ArraySource:
-    """All arrays of a file or a directory; a context manager. `notes` name its tables, where it has any notes."""
+    """All arrays of a file or a directory; a context manager. `notes` name its tables, where it has any notes.
 
-    def __init__(self, source: Location) -> None:
+    Arrays that are `shared` are read by other processes: UnsupportedError for those that this one must unpack.
+    """
+
+    def __init__(self, source: Location, *, shared: bool = False) -> None:
         self._source = source
+        self._shared = shared
         self.path = source.url
         self.arrays: dict[str, ArrayData] = {}
         self.notes: dict[str, dict[str, Any]] = {}
@@ -190,8 +195,30 @@ class ArraySource:
         if self._fingerprint != fingerprint:
             raise CorruptError(f"is not of the same export as {self.path}: their fingerprints differ", path=dense)
 
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of all elements."""
+        return sum(array.size_bytes for array in self.arrays.values())
+
+    def values(self) -> list[FileValue]:
+        """Return the files of all arrays as values, each once, in the order in which `readers` has them."""
+        return [FileValue.of(self._source.with_url(each.path).split()[0], each) for each in self.readers()]
+
+    def readers(self) -> list[RangeReader]:
+        """Return the readers of all arrays, each once."""
+        return list({id(array.reader): array.reader for array in self.arrays.values()}.values())
+
+    def _check_not_shared(self) -> None:
+        if self._shared:
+            raise UnsupportedError(
+                "the workers of a cluster import .safetensors, .npy and checkpoints",
+                path=self._source.url,
+                hint="without --cluster, this machine imports it",
+            )
+
     def _spool(self, found: Iterator[Found]) -> None:
         """Write arrays from a library, one after the other, to files without names."""
+        self._check_not_shared()
         for name, dtype, shape, data in found:
             file = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed with the stack
             with storage_errors(tempfile.gettempdir()):
@@ -211,6 +238,7 @@ class ArraySource:
 
     def _fetch(self) -> str:
         """Bring a remote file, or the files of a remote directory, to the local disk; return where it is."""
+        self._check_not_shared()
         folder, name = self._source.split()
         store = open_store(folder)
         assert not isinstance(store, LocalStore)  # noqa: S101 - `_open` asks only for what is not on the local disk
@@ -326,6 +354,7 @@ class ArraySource:
 
     def _member(self, archive: zipfile.ZipFile, name: str) -> RangeReader:
         """Unpack a member to a file without a name."""
+        self._check_not_shared()
         file = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed with the stack
         with archive.open(name) as member:
             shutil.copyfileobj(member, file, 1 << 20)

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from edl_ckpt.core.checkpoint.catalog import VersionLike, list_versions, parse_ref, resolve, split_version_dir
+from edl_ckpt.core.checkpoint.catalog import (
+    VersionLike,
+    as_version,
+    list_versions,
+    parse_ref,
+    resolve,
+    split_version_dir,
+)
 from edl_ckpt.core.checkpoint.files import named_file
+from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, wrapped
 from edl_ckpt.core.errors import CorruptError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import DESIGN, is_uuid, parse_version_dir
@@ -57,16 +65,26 @@ def import_checkpoint(
     *,
     layout: str | None = None,
     force: bool = False,
+    executor: ExecutorLike | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
 ) -> ImportResult:
     """Write a source as version `version` of a location, for `ps_num` servers; `force` and errors as for a reshard."""
-    where = Location.of(location)
+    where, source, executor = Location.of(location), as_version(source), wrapped(executor)
+    check_target(executor, where, source.size_bytes, reporter=reporter)
     plan, settings = prepare_reshard(
-        source, ps_num, output=where, layout=layout, empty=DESIGN, number=version, force=force, reporter=reporter
+        source,
+        ps_num,
+        output=where,
+        layout=layout,
+        empty=DESIGN,
+        number=version,
+        executor=executor,
+        force=force,
+        reporter=reporter,
     )
     for warning in (*plan.warnings, *settings.warnings):
         reporter.warn(warning)
-    done = execute_reshard(plan, settings, force=force, wait_seconds=wait_seconds, reporter=reporter)
+    done = execute_reshard(plan, settings, executor=executor, force=force, wait_seconds=wait_seconds, reporter=reporter)
     values = {field.name: getattr(done, field.name) for field in fields(ImportResult)}
     return ImportResult(**values | {"ref": f"{where}@{version}"})

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -17,15 +17,18 @@ from edl_ckpt.core.checkpoint.target import TargetShard, check_beside
 from edl_ckpt.core.commit import open_output
 from edl_ckpt.core.commit.interface import LockedLocation, Written
 from edl_ckpt.core.commit.recovery import location_lock
+from edl_ckpt.core.commit.writers import StagedTargets
+from edl_ckpt.core.errors import LockedError
 from edl_ckpt.core.format import bulk
-from edl_ckpt.core.format.shard_layout import write_groups
+from edl_ckpt.core.format.routing import sketch_size
+from edl_ckpt.core.format.shard_layout import VersionLayout, write_groups
 from edl_ckpt.core.memory import peak_memory_bytes
 from edl_ckpt.core.operations.importing.arrays import ArrayData
-from edl_ckpt.core.operations.importing.names import ImportedTable
+from edl_ckpt.core.operations.importing.names import Assignment, ImportedTable
 from edl_ckpt.core.operations.importing.plan import ImportPlan
-from edl_ckpt.core.operations.importing.survey import IDS_AT_ONCE
-from edl_ckpt.core.parallel import default_workers, run_parallel
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.operations.importing.spread import IDS_AT_ONCE, ArraysValue, OpenedArrays, Rows, Spread, bundled
+from edl_ckpt.core.parallel import Advance, Executor, default_workers, run_parallel
+from edl_ckpt.core.progress import SILENT, Counted, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.seal import Seal
 from edl_ckpt.core.storage.interface import Sink
@@ -72,6 +75,7 @@ def execute_import(
     plan: ImportPlan,
     *,
     purpose: str = "import",
+    executor: Executor | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
 ) -> ImportResult:
@@ -83,11 +87,16 @@ def execute_import(
     """
     lock = location_lock(plan.target.location, purpose, create=True, wait_seconds=wait_seconds, reporter=reporter)
     with lock as place:
-        return write_import(plan, place, purpose=purpose, reporter=reporter)
+        return write_import(plan, place, purpose=purpose, executor=executor, reporter=reporter)
 
 
 def write_import(
-    plan: ImportPlan, place: LockedLocation, *, purpose: str = "import", reporter: Reporter = SILENT
+    plan: ImportPlan,
+    place: LockedLocation,
+    *,
+    purpose: str = "import",
+    executor: Executor | None = None,
+    reporter: Reporter = SILENT,
 ) -> ImportResult:
     """Do the work of `execute_import` for a caller that holds the lock of the target."""
     begin = time.perf_counter()
@@ -96,18 +105,28 @@ def write_import(
     check_beside(target.location, target.layout, target.beside)
     with open_output(place, target.layout, target.number, purpose=purpose) as output:
         files = output.create(plan.layouts.size_bytes.tolist())
-        sketch = _Write(plan, files, reporter).run()
+        write = _Write(plan.layouts, arrays, files, reporter)
+        if plan.survey.spread is None or executor is None:
+            sketch = write.run()
+        else:
+            targets = output.share()
+            executor.share(targets.writers)
+            sketch = write.run_elsewhere(plan.survey.spread, executor, targets)
 
         def prove(written: Written) -> Seal:
             nonlocal fingerprint
             workers = default_workers(remote=not written.staged)
-            seal = prove_version(written.version, plan.layouts, sketch, workers=workers, reporter=reporter)
+            seal = prove_version(
+                written.version, plan.layouts, sketch, workers=workers, executor=executor, reporter=reporter
+            )
             fingerprint = seal.fingerprint
             arrays.check_unchanged()
             return seal
 
         output.publish(prove)
-        bytes_written = sum(file.bytes_written for file in files)
+        bytes_written, bytes_read = sum(file.bytes_written for file in files), arrays.bytes_read
+        if plan.survey.spread is not None and executor is not None:
+            bytes_written, bytes_read = plan.size_bytes, bytes_read + executor.bytes_read()
     return ImportResult(
         ref=f"{target.location}@{target.number}",
         output=target.location.url,
@@ -115,7 +134,7 @@ def write_import(
         to_ps=plan.survey.to_ps,
         version=target.number,
         size_bytes=plan.size_bytes,
-        bytes_read=arrays.bytes_read,
+        bytes_read=bytes_read,
         bytes_written=bytes_written,
         rows=plan.rows,
         seconds=time.perf_counter() - begin,
@@ -123,6 +142,54 @@ def write_import(
         fingerprint=fingerprint,
         shards=plan.shards,
     )
+
+
+class DenseBytes(NamedTuple):
+    """Bytes of a variable, as a task for another process."""
+
+    name: str
+    start: int
+    size: int
+
+
+class Stretch(NamedTuple):
+    """Rows of a table as a task for another process: what of them goes to each server, and where that begins."""
+
+    rows: Rows
+    counts: bulk.I64
+    id_bytes: bulk.I64
+    ids_at: bulk.I64
+    values_at: bulk.I64
+
+
+@dataclass(frozen=True, slots=True)
+class ImportWork:
+    """The pass over the arrays as a work for other processes; a task is some bytes of variables, or some stretches."""
+
+    arrays: ArraysValue
+    layouts: VersionLayout
+    targets: StagedTargets
+
+    def open(self) -> OpenedArrays:
+        """Open the arrays in another process."""
+        return self.arrays.open()
+
+    def do(self, opened: OpenedArrays, task: tuple[DenseBytes | Stretch, ...], advance: Advance) -> ContentSketch:
+        """Write everything in a task; return the sums of what was read."""
+        numbers: set[int] = set()
+        for part in task:
+            if isinstance(part, Stretch):
+                numbers.update(np.flatnonzero(part.id_bytes).tolist())
+            else:
+                numbers.add(self.layouts.dense_at(part.name)[0])
+        with self.targets.opened(numbers) as files:
+            write = _Write(self.layouts, opened.arrays, files, Counted(advance))
+            for part in task:
+                if isinstance(part, Stretch):
+                    write.write_stretch(part)
+                else:
+                    write.write_dense(part)
+        return write.sketch
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,24 +219,86 @@ class _RowPart:
 class _Write:
     """The pass over the arrays: workers read every value once and write it at its offset."""
 
-    def __init__(self, plan: ImportPlan, files: Sequence[Sink], reporter: Reporter) -> None:
-        self._plan = plan
+    def __init__(self, layouts: VersionLayout, arrays: Assignment, files: Sequence[Sink], reporter: Reporter) -> None:
+        self._layouts = layouts
+        self._arrays = arrays
         self._files = files
         self._reporter = reporter
-        self._sketch = ContentSketch()
+        self.sketch = ContentSketch()
 
     def run(self) -> ContentSketch:
         """Write everything; return the sketch of the values that were read."""
-        arrays = self._plan.survey.arrays
-        for file, layout in zip(self._files, self._plan.layouts, strict=True):
-            file.write_between(layout.between)
-        self._reporter.start("importing", arrays.size_bytes)
+        arrays = self._arrays
+        self._write_between()
         tasks: Iterator[list[_DensePart] | _RowPart] = chain(
             _dense_parts(arrays.variables), *(self._row_parts(table) for table in arrays.tables)
         )
         for _ in run_parallel(self._do, tasks, default_workers()):
             pass
-        return self._sketch
+        return self.sketch
+
+    def run_elsewhere(self, spread: Spread, executor: Executor, targets: StagedTargets) -> ContentSketch:
+        """Do the same with the values read and written by other processes."""
+        self._write_between()
+        tasks: Iterator[tuple[DenseBytes | Stretch, ...]] = chain(
+            self._dense_tasks(spread.task_bytes), self._stretch_tasks(spread)
+        )
+        work = ImportWork(spread.arrays, self._layouts, targets)
+        for sketch in executor.run(work, OpenedArrays(self._arrays), tasks, self._reporter.advance):
+            self.sketch.add(sketch)
+        return self.sketch
+
+    def _write_between(self) -> None:
+        for file, layout in zip(self._files, self._layouts, strict=True):
+            file.write_between(layout.between)
+        self._reporter.start("importing", self._arrays.size_bytes)
+
+    def _dense_tasks(self, task_bytes: int) -> Iterator[tuple[DenseBytes, ...]]:
+        """Yield all variables in tasks, cut where the chunks of their sums begin."""
+        step = max(task_bytes // bulk.CHUNK_BYTES, 1) * bulk.CHUNK_BYTES
+
+        def parts() -> Iterator[tuple[DenseBytes, int, int]]:
+            for name, array in self._arrays.variables.items():
+                total = array.size_bytes
+                result = total if total <= bulk.CHUNK_BYTES else 4 * sketch_size(total)
+                for start in range(0, max(total, 1), step):
+                    size = min(step, total - start)
+                    yield DenseBytes(name, start, size), size, result
+
+        return bundled(parts(), task_bytes)
+
+    def _stretch_tasks(self, spread: Spread) -> Iterator[tuple[Stretch, ...]]:
+        """Yield all rows in tasks: each shard gets those of a table in the order of the source."""
+
+        def parts() -> Iterator[tuple[Stretch, int, int]]:
+            last = -1
+            for rows, counts in zip(spread.stretches, spread.counted, strict=True):
+                table = self._arrays.tables[rows.table]
+                if rows.table != last:
+                    ids_at, values_at = self._layouts.ids_at(table.name), self._layouts.values_at(table.name)
+                    last = rows.table
+                size = (rows.end - rows.start) * (8 + table.row_bytes)
+                stretch = Stretch(rows, counts.rows, counts.id_bytes, ids_at, values_at)
+                yield stretch, size, 4 * sketch_size(table.row_bytes)
+                ids_at, values_at = ids_at + counts.id_bytes, values_at + counts.rows * table.row_bytes
+
+        return bundled(parts(), spread.task_bytes)
+
+    def write_dense(self, part: DenseBytes) -> None:
+        """Write bytes of a variable, some at a time."""
+        array = self._arrays.variables[part.name]
+        for start in range(part.start, max(part.start + part.size, part.start + 1), VALUE_BATCH_BYTES):
+            size = min(VALUE_BATCH_BYTES, part.start + part.size - start)
+            self._write_dense(_DensePart(part.name, array, start, size))
+
+    def write_stretch(self, part: Stretch) -> None:
+        """Write the rows of a stretch; LockedError when its ids are not those that were counted."""
+        table = self._arrays.tables[part.rows.table]
+        ids_end = part.ids_at + part.id_bytes
+        for some in self._parts(table, part.rows.start, part.rows.end, part.ids_at, part.values_at):
+            if (some.ids_at + some.id_bytes > ids_end).any():
+                raise LockedError("the ids have changed since they were counted", path=table.ids.reader.path)
+            self._write_rows(some)
 
     def _row_parts(self, table: ImportedTable) -> Iterator[_RowPart]:
         """Yield the rows of a table with their places: each shard gets its rows in the order of the source.
@@ -177,11 +306,16 @@ class _Write:
         `run_parallel` asks for one part after the other, in one thread, so each begins where the one before it ends.
         Nothing is kept of those that are done: the memory does not grow with the number of rows.
         """
+        places = self._layouts.ids_at(table.name), self._layouts.values_at(table.name)
+        yield from self._parts(table, 0, table.rows, *places)
+
+    def _parts(
+        self, table: ImportedTable, start: int, end: int, ids_at: bulk.I64, values_at: bulk.I64
+    ) -> Iterator[_RowPart]:
+        """Yield rows [start, end) of a table, from the places of their first ids and values in each shard on."""
         ps_num = len(self._files)
-        ids_at = self._plan.layouts.ids_at(table.name)
-        values_at = self._plan.layouts.values_at(table.name)
-        for start in range(0, table.rows, IDS_AT_ONCE):
-            ids = table.read_ids(start, min(IDS_AT_ONCE, table.rows - start))
+        for start in range(start, end, IDS_AT_ONCE):  # noqa: PLR1704, B020 - each begins where the one before ends
+            ids = table.read_ids(start, min(IDS_AT_ONCE, end - start))
             owner, lengths = bulk.owners(ids, ps_num), bulk.varint_lengths(ids)
             rows, id_bytes = bulk.tally(owner, lengths, ps_num)
             yield _RowPart(table, start, ids, owner, lengths, id_bytes, ids_at, values_at)
@@ -195,9 +329,9 @@ class _Write:
                 self._write_dense(part)
 
     def _write_dense(self, part: _DensePart) -> None:
-        owner, offset = self._plan.layouts.dense_at(part.name)
+        owner, offset = self._layouts.dense_at(part.name)
         data = part.array.read(part.start, part.size)
-        self._sketch.add_dense(part.name, part.array.size_bytes, part.start, data)
+        self.sketch.add_dense(part.name, part.array.size_bytes, part.start, data)
         self._files[owner].write(offset + part.start, data.data)
         self._reporter.advance(part.size)
 
@@ -213,7 +347,7 @@ class _Write:
         for first in range(0, len(ids), step):
             some = slice(first, min(first + step, len(ids)))
             values = table.read_rows(part.start + first, read[: some.stop - first])
-            self._sketch.add_rows(table.name, ids[some], values)
+            self.sketch.add_rows(table.name, ids[some], values)
             if table.row_bytes:
                 rows, _ = bulk.tally(part.owner[some], part.lengths[some], ps_num)
                 ordered = values

@@ -83,6 +83,11 @@ class Assignment:
         """Return how many bytes of their files were read so far."""
         return sum(reader.bytes_read for reader in self._readers)
 
+    def close(self) -> None:
+        """Close all files."""
+        for reader in self._readers:
+            reader.close()
+
     def check_unchanged(self) -> None:
         """Raise LockedError when a file of theirs has changed since it was opened."""
         for reader in self._readers:

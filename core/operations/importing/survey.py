@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
@@ -15,10 +14,9 @@ from edl_ckpt.core.format.model import TableInfo
 from edl_ckpt.core.format.shard_layout import CountedTable, PlacedVariable
 from edl_ckpt.core.operations.importing.arrays import ArraySource
 from edl_ckpt.core.operations.importing.names import Assignment, ImportedTable, NameMap, assign_names
-from edl_ckpt.core.parallel import default_workers, run_parallel
-
-IDS_AT_ONCE: Final = 1 << 16
-"""Ids of one task: 512 KiB."""
+from edl_ckpt.core.operations.importing.spread import IDS_AT_ONCE, Spread, count_elsewhere
+from edl_ckpt.core.parallel import Executor, default_workers, run_parallel
+from edl_ckpt.core.progress import SILENT, Reporter
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,15 +27,35 @@ class ImportSurvey:
     variables: tuple[PlacedVariable, ...]
     tables: tuple[CountedTable, ...]
     arrays: Assignment
+    spread: Spread | None = None
+    """What other processes know of the arrays, where they read them."""
 
 
-def survey_arrays(source: ArraySource, ps_num: int, *, names: NameMap | None = None) -> ImportSurvey:
+def survey_arrays(
+    source: ArraySource,
+    ps_num: int,
+    *,
+    names: NameMap | None = None,
+    executor: Executor | None = None,
+    reporter: Reporter = SILENT,
+) -> ImportSurvey:
     """Read all ids of a source and count those of each of `ps_num` servers; no vector is read.
 
     Raises UsageError for arrays that cannot be a table, CorruptError for an id that a table has twice, NotFoundError
     for an array that the map names in vain.
     """
-    return survey_assigned(assign_names(source, names or NameMap()), ps_num)
+    arrays = assign_names(source, names or NameMap())
+    if executor is None or not executor.elsewhere:
+        return survey_assigned(arrays, ps_num)
+    check_ps_num(ps_num)
+    spread = count_elsewhere(arrays, source, ps_num, executor, reporter)
+    tables = []
+    for number, table in enumerate(arrays.tables):
+        rows, id_bytes, order = spread.counts(number, ps_num)
+        if not order.ascending:
+            _check_unique(table, order)
+        tables.append(_counted(table, rows, id_bytes))
+    return ImportSurvey(ps_num, _variables(arrays), tuple(tables), arrays, spread)
 
 
 def survey_assigned(arrays: Assignment, ps_num: int) -> ImportSurvey:
@@ -45,12 +63,20 @@ def survey_assigned(arrays: Assignment, ps_num: int) -> ImportSurvey:
     check_ps_num(ps_num)
     return ImportSurvey(
         to_ps=ps_num,
-        variables=tuple(
-            PlacedVariable(name, array.dtype, array.shape, array.size_bytes) for name, array in arrays.variables.items()
-        ),
+        variables=_variables(arrays),
         tables=tuple(_count(table, ps_num) for table in arrays.tables),
         arrays=arrays,
     )
+
+
+def _variables(arrays: Assignment) -> tuple[PlacedVariable, ...]:
+    return tuple(
+        PlacedVariable(name, array.dtype, array.shape, array.size_bytes) for name, array in arrays.variables.items()
+    )
+
+
+def _counted(table: ImportedTable, rows: bulk.I64, id_bytes: bulk.I64) -> CountedTable:
+    return CountedTable(TableInfo(table.name, table.dim, table.initializer), table.vectors.dtype, rows, id_bytes)
 
 
 def _count(table: ImportedTable, ps_num: int) -> CountedTable:
@@ -67,7 +93,7 @@ def _count(table: ImportedTable, ps_num: int) -> CountedTable:
         seen = order if seen is None else seen.followed_by(order)
     if seen is not None and not seen.ascending:
         _check_unique(table, seen)
-    return CountedTable(TableInfo(table.name, table.dim, table.initializer), table.vectors.dtype, rows, id_bytes)
+    return _counted(table, rows, id_bytes)
 
 
 def _check_unique(table: ImportedTable, order: IdOrder) -> None:

@@ -1,0 +1,153 @@
+"""An import on a cluster: the same bytes in every file, from all that workers can read themselves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+
+from builders import models, write_checkpoint
+from checkpoints import only, save_large, save_mixed, shards_of
+from cluster_tasks import renewed
+from edl_ckpt.core import (
+    CorruptError,
+    LockedError,
+    UnsupportedError,
+    import_arrays,
+    import_checkpoint,
+    open_checkpoint,
+    verify_version,
+)
+from edl_ckpt.core.operations.export import Selection, export_version
+from edl_ckpt.core.operations.importing import execute
+from edl_ckpt.core.operations.importing.spread import CountWork
+from oracle import Model
+
+
+def same_import(source: Path, ps_num: int, client: Any, tmp: Path) -> None:
+    """Import arrays here and on a cluster; compare every byte, and verify the seal."""
+    here, there = (
+        import_arrays(source, tmp / name, 5, ps_num, executor=executor)
+        for name, executor in (("here", None), ("there", client))
+    )
+    assert shards_of(tmp / "there") == shards_of(tmp / "here")
+    assert (there.fingerprint, there.rows, there.bytes_written) == (here.fingerprint, here.rows, here.size_bytes)
+    assert verify_version(only(tmp / "there"), level="deep").sealed
+    assert not list((tmp / "there").glob(".edl-ckpt-0/stage-0/*"))
+
+
+@pytest.mark.parametrize("ps_num", [1, 4])
+@pytest.mark.parametrize("name", ["m.safetensors", "many.safetensors", "m.npy"])
+def test_the_same_bytes(tmp_path: Path, client: Any, name: str, ps_num: int) -> None:
+    """One file, several with an index, and a directory of arrays become the same shards, with the source's values."""
+    save_mixed(tmp_path / "run")
+    several = {"max_shard_bytes": 1 << 20} if name.startswith("many") else {}
+    export_version(only(tmp_path / "run"), tmp_path / name, selection=Selection(order="stored"), **several)  # type: ignore[arg-type]
+    same_import(tmp_path / name, ps_num, client, tmp_path)
+    assert only(tmp_path / "there").fingerprint == only(tmp_path / "run").fingerprint
+
+
+@settings(max_examples=3)
+@given(model=models(), ps_num=st.integers(1, 5), form=st.sampled_from(["safetensors", "npy"]))
+def test_any_model(tmp_path_factory: pytest.TempPathFactory, client: Any, model: Model, ps_num: int, form: str) -> None:
+    """Any model is imported alike on any number of servers."""
+    tmp = tmp_path_factory.mktemp("any")
+    write_checkpoint(tmp / "run", model, 2)
+    export_version(only(tmp / "run"), tmp / f"m.{form}")
+    same_import(tmp / f"m.{form}", ps_num, client, tmp)
+
+
+def test_arrays_of_others(tmp_path: Path, client: Any) -> None:
+    """What safetensors itself wrote, with narrow ids in any order, has its rows where they belong."""
+    ids = np.random.default_rng(1).permutation(70_000).astype(np.int32)
+    rows = np.arange(140_000, dtype=np.float32).reshape(-1, 2)
+    save_file({"t.ids": ids, "t.vectors": rows, "step": np.array([7])}, tmp_path / "m.safetensors")
+    same_import(tmp_path / "m.safetensors", 3, client, tmp_path)
+    with open_checkpoint(only(tmp_path / "there")) as checkpoint:
+        for found, values in checkpoint.table("t"):
+            assert np.array_equal(values, rows[np.argsort(ids)][found])
+
+
+def test_a_checkpoint(tmp_path: Path, client: Any) -> None:
+    """A checkpoint is imported as a reshard, alike."""
+    save_mixed(tmp_path / "run")
+    for name, executor in (("here", None), ("there", client)):
+        import_checkpoint(only(tmp_path / "run"), tmp_path / name, 9, 4, executor=executor)
+    assert shards_of(tmp_path / "there") == shards_of(tmp_path / "here")
+
+
+def test_an_id_twice(tmp_path: Path, client: Any) -> None:
+    """An id that a table has twice is the same error, and nothing is written."""
+    ids = np.array([*range(90_000, 0, -1), 7])
+    save_file({"t.ids": ids, "t.vectors": np.ones((len(ids), 2), np.float32)}, tmp_path / "m.safetensors")
+    errors = []
+    for executor in (None, client):
+        with pytest.raises(CorruptError) as caught:
+            import_arrays(tmp_path / "m.safetensors", tmp_path / "out", 5, 3, executor=executor)
+        errors.append(str(caught.value))
+        assert not (tmp_path / "out").exists()
+    assert errors[0] == errors[1]
+    assert "id 7 occurs twice" in errors[0]
+
+
+def test_killed_workers(tmp_path: Path, processes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is killed while it writes changes nothing of the result."""
+    save_large(tmp_path / "run")
+    export_version(only(tmp_path / "run"), tmp_path / "m.safetensors")
+    monkeypatch.setattr("edl_ckpt.core.cluster.executor._LEAST_TASK_BYTES", 1 << 18)
+    monkeypatch.setattr("edl_ckpt.core.cluster.executor._TASKS_A_THREAD", 64)
+    pids = sorted(processes.run(os.getpid).values())
+    real = execute._Write.run_elsewhere
+
+    def run_elsewhere(*arguments: Any) -> Any:
+        killer = threading.Timer(0.1, os.kill, (pids[0], signal.SIGKILL))
+        killer.start()
+        try:
+            return real(*arguments)
+        finally:
+            killer.join()
+
+    monkeypatch.setattr(execute._Write, "run_elsewhere", run_elsewhere)
+    try:
+        same_import(tmp_path / "m.safetensors", 3, processes, tmp_path)
+    finally:
+        renewed(processes, pids[0])
+
+
+def test_a_file_that_changes(tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays that are replaced while they are counted are an error, and nothing becomes visible."""
+    arrays: dict[str, Any] = {"t.ids": np.arange(900), "t.vectors": np.ones((900, 2), np.float32)}
+    save_file(arrays, tmp_path / "m.safetensors")
+    real = CountWork.open
+
+    def replace(self: CountWork) -> Any:
+        save_file(arrays, tmp_path / "new")
+        os.replace(tmp_path / "new", tmp_path / "m.safetensors")
+        return real(self)
+
+    monkeypatch.setattr(CountWork, "open", replace)
+    with pytest.raises(LockedError, match="another file"):
+        import_arrays(tmp_path / "m.safetensors", tmp_path / "out", 5, 2, executor=client)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["m.npz", "m.parquet"])
+def test_refused(tmp_path: Path, client: Any, name: str) -> None:
+    """What this machine must unpack is refused before any work, and so is a bucket."""
+    np.savez(tmp_path / "m.npz", a=np.zeros(3))
+    (tmp_path / "m.parquet").write_bytes(b"PAR1")
+    with pytest.raises(UnsupportedError, match=r"import \.safetensors, \.npy and checkpoints") as caught:
+        import_arrays(tmp_path / name, tmp_path / "out", 5, 2, executor=client)
+    assert caught.value.exit_code == 15
+    save_file({"a": np.zeros(3)}, tmp_path / "m.safetensors")
+    with pytest.raises(UnsupportedError, match="a file system that all of its workers share"):
+        import_arrays(tmp_path / "m.safetensors", "memory://out", 5, 2, executor=client)
+    assert not (tmp_path / "out").exists()
