@@ -10,7 +10,7 @@ import os
 import uuid
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final, NamedTuple, Self, cast
@@ -121,9 +121,11 @@ class SpreadReader(ContentReader):
         work = LookWork(CheckpointValue.of(checkpoint), shares)
         counts: list[int] = []
         samples: list[bulk.I64] = []
-        for look in executor.run(work, checkpoint, in_tasks(places, self._piece_bytes), lambda _: None):
-            counts += look.rows
-            samples += look.samples
+        tasks = in_tasks(places, self._piece_bytes)
+        with closing(executor.run(work, checkpoint, tasks, lambda _: None)) as results:
+            for look in results:
+                counts += look.rows
+                samples += look.samples
         drawn: dict[str, list[bulk.I64]] = {}
         pieces = number_rows(checkpoint, [place.piece(checkpoint) for place in places], counts)
         for place, piece, sample in zip(places, pieces, samples, strict=True):
@@ -178,8 +180,9 @@ class SpreadReader(ContentReader):
 
         def write(tasks: Iterable[WriteTask], runs: Mapping[int, Runs]) -> None:
             work = WriteWork(source, Tables(forms, runs, self._is_sorted), rows_at, dense, shared.targets)
-            for some in self._by.run(work, self.checkpoint, tasks, self.reporter.advance):
-                found.add(some)
+            with closing(self._by.run(work, self.checkpoint, tasks, self.reporter.advance)) as results:
+                for some in results:
+                    found.add(some)
 
         every = dense_at(self.checkpoint, self._piece_bytes) if dense else ()
         variables_read = in_sketched_tasks(self.checkpoint, every, self._piece_bytes)
@@ -307,8 +310,9 @@ class SpreadReader(ContentReader):
             for table, each in enumerate(runs)
             for run, place in enumerate(self._places[each.form.name])
         )
-        for some in self._by.run(work, self.checkpoint, tasks, self.reporter.advance):
-            found.add(some)
+        with closing(self._by.run(work, self.checkpoint, tasks, self.reporter.advance)) as results:
+            for some in results:
+                found.add(some)
 
     def _totals(self, runs: Sequence[Runs]) -> list[bulk.I64]:
         """Return how many rows each range of each table has."""
@@ -318,9 +322,9 @@ class SpreadReader(ContentReader):
             for first in range(0, each.ranges, _RANGES_AT_ONCE)
         ]
         totals = [np.zeros(each.ranges, np.int64) for each in runs]
-        results = self._by.run(TotalsWork(runs), NothingOpened(), tasks, lambda _: None)
-        for task, own in zip(tasks, results, strict=True):
-            totals[task.table][task.first : task.last] = own
+        with closing(self._by.run(TotalsWork(runs), NothingOpened(), tasks, lambda _: None)) as results:
+            for task, own in zip(tasks, results, strict=True):
+                totals[task.table][task.first : task.last] = own
         return totals
 
     def _prove(
@@ -335,8 +339,9 @@ class SpreadReader(ContentReader):
         kept = [name for name, form in dense.items() if form.target == self._dtype(name)]
         self._start("proving", [form.name for form in forms], kept)
         back, proof = self._back(forms, rows_at, {name: dense[name].place for name in kept}), ContentSketch()
-        for sketch in self._by.run(BackWork(paths), NothingOpened(), back, self.reporter.advance):
-            proof.add(sketch)
+        with closing(self._by.run(BackWork(paths), NothingOpened(), back, self.reporter.advance)) as results:
+            for sketch in results:
+                proof.add(sketch)
         for form in forms:
             compare_rows(form.name, found.written if form.is_cast else found.source, proof)
         for name in kept:
@@ -400,8 +405,9 @@ class SpreadReader(ContentReader):
         tasks = in_sketched_tasks(self.checkpoint, places, self._piece_bytes)
         self.reporter.start("fingerprint", sum(map(self._size_of, places)))
         source = ContentSketch()
-        for values in self._by.run(work, OpenedValues(self.checkpoint), tasks, self.reporter.advance):
-            source.add(values.sketch)
+        with closing(self._by.run(work, OpenedValues(self.checkpoint), tasks, self.reporter.advance)) as results:
+            for values in results:
+                source.add(values.sketch)
         done.tables.update(source.tables)
         done.take_variables(source, missing)
 
@@ -420,13 +426,13 @@ class SpreadReader(ContentReader):
         def run(tasks: Iterable[tuple[Span, ...]], runs: Mapping[int, Runs]) -> None:
             work = EncodeWork(source, Tables(forms, runs, self._is_sorted), encoder, self.shared, kernel_id())
             listed = list(tasks)
-            results = self._by.run(work, self.checkpoint, listed, self.reporter.advance)
-            for task, (some, made) in zip(listed, results, strict=True):
-                encoded.add(some.written)
-                found.source.add(some.source)
-                found.overflowed += some.overflowed
-                for span, part in zip(task, made, strict=True):
-                    parts[forms[span.table].name].append(part)
+            with closing(self._by.run(work, self.checkpoint, listed, self.reporter.advance)) as results:
+                for task, (some, made) in zip(listed, results, strict=True):
+                    encoded.add(some.written)
+                    found.source.add(some.source)
+                    found.overflowed += some.overflowed
+                    for span, part in zip(task, made, strict=True):
+                        parts[forms[span.table].name].append(part)
 
         run(self._bundled(self._direct_spans(forms, batch=True)), {})
         for runs in self._spilled(forms, found):

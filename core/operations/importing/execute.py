@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final, NamedTuple
@@ -110,7 +111,8 @@ def write_import(
             sketch = write.run()
         else:
             targets = output.share()
-            executor.share(targets.writers)
+            assert isinstance(targets, StagedTargets)  # noqa: S101 - see `check_target`
+            executor.share(targets.place)
             sketch = write.run_elsewhere(plan.survey.spread, executor, targets)
 
         def prove(written: Written) -> Seal:
@@ -244,8 +246,9 @@ class _Write:
             self._dense_tasks(spread.task_bytes), self._stretch_tasks(spread)
         )
         work = ImportWork(spread.arrays, self._layouts, targets)
-        for sketch in executor.run(work, OpenedArrays(self._arrays), tasks, self._reporter.advance):
-            self.sketch.add(sketch)
+        with closing(executor.run(work, OpenedArrays(self._arrays), tasks, self._reporter.advance)) as results:
+            for sketch in results:
+                self.sketch.add(sketch)
         return self.sketch
 
     def _write_between(self) -> None:

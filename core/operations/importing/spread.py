@@ -7,6 +7,7 @@ a task each. What a stretch gives to each server follows from the counts, so all
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
@@ -165,8 +166,9 @@ def count_elsewhere(
     ]
     reporter.start("counting ids", sum(8 * (part.end - part.start) for part in stretches))
     tasks = list(bundled(((part, 8 * (part.end - part.start), 16 * ps_num) for part in stretches), task_bytes))
-    found = executor.run(CountWork(value, ps_num), OpenedArrays(arrays), tasks, reporter.advance)
-    return Spread(value, stretches, [counts for some in found for counts in some], task_bytes)
+    work = CountWork(value, ps_num)
+    with closing(executor.run(work, OpenedArrays(arrays), tasks, reporter.advance)) as found:
+        return Spread(value, stretches, [counts for some in found for counts in some], task_bytes)
 
 
 def bundled(parts: Iterable[tuple[Some, int, int]], task_bytes: int) -> Iterator[tuple[Some, ...]]:
