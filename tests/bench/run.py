@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import cluster_figures
 import disk_figures
 import library_figures
 import peer_figures
@@ -37,6 +38,7 @@ SECTIONS: Mapping[str, Mapping[str, Callable[[Bench], Iterator[Figure]]]] = {
         "start": disk_figures.start_figures,
     },
     "s3": {"transfer": s3_figures.transfer_figures, "versions": s3_figures.version_figures},
+    "cluster": {"cluster": cluster_figures.cluster_figures},
     "library": {"restore": library_figures.restore_figures, "save": library_figures.save_figures},
     "peers": {
         "dcp": peer_figures.dcp_figures,
@@ -53,7 +55,7 @@ SHORT = (
     ("transfer", "inspect of 200 shards"),
 )
 """The figures of README's table: a group, and how the name of its figure begins."""
-OPTIONAL = {"peers"}
+OPTIONAL = {"cluster", "peers"}
 """Sections that are measured only by name."""
 
 
@@ -107,7 +109,7 @@ def chosen_groups(only: list[str]) -> dict[str, Callable[[Bench], Iterator[Figur
 
 def main() -> None:
     """Measure, print the table, keep the raw results."""
-    names = [name for section, groups in SECTIONS.items() for name in (section, *groups)]
+    names = list(dict.fromkeys(name for section, groups in SECTIONS.items() for name in (section, *groups)))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path("bench-work"), help="a directory on the disk to measure")
     parser.add_argument("--memory", type=Path, default=Path("/dev/shm/edl-ckpt-bench"), help="one on tmpfs")
