@@ -189,7 +189,10 @@ class LocalOutput:
             self._writers = {None: Writers(self._stage)}
         names = tuple(self._layout.shard_file(i, len(self._sizes)) for i in range(len(self._sizes)))
         stage = os.path.abspath(self._staging.path)
-        return StagedTargets(os.path.join(stage, self._name), names, os.path.join(stage, records), kernel_id())
+        if self._flusher is not None:
+            self._flusher.others_write()
+        place, writers = os.path.join(stage, self._name), os.path.join(stage, records)
+        return StagedTargets(place, names, writers, kernel_id(), begins=self._flusher is not None)
 
     def take(self, parts: Iterable[TargetPart]) -> None:
         """Do nothing: files are written in place."""

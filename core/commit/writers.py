@@ -45,6 +45,8 @@ class StagedTargets:
     writers: str
     kernel: str
     """The kernel of the process that publishes them: what others write there, it flushes itself."""
+    begins: bool = False
+    """That process begins to flush while others write. Whoever begins a flush may wait for the disk: no task should."""
 
     @property
     def place(self) -> SharedDirectory:
@@ -72,7 +74,8 @@ class StagedTargets:
         files = _Files(self, numbers, record)
         try:
             yield files
-            files.flush(wait=self.kernel != kernel_id())
+            if self.kernel != kernel_id() or not self.begins:
+                files.flush(wait=self.kernel != kernel_id())
         finally:
             files.close()
         with storage_errors(record):

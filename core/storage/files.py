@@ -31,6 +31,8 @@ _SPARE_BYTES: Final = 1 << 20
 _FLUSHERS: Final = 4
 _COPY_BYTES: Final = 4 << 20
 _FLUSH_BYTES: Final = 64 << 20
+_OTHERS_SECONDS: Final = 0.25
+"""How often a flush begins of what other processes write."""
 _FILE_FLUSH_BYTES: Final = 1 << 20
 """Bytes of a file that are worth a call to begin its flush: a thousand files would take it a thousand times."""
 
@@ -310,6 +312,7 @@ class Flusher:
         self._files = files
         self._written = threading.Event()
         self._stop = threading.Event()
+        self._others = False
         self._error: BaseException | None = None
         # A daemon, because a signal may end the block before it begins, and then nothing stops the thread.
         self._thread = threading.Thread(target=self._work, name="edl-ckpt-flush", daemon=True)
@@ -322,7 +325,12 @@ class Flusher:
 
     def _run(self) -> None:
         seen, begun = 0, [0] * len(self._files)
-        while not self._written.wait(0.01):
+        while not self._written.wait(_OTHERS_SECONDS if self._others else 0.01):
+            if self._others:
+                for file in self._files:
+                    if not self._written.is_set():
+                        file.start_flush(0, 0)
+                continue
             written = sum(file.bytes_written for file in self._files)
             if written - seen >= _FLUSH_BYTES:
                 seen = written
@@ -334,6 +342,10 @@ class Flusher:
                         file.start_flush(0, 0)  # all of it; a flush each time would also wait for the disk's own cache
         if not self._stop.is_set():
             flush_all(self._files)
+
+    def others_write(self) -> None:
+        """Begin a flush at times: other processes write, and how much is not known here."""
+        self._others = True
 
     def all_written(self) -> None:
         """Begin the last flush: nothing more will be written."""

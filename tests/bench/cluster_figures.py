@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from disk_figures import Bench
-from measure import EDL, Figure, Run, Target, elsewhere, nothing, remove, run
+from measure import EDL, Figure, Run, Target, elsewhere, remove, run
 from shapes import Shape, make, size_of
 
 WORKERS = 2
@@ -34,29 +34,33 @@ def cluster_figures(bench: Bench) -> Iterator[Figure]:
         return
     for rows in (16_000_000, 64_000_000):
         source = make(bench.work / "source", Shape(4, ((bench.rows(rows), 16),), 40))
-        size, out = f"{size_of(source) / 1e9:.2f} GB", bench.work / "out"
-        runs = bench.few if size_of(source) > 2e9 else bench.runs
-        with started(bench.work / "dask") as (address, pids):
-            reshard = ["reshard", str(source), "--ps", "8", "--output", str(out)]
-            for name, words, most, written in (
-                ("reshard 4 -> 8", reshard, Target(1.15, mib=300), [out]),
-                ("verify --deep", ["verify", str(source), "--deep"], Target(), []),
-            ):
-                figure = Figure(f"{name}, {size}, 2 workers of one thread", THREADS, most)
-                command = [*EDL, *words, "--quiet"]
-                clean = remove(*written) if written else nothing
-                for turn in range(runs + 1):
-                    clean()
-                    ours = on_cluster([*command, "--cluster", str(address)], bench.work, pids, figure)
-                    clean()
-                    reference = run([*command, *THREADS.split()], bench.work)
-                    if turn:
-                        figure.ours.append(ours)
-                        figure.reference.append(reference)
-                clean()
-                print(figure.line(), flush=True)
-                yield figure
+        yield from figures_of(bench, source)
         remove(source)()
+
+
+def figures_of(bench: Bench, source: Path) -> Iterator[Figure]:
+    """Measure the commands on one checkpoint."""
+    size, out = f"{size_of(source) / 1e9:.2f} GB", bench.work / "out"
+    runs = bench.few if size_of(source) > 2e9 else bench.runs
+    cases = [
+        ("reshard 4 -> 8", ["reshard", str(source), "--ps", "8", "--output", str(out)], Target(1.15, mib=300)),
+        ("verify --deep", ["verify", str(source), "--deep"], Target()),
+    ]
+    with started(bench.work / "dask") as (address, pids):
+        for name, words, target in cases:
+            figure = Figure(f"{name}, {size}, 2 workers of one thread", THREADS, target)
+            command, clean = [*EDL, *words, "--quiet"], remove(out)
+            for turn in range(runs + 1):
+                clean()
+                ours = on_cluster([*command, "--cluster", str(address)], bench.work, pids, figure)
+                clean()
+                reference = run([*command, *THREADS.split()], bench.work)
+                if turn:
+                    figure.ours.append(ours)
+                    figure.reference.append(reference)
+            clean()
+            print(figure.line(), flush=True)
+            yield figure
 
 
 def on_cluster(command: list[str], work: Path, pids: dict[str, int], figure: Figure) -> Run:
@@ -116,7 +120,8 @@ def worker_processes(address: str) -> list[int]:
     """Return the processes of all workers, once they are there."""
     from distributed import Client
 
-    with Client(scheduler_file=address, set_as_default=False) as client:
+    connect: Any = Client
+    with connect(scheduler_file=address, set_as_default=False) as client:
         client.wait_for_workers(WORKERS, timeout=START_SECONDS)
         found: dict[str, Any] = client.run(os.getpid)
     return list(found.values())
