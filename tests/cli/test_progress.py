@@ -118,16 +118,18 @@ def test_a_bar_follows_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 COMMAND = """
-import sys, time
+import os, sys, time
 from edl_ckpt.cli.progress import Tracker
 print("$ the line with the command")
 tracker = Tracker(sys.stderr, "bar")
 tracker.start("reading a table", 1000)
-for step in range(30):
-    tracker.advance(30)
-    time.sleep(0.1)
-    if step % 7 == 6:
+for step in range(100_000):
+    tracker.advance(30 if step < 30 else 0)
+    time.sleep(0.03)
+    if step in (6, 13, 20, 27):
         tracker.print(f"warning: number {step} of those that are longer than a narrow window has columns")
+    if step > 27 and os.path.exists(sys.argv[1]):  # nobody drags the border any more
+        break
 tracker.stop()
 print("the end")
 """
@@ -139,7 +141,7 @@ def test_tmux(tmp_path: Path, widths: tuple[int, ...]) -> None:
     """At the top of a tmux window that is made narrower, at once or while it is dragged, nothing of the bar stays."""
     first, *others = map(str, widths)
     tmux = ["tmux", "-S", str(tmp_path / "tmux"), "-f", os.devnull]
-    command = shlex.join([sys.executable, "-c", COMMAND])
+    command = shlex.join([sys.executable, "-c", COMMAND, str(tmp_path / "dragged")])
     run = partial(subprocess.run, check=True, capture_output=True, text=True, env={**os.environ, "TERM": "xterm"})
     run([*tmux, "new-session", "-d", "-x", first, "-y", "12", f"{command}; sleep 60", ";",
          "set-option", "-g", "window-size", "manual"])  # fmt: skip
@@ -153,6 +155,7 @@ def test_tmux(tmp_path: Path, widths: tuple[int, ...]) -> None:
             run([*tmux, "resize-window", "-x", width, "-y", "12"])
             time.sleep(0.12)
             assert screen().count("%") <= 1
+        (tmp_path / "dragged").touch()
         wait_until(lambda: "the end" in screen())
         assert "%" not in screen()
         assert "reading" not in screen()
