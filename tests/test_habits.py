@@ -14,8 +14,10 @@ from places import TESTS, TOP
 CI = (TOP / ".ci" / "run").read_text(encoding="utf-8")
 FILES = sorted(TESTS.rglob("*.py"))
 SLEEPERS = {
+    "bench/scale_scheduler.py",  # looks at a scheduler ten times a second
     "cli/test_progress.py",  # a command at work while somebody drags the border of its window
     "core/checkpoint/test_swaps.py",  # a writer that takes its time between two renames
+    "core/cluster/test_fault_sweep.py",  # looks whether a worker still takes CPU
     "support/crowd.py",  # a load of many processes, each at a pace of its own
     "support/training_job.py",  # servers and a pruner at a pace of their own
     "support/waiting.py",  # `wait_until` looks again
