@@ -29,7 +29,7 @@ from edl_ckpt.core.format.model import ShardFile, Version
 from edl_ckpt.core.format.shard_layout import VersionLayout
 from edl_ckpt.core.parallel import Executor, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
-from edl_ckpt.core.state.seal import Chunk, Seal, SealedShard, base_name, now_text
+from edl_ckpt.core.state.seal import Chunk, PackedChunks, Seal, SealedShard, base_name, now_text
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader
 
@@ -108,7 +108,8 @@ class _Proof:
         with Checkpoint(self._written, shards, self._open(files)) as checkpoint:
             for shard, chunks in zip(shards, self._read(checkpoint, literals), strict=True):
                 self._forms.add(shard)
-                self._sealed.append(SealedShard(base_name(shard.file.path), shard.file.size_bytes, tuple(chunks)))
+                name, packed = base_name(shard.file.path), PackedChunks(chunks)
+                self._sealed.append(SealedShard(name, shard.file.size_bytes, packed))
 
     def _open(self, files: Sequence[ShardFile]) -> dict[int, RangeReader]:
         """Open files, which must have their sizes."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from edl_ckpt.core.format.model import ShardIndex
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
-from edl_ckpt.core.state.seal import Chunk, Seal, SealedShard, base_name, now_text
+from edl_ckpt.core.state.seal import Chunk, PackedChunks, Seal, SealedShard, base_name, now_text
 from edl_ckpt.core.storage.interface import RangeReader
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def seal_of_chunks(checkpoint: Checkpoint, fingerprint: str, chunks: Iterable[It
     """Return the seal of an opened version from the chunks of its shards, with their checksums."""
     readers = map(checkpoint.reader, checkpoint.shards)
     shards = [
-        SealedShard(base_name(reader.path), reader.size_bytes, tuple(some))
+        SealedShard(base_name(reader.path), reader.size_bytes, PackedChunks(some))
         for reader, some in zip(readers, chunks, strict=True)
     ]
     number = checkpoint.version.version

@@ -14,16 +14,18 @@ from __future__ import annotations
 import json
 import os
 import re
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from io import BytesIO
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, overload
 
 from edl_ckpt.core.errors import CorruptError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.storage.interface import Store
+from edl_ckpt.core.words import counted, describe
 
 SEAL_SCHEMA: Final = "edl-ckpt/seal/2"
 _WITHOUT_DIGEST: Final = "edl-ckpt/seal/1"
@@ -45,13 +47,53 @@ class Chunk(NamedTuple):
     sum: str = ""
 
 
+class PackedChunks(Sequence[Chunk]):
+    """The chunks of a shard, with their checksums, in a fifth of their memory; each is made when it is asked for."""
+
+    __slots__ = ("_names", "_numbers", "_sums")
+
+    def __init__(self, chunks: Iterable[Chunk]) -> None:
+        self._names: list[str] = []
+        self._numbers = array("q")
+        sums = bytearray()
+        for kind, name, number, start, end, total in chunks:
+            self._names += (kind, name)
+            self._numbers.extend((number, start, end))
+            sums += bytes.fromhex(total)
+        self._sums = bytes(sums)
+
+    def __repr__(self) -> str:
+        return describe("PackedChunks", "", counted(len(self), "chunk"))
+
+    def __len__(self) -> int:
+        return len(self._names) // 2
+
+    @overload
+    def __getitem__(self, index: int) -> Chunk: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Chunk]: ...
+    def __getitem__(self, index: int | slice) -> Chunk | Sequence[Chunk]:
+        if isinstance(index, slice):
+            return tuple(self)[index]
+        k = range(len(self))[index]
+        kind, name = self._names[2 * k : 2 * k + 2]
+        number, start, end = self._numbers[3 * k : 3 * k + 3]
+        return Chunk(kind, name, number, start, end, self._sums[16 * k : 16 * k + 16].hex())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+
 @dataclass(frozen=True, slots=True)
 class SealedShard:
     """A shard's file name, its size, and its chunks from the first byte to the last."""
 
     name: str
     size_bytes: int
-    chunks: tuple[Chunk, ...]
+    chunks: Sequence[Chunk]
 
 
 @dataclass(frozen=True, slots=True)
