@@ -18,7 +18,7 @@ MAX_FILE_LINES = 520
 LONG_FILES: dict[str, str] = {}
 """Files that may have more lines, each with the reason."""
 
-HEAVY = frozenset({"numpy", "xxhash", "google", "s3fs", "botocore", "fsspec", "asyncio", "tempfile"})
+HEAVY = frozenset({"numpy", "xxhash", "google", "s3fs", "botocore", "fsspec", "asyncio", "tempfile", "http"})
 """Libraries that cost more than 5 ms of start-up time: only a command that needs them may import them."""
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from edl_ckpt.core.storage.interface import ObjectStore, Store
 from edl_ckpt.core.storage.local import LocalStore
 from edl_ckpt.core.storage.location import Location, LocationLike
-from edl_ckpt.core.storage.s3.store import S3Store
 
 __all__ = ["LocalStore", "Location", "LocationLike", "ObjectStore", "Store", "open_store"]
 
@@ -17,6 +16,8 @@ def open_store(place: LocationLike) -> LocalStore | ObjectStore:
     if path is not None:
         return LocalStore(location, path)
     if location.scheme in {"s3", "s3a"}:
+        from edl_ckpt.core.storage.s3.store import S3Store  # with http.client, ssl and xml
+
         return S3Store(location)
     from edl_ckpt.core.storage.fsspec import FsspecStore
 
