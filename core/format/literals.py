@@ -6,6 +6,8 @@ they say (names, dims, dtypes, sizes) is known without reading it.
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Self
 
@@ -23,6 +25,8 @@ class Literals:
         filled = starts < ends
         self._starts, self._ends, self._data = starts[filled], ends[filled], data
         self._before = np.cumsum(self._ends - self._starts) - (self._ends - self._starts)
+        self._edges = array("q", self._starts.tobytes()), array("q", self._ends.tobytes())
+        """The same offsets; a search in them takes a tenth of the time that it takes in small arrays of numpy."""
 
     @classmethod
     def of(cls, between: Sequence[tuple[int, bytes]]) -> Self:
@@ -41,8 +45,7 @@ class Literals:
 
     def within(self, start: int, end: int) -> tuple[npt.NDArray[np.int64] | slice, bulk.U8]:
         """Return (the places from `start` on, the bytes there) of what lies in [start, end) of the file."""
-        first = int(np.searchsorted(self._ends, start, "right"))
-        last = int(np.searchsorted(self._starts, end, "left"))
+        first, last = bisect_right(self._edges[1], start), bisect_left(self._edges[0], end)
         if first >= last:
             return slice(0), self._data[:0]
         starts, ends = np.maximum(self._starts[first:last], start), np.minimum(self._ends[first:last], end)
@@ -67,6 +70,8 @@ class Literals:
         (2, 5)
         """
         places, data = self.within(offset, offset + len(present))
+        if not len(data):  # as for most reads, which are of values
+            return 0, -1
         wrong = np.flatnonzero(present[places] != data)
         if not len(wrong):
             return len(data), -1
