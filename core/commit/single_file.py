@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -17,8 +18,9 @@ from edl_ckpt.core.state.owner import is_presumed_dead, owner_in
 from edl_ckpt.core.storage.access import Access
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import exchange, flush_directory, rename_new
-from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter
+from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, has_parts
 from edl_ckpt.core.storage.local import LocalReader, is_gone, is_there
+from edl_ckpt.core.storage.parts import PartMemory, least_part
 from edl_ckpt.core.storage.regular import check_target
 from edl_ckpt.core.storage.trees import remove_tree
 
@@ -26,6 +28,8 @@ _OLD: Final = ".old"
 _WORK: Final = ".work"
 _UPLOADS: Final = 16
 """Small files that are uploaded, and objects that are completed, at a time."""
+_READERS: Final = 2
+"""Threads that read a local file to be uploaded."""
 Item = TypeVar("Item")
 _NAME_PART: Final = 100
 """The characters of a target's name that its hidden name repeats: a name has 255 bytes at most."""
@@ -136,15 +140,111 @@ def _sweep_outputs(folder: str) -> None:
             remove_tree(path)
 
 
-def put_files(store: ObjectStore, files: Mapping[str, str], *, replace: bool) -> None:
+class _SentFile:
+    """A local file of known size, of which parts are uploaded as soon as all of their bytes are final."""
+
+    def __init__(self, item: ObjectWriter, path: str, part_bytes: int) -> None:
+        self.item = item
+        self._part_bytes = part_bytes
+        self._reader = LocalReader(path)
+        self._final: dict[int, list[tuple[int, int]]] = {}
+        self._sent: set[int] = set()
+        self._lock = threading.Lock()
+        item.begin()
+
+    def final(self, offset: int, size_bytes: int) -> None:
+        """Know that some bytes do not change any more; several threads call it."""
+        end, due = offset + size_bytes, list[int]()
+        with self._lock:
+            for number in range(offset // self._part_bytes, -(-end // self._part_bytes)):
+                first, last = self._extent(number)
+                found = self._final.setdefault(number, [])
+                found.append((max(offset, first), min(end, last)))
+                if number not in self._sent and _cover(found, first, last):
+                    self._sent.add(number)
+                    due.append(number)
+        for number in due:
+            self._send(number)
+
+    def finish(self) -> ObjectWriter:
+        """Upload the other parts, now that the whole file is final, and return the object."""
+        rest = sorted(set(range(-(-self.item.size_bytes // self._part_bytes))) - self._sent)
+        for _ in run_parallel(self._send, rest, _READERS):
+            pass
+        self.item.finish()
+        return self.item
+
+    def close(self) -> None:
+        """Close the local file."""
+        self._reader.close()
+
+    def _extent(self, number: int) -> tuple[int, int]:
+        first = number * self._part_bytes
+        return first, min(first + self._part_bytes, self.item.size_bytes)
+
+    def _send(self, number: int) -> None:
+        first, last = self._extent(number)
+        self.item.write(first, self._reader.read(first, last - first))
+
+
+def _cover(ranges: list[tuple[int, int]], first: int, last: int) -> bool:
+    """Say whether ranges have all bytes in [first, last) together."""
+    for start, end in sorted(ranges):
+        if start > first:
+            break
+        first = max(first, end)
+    return first >= last
+
+
+class Ahead:
+    """Uploads of local files that begin while the files are still written; nothing is visible before the end."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._memory = PartMemory()
+        self._files: dict[str, _SentFile] = {}
+
+    def begin(self, relative: str, path: str, size_bytes: int) -> Callable[[int, int], None] | None:
+        """Begin with a file that has its size; return what is called with each (offset, bytes) that is final.
+
+        None where a storage takes no parts, and for a small file: it is uploaded at the end.
+        """
+        if not has_parts(self._store) or size_bytes <= UPLOAD_BYTES:
+            return None
+        item = self._store.new_object(relative, size_bytes, self._memory)
+        self._files[relative] = _SentFile(item, path, least_part(size_bytes, self._store.properties.part_bytes))
+        return self._files[relative].final
+
+    def names(self) -> Iterable[str]:
+        """Return the names of all files that were begun."""
+        return self._files.keys()
+
+    def finish(self, relative: str) -> ObjectWriter:
+        """Upload what is left of a file, and return its object."""
+        return self._files[relative].finish()
+
+    def close(self) -> None:
+        """Stop what is still being sent, and abort what was not made visible."""
+        self._memory.close()
+        for each in self._files.values():
+            each.close()
+            with suppress(EdlCkptError):
+                each.item.abort()
+
+
+def put_files(store: ObjectStore, files: Mapping[str, str], *, replace: bool, ahead: Ahead) -> None:
     """Upload local files, given by their paths below the location, and make them visible right after all of them.
 
     Names must be free unless `replace` is True. A failure before the first file is visible changes nothing; a later one
-    leaves the files that are complete. Large files go part by part, small ones several at a time.
+    leaves the files that are complete. Large files go part by part, small ones several at a time. Of some of them parts
+    were sent `ahead`.
     """
     objects: list[ObjectWriter] = []
 
     def send(relative: str) -> None:
+        if relative in ahead.names():
+            objects.append(ahead.finish(relative))
+            return
         with LocalReader(files[relative]) as reader:
             item = store.new_object(relative, reader.size_bytes)
             objects.append(item)

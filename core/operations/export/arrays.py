@@ -64,7 +64,7 @@ class Safetensors(ContentFormat):
         """Write one file, or `model-00001-of-0000N.safetensors` and `model.safetensors.index.json`."""
         path = target.path
         if not self._is_split:
-            write_safetensors(content, {path: content.tensors}, _notes(content))
+            write_safetensors(content, {path: content.tensors}, _notes(content), target)
             return
         weights: dict[str, str] = {}
         groups = self._groups(content.tensors)
@@ -73,7 +73,7 @@ class Safetensors(ContentFormat):
             name = f"model-{number:05}-of-{len(groups):05}.safetensors"
             files[os.path.join(path, name)] = group
             weights |= {tensor.name: name for tensor in group}
-        write_safetensors(content, files, _notes(content))
+        write_safetensors(content, files, _notes(content), target)
         total = sum(tensor.size_bytes for tensor in content.tensors)
         index = {"metadata": {"total_size": total}, "weight_map": weights}
         _write_json(os.path.join(path, "model.safetensors.index.json"), index)
@@ -93,7 +93,9 @@ def _notes(content: ExportContent) -> dict[str, str]:
     return {"tables": json.dumps({name: asdict(note) for name, note in content.notes.items()})}
 
 
-def write_safetensors(content: ExportContent, files: Mapping[str, Sequence[Tensor]], notes: Mapping[str, str]) -> None:
+def write_safetensors(
+    content: ExportContent, files: Mapping[str, Sequence[Tensor]], notes: Mapping[str, str], target: ExportTarget
+) -> None:
     """Write safetensors files, given by their paths, with these tensors; their metadata are also `notes`.
 
     Loaders of PyTorch's weights refuse a file whose metadata has no `format`.
@@ -104,7 +106,7 @@ def write_safetensors(content: ExportContent, files: Mapping[str, Sequence[Tenso
     for path, tensors in files.items():
         heads[path] = _header(tensors, {"format": "pt", **content.metadata, **notes})
         at = len(heads[path])
-        outputs[path] = OutputFile(path, at + sum(tensor.size_bytes for tensor in tensors))
+        outputs[path] = target.new_file(path, at + sum(tensor.size_bytes for tensor in tensors))
         for tensor in tensors:
             places[tensor.name] = Place(outputs[path], at)
             at += tensor.size_bytes
@@ -149,7 +151,7 @@ class NpyDirectory(ContentFormat):
         places: dict[str, Place] = {}
         for tensor in content.tensors:
             head = npy_header(tensor)
-            file = OutputFile(os.path.join(path, f"{files[tensor.name]}.npy"), len(head) + tensor.size_bytes)
+            file = target.new_file(os.path.join(path, f"{files[tensor.name]}.npy"), len(head) + tensor.size_bytes)
             file.write(0, head)
             places[tensor.name] = Place(file, len(head))
         content.fill(places)

@@ -98,7 +98,7 @@ class Parquet(ContentFormat):
         if target.beside:
             used = {name for note in content.notes.values() for name in (note.ids, note.vectors)}
             dense = [tensor for tensor in content.tensors if tensor.name not in used]
-            write_safetensors(content, {os.path.join(target.beside, DENSE_FILE): dense}, {"tables": "{}"})
+            write_safetensors(content, {os.path.join(target.beside, DENSE_FILE): dense}, {"tables": "{}"}, target)
         metadata = content.finish()
 
         def finish(written: tuple[TableRows | None, RowGroupFile]) -> None:

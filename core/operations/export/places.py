@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final
@@ -86,11 +86,21 @@ def _multiply(a: int, b: int) -> int:
 class OutputFile:
     """A file in which tensors have places; open only while somebody writes, because an export may have many files.
 
-    With `size_bytes` it is new, else this process has made it.
+    With `size_bytes` it is new, else this process has made it. One that is uploaded is not `durable`: it is not flushed
+    to the disk. `final` is called with each (offset, bytes) that was read back and does not change any more.
     """
 
-    def __init__(self, path: str, size_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        size_bytes: int | None = None,
+        *,
+        durable: bool = True,
+        final: Callable[[int, int], None] | None = None,
+    ) -> None:
         self.path = path
+        self.final = final
+        self.durable = durable
         self._file: PreallocatedFile | None = None
         self._users = 0
         self._lock = threading.Lock()
@@ -120,9 +130,10 @@ class OutputFile:
             file.write(offset, data)
 
     def flush(self) -> None:
-        """Flush the file to the disk."""
-        with self as file:
-            file.flush()
+        """Flush the file to the disk, unless it is a temporary one."""
+        if self.durable:
+            with self as file:
+                file.flush()
 
 
 def flush_outputs(files: Sequence[OutputFile]) -> None:
@@ -146,7 +157,7 @@ class Place:
     def bytes_of(self, area: Area, size_bytes: int) -> bytearray:
         """Return some bytes from the begin of the place, as the file has them, and add up nothing."""
         data = bytearray(size_bytes)
-        if size_bytes >= _LEAST_VIEW:
+        if size_bytes >= _LEAST_VIEW and self.file.durable:
             area.start_flush(0, size_bytes)
         area.file.read_into(area.offset, memoryview(data))
         return data
@@ -157,10 +168,13 @@ class Place:
             data = np.empty(size_bytes, np.uint8)
             area.read_into(at, data)
         else:
-            area.start_flush(at, size_bytes)
+            if self.file.durable:
+                area.start_flush(at, size_bytes)
             data = np.frombuffer(area.file.view(area.offset + at, size_bytes), np.uint8)
         if self.crc is not None:
             self.crc.add(at, data.data)
+        if self.file.final is not None:
+            self.file.final(area.offset + at, size_bytes)
         return data
 
 

@@ -17,6 +17,7 @@ from typing import IO, Any, Final, Self, cast
 
 from edl_ckpt.core.errors import RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.operations.export.interface import ExportedFile, FormatTraits
+from edl_ckpt.core.operations.export.places import OutputFile
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.streams import open_stream
 
@@ -71,6 +72,10 @@ class StreamTarget:
         with io.TextIOWrapper(cast("IO[bytes]", counted), encoding="utf-8", newline="\n") as text:
             yield text
         self._size = counted.size
+
+    def new_file(self, path: str, size_bytes: int) -> OutputFile:
+        """Make a file on the local disk, which is sent at the end."""
+        return OutputFile(path, size_bytes, durable=False)
 
     def share(self) -> str:
         """Raise UnsupportedError: a stream has one writer."""

@@ -16,11 +16,13 @@ from typing import IO, Final, Protocol, Self
 
 from edl_ckpt.core.checkpoint.grouping import is_version_dir
 from edl_ckpt.core.cluster.choice import not_shared
-from edl_ckpt.core.commit.single_file import StagedOutput, put_files
+from edl_ckpt.core.commit.single_file import Ahead, StagedOutput, put_files
 from edl_ckpt.core.errors import RefusedError
 from edl_ckpt.core.format.names import parse_single_file, parse_version_dir
 from edl_ckpt.core.operations.export.interface import ExportedFile, FormatTraits
+from edl_ckpt.core.operations.export.places import OutputFile
 from edl_ckpt.core.operations.export.stream import StreamTarget
+from edl_ckpt.core.parallel import impatient
 from edl_ckpt.core.storage import LocalStore, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.local import is_there
@@ -41,6 +43,10 @@ class ExportTarget(Protocol):
 
     def open_text(self) -> AbstractContextManager[IO[str]]:
         """Return the output as a new file of text."""
+        ...
+
+    def new_file(self, path: str, size_bytes: int) -> OutputFile:
+        """Make a file of known size at a path of the output."""
         ...
 
     def share(self) -> str:
@@ -105,6 +111,10 @@ class LocalTarget:
         """Return the staged file."""
         return _text_file(self.path)
 
+    def new_file(self, path: str, size_bytes: int) -> OutputFile:
+        """Make a file that is flushed to the disk."""
+        return OutputFile(path, size_bytes)
+
     def share(self) -> str:
         """Return a hidden directory beside the staged file."""
         return self._staged.share()
@@ -125,7 +135,7 @@ class LocalTarget:
 
 
 class UploadTarget:
-    """A remote file or directory: written to the local disk first, then uploaded and made visible at once."""
+    """A remote file or directory: written to the local disk, uploaded from there, and made visible at once."""
 
     beside = ""
 
@@ -140,6 +150,12 @@ class UploadTarget:
     def open_text(self) -> AbstractContextManager[IO[str]]:
         """Return the file on the local disk."""
         return _text_file(self.path)
+
+    def new_file(self, path: str, size_bytes: int) -> OutputFile:
+        """Make a file on the local disk whose parts are uploaded as soon as they are final."""
+        file = OutputFile(path, size_bytes, durable=False)
+        file.final = self._ahead.begin(os.path.relpath(path, self._directory.name), path, size_bytes)
+        return file
 
     def share(self) -> str:
         """Raise UnsupportedError: other machines do not see the local disk."""
@@ -158,13 +174,16 @@ class UploadTarget:
         """Upload all files, complete them back to back, and return them under their remote names."""
         written = {os.path.relpath(file.path, self._directory.name): file for file in files_of(self.path)}
         old = self._store.tree(self._name) if self._force else []
-        put_files(self._store, {name: file.path for name, file in written.items()}, replace=self._force)
+        put_files(
+            self._store, {name: file.path for name, file in written.items()}, replace=self._force, ahead=self._ahead
+        )
         self._store.remove_many([name for name in old if name not in written])
         return tuple(ExportedFile(self._store.path(name), file.size_bytes) for name, file in sorted(written.items()))
 
     def __enter__(self) -> Self:
         self._directory = tempfile.TemporaryDirectory(prefix="edl-ckpt-")
         self.path = os.path.join(self._directory.name, self._name)
+        self._ahead = Ahead(self._store)
         if self._is_directory:
             os.mkdir(self.path)
         return self
@@ -172,6 +191,8 @@ class UploadTarget:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        with impatient(error):
+            self._ahead.close()
         self._directory.cleanup()
 
 
@@ -185,6 +206,11 @@ class PairTarget:
     def open_text(self) -> AbstractContextManager[IO[str]]:
         """Return the first output."""
         return self._first.open_text()
+
+    def new_file(self, path: str, size_bytes: int) -> OutputFile:
+        """Make a file of the first output, or of the one beside it."""
+        is_beside = path.startswith(os.path.join(self.beside, ""))
+        return (self._second if is_beside else self._first).new_file(path, size_bytes)
 
     def share(self) -> str:
         """Return that of the first output."""
