@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -215,3 +217,18 @@ def test_a_byte_that_changed(tmp_path: Path, client: Any, monkeypatch: pytest.Mo
     with pytest.raises(EdlCkptError, match="nothing was published"):
         export_version(only(tmp_path / "run"), tmp_path / "out" / name, executor=client)
     assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_killed_command(tmp_path: Path) -> None:
+    """What a command that was killed left beside its output, the next one removes: the work of others too."""
+    (tmp_path / "out").mkdir()
+    code = (
+        "import os, sys\nfrom edl_ckpt.core.commit.single_file import StagedOutput\n"
+        "staged = StagedOutput(sys.argv[1], is_directory=True, force=False).__enter__()\n"
+        "open(os.path.join(staged.share(), 'runs'), 'w').close()\nos._exit(9)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "out/m.npy")], check=False)
+    assert len(list((tmp_path / "out").iterdir())) == 2
+    save_mixed(tmp_path / "run")
+    export_version(only(tmp_path / "run"), tmp_path / "out/m.npy")
+    assert [each.name for each in (tmp_path / "out").iterdir()] == ["m.npy"]
