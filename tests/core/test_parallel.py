@@ -1,0 +1,62 @@
+"""Whoever cleans up after an interruption waits for a storage that answers, and for no other."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from edl_ckpt.core.parallel import SILENCE_SECONDS, answered, impatient, run_parallel, stop_requested
+
+
+class _Clock:
+    """A clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
+    """Return the clock by which silence is measured."""
+    found = _Clock()
+    monkeypatch.setattr(time, "monotonic", found.monotonic)
+    return found
+
+
+def test_an_answer_gives_more_time(clock: _Clock) -> None:
+    """Silence counts, and not the whole time; workers that are started in the block have the same bound."""
+    with impatient(KeyboardInterrupt()):
+        for _ in range(5):
+            clock.now += SILENCE_SECONDS - 0.1
+            assert not stop_requested()
+            answered()
+        assert list(run_parallel(lambda _: stop_requested(), range(3), 2)) == [False] * 3
+        clock.now += SILENCE_SECONDS
+        assert stop_requested()
+        assert list(run_parallel(lambda _: stop_requested(), range(3), 2)) == [True] * 3
+    assert not stop_requested()
+
+
+def test_one_interruption_has_one_bound(clock: _Clock) -> None:
+    """A second block waits no more for a storage that never answered, and again for one that did."""
+    for answers in (False, True):
+        end = SystemExit(143)
+        with impatient(end):
+            if answers:
+                answered()
+            clock.now += SILENCE_SECONDS
+        with impatient(end):
+            assert stop_requested() != answers
+
+
+@pytest.mark.parametrize("error", [None, ValueError(), GeneratorExit()])
+def test_other_errors_wait_as_long_as_ever(clock: _Clock, error: BaseException | None) -> None:
+    """Only an interruption makes the cleaning impatient."""
+    with impatient(error):
+        clock.now += 1000
+        assert not stop_requested()
