@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -36,8 +36,27 @@ _REWRITES: dict[str, Callable[[Version, Path], object]] = {
 }
 
 
+def damages(path: str, *, whole: bool) -> Iterator[int]:
+    """Damage a file in one way at a time, and mend it: each bit, or one of each byte, then its size by a byte.
+
+    Yields the number of the flipped bit, or the size.
+    """
+    good = Path(path).read_bytes()
+    file = os.open(path, os.O_RDWR)
+    for at, byte in enumerate(good):
+        for bit in range(8) if whole else (at % 8,):
+            os.pwrite(file, bytes([byte ^ 1 << bit]), at)
+            yield 8 * at + bit
+        os.pwrite(file, bytes([byte]), at)
+    for size in (len(good) - 1, len(good) + 1):
+        os.ftruncate(file, size)
+        yield size
+    os.close(file)
+    Path(path).write_bytes(good)
+
+
 def sweep(monkeypatch: pytest.MonkeyPatch, *, whole: bool) -> list[tuple[str, int]]:
-    """Flip each bit of what was written, or one of each byte, before it is proved; return those that were missed.
+    """Damage what was written in many ways before it is proved; return those that were missed.
 
     The last flipped bit stays, so the write must fail.
     """
@@ -55,15 +74,10 @@ def sweep(monkeypatch: pytest.MonkeyPatch, *, whole: bool) -> list[tuple[str, in
         def prove_damaged(written: Written) -> NoReturn:
             prove(written)
             for shard in written.version.shards:
-                file = os.open(shard.path, os.O_RDWR)
-                for at, byte in enumerate(Path(shard.path).read_bytes()):
-                    for bit in range(8) if whole else (at % 8,):
-                        os.pwrite(file, bytes([byte ^ 1 << bit]), at)
-                        if not refuses(prove, written):
-                            missed.append((shard.path, 8 * at + bit))
-                    os.pwrite(file, bytes([byte]), at)
-                os.close(file)
-            Path(shard.path).write_bytes(Path(shard.path).read_bytes()[:-1] + bytes([byte ^ 1]))
+                found = damages(shard.path, whole=whole)
+                missed.extend((shard.path, damage) for damage in found if not refuses(prove, written))
+            path = Path(written.version.shards[0].path)
+            path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1]))
             prove(written)
             raise AssertionError("a damaged version was proved")
 
