@@ -51,6 +51,7 @@ def plan_document(
         "skew": plan.skew,
         "warnings": [*plan.warnings, *settings.warnings],
         "cluster": cluster,
+        "parts": settings.parts and {**as_dict(settings.parts), "times_read": settings.parts.times_read},
     }
 
 
@@ -62,6 +63,8 @@ def plan_human(plan: ReshardPlan, settings: ReshardSettings, cluster: str = "") 
     head = Text(text.escaped(plan.ref), "bold")
     yield head.append(f"  {plan.from_ps} -> {plan.to_ps} PS, {where}", "dim")
     yield shard_table(plan.shards)
+    if settings.parts is not None:
+        yield Text(str(settings.parts), "dim")
     content = f"{words.size(plan.size_bytes)}, {text.count(plan.rows, 'row')}"
     workers = text.escaped(cluster) or text.count(settings.workers, "worker")
     batches = f"{workers} with batches of {words.size(settings.batch_bytes)}"

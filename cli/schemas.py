@@ -119,13 +119,21 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
     "verify-failed": record(**FAILURE),
     "verify-all": record(location=TEXT, ok=FLAG, results=list_of(record(**RESULT)), failed=FAILED),
     "reshard": record(
-        ("in_place", "layout", "skew", "warnings", "cluster"),
+        ("in_place", "layout", "skew", "warnings", "cluster", "parts"),
         **WRITTEN,
         **dict.fromkeys(("needed", "dry_run", "in_place"), FLAG),
         layout=TEXT,
         skew=NUMBER,
         warnings=list_of(TEXT),
         cluster=CLUSTER,
+        parts=or_null(
+            record(
+                strategy=one_of("direct", "spilled", "grouped"),
+                **dict.fromkeys(("groups", "tasks", "parts", "value_bytes", "values_read", "ids_read"), COUNT),
+                **dict.fromkeys(("open_bytes", "memory_bytes", "spilled_bytes", "least_bytes", "task_bytes"), COUNT),
+                times_read=NUMBER,
+            )
+        ),
     ),
     "import": record(**WRITTEN),
     "copy": record(

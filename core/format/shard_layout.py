@@ -173,6 +173,15 @@ class VersionLayout(Sequence[ShardLayout]):
         offsets: bulk.I64 = self._ids_at[self._number[table]]
         return offsets
 
+    @property
+    def names(self) -> list[str]:
+        """Return the names of all tables, in the order of the shards."""
+        return [table.info.name for table in self._tables]
+
+    def head(self, table: str, ps_id: int) -> tuple[bytes, bytes]:
+        """Return what stands in a table's entry of one shard before its rows, and before its ids."""
+        return _table_heads(self._tables[self._number[table]].in_shard(ps_id), self._dtypes[table])
+
     def heads(self, table: str) -> list[tuple[bytes, bytes]]:
         """Return, for each shard, what stands in a table's entry before its rows, and before its ids."""
         counted, dtype = self._tables[self._number[table]], self._dtypes[table]

@@ -96,6 +96,7 @@ from edl_ckpt.core.operations.metric_sources import ImportPlan, MetricSeries, ma
 from edl_ckpt.core.operations.prune.execute import PruneResult
 from edl_ckpt.core.operations.prune.plan import judge_versions
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
+from edl_ckpt.core.operations.reshard.parts import PartsPlan
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.operations.usage import DirectoryUsage, LocationUsage
 from edl_ckpt.core.state.holder import Holder
@@ -237,6 +238,10 @@ def _check_version(version: Version, tmp_path: Path, capsys: pytest.CaptureFixtu
     except EdlCkptError:
         return
     check(render_reshard.plan_document(plan, settings), render_reshard.plan_human(plan, settings), "reshard/1", capsys)
+    parts = PartsPlan("spilled", 2, 9, 30, 1 << 20, 1 << 21, 5000, 1 << 26, 1 << 25, 1 << 19, 5 << 20, 1 << 26)
+    sending = replace(settings, parts=parts)
+    check(render_reshard.plan_document(plan, sending), render_reshard.plan_human(plan, sending), "reshard/1", capsys)
+    assert "30 parts in 9 tasks, spilled: values read 2.00 times (2.0 MiB), 512.0 KiB by local disks" in str(parts)
     result = execute_reshard(plan, settings)
     check(render_reshard.document(result), render_reshard.human(result), "reshard/1", capsys)
     assert set(render_reshard.document(result)) <= set(render_reshard.plan_document(plan, settings))

@@ -19,11 +19,13 @@ from edl_ckpt.core.cluster.choice import ExecutorLike, check_shared, executor_of
 from edl_ckpt.core.commit import open_output
 from edl_ckpt.core.commit.interface import LockedLocation, Written
 from edl_ckpt.core.commit.recovery import location_lock
-from edl_ckpt.core.commit.writers import StagedTargets
+from edl_ckpt.core.commit.uploads import SharedUploads
 from edl_ckpt.core.errors import LockedError, UnsupportedError
 from edl_ckpt.core.memory import peak_memory_bytes
 from edl_ckpt.core.operations.reshard.move import Move
+from edl_ckpt.core.operations.reshard.parts import plan_parts
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan
+from edl_ckpt.core.operations.reshard.send import send_parts
 from edl_ckpt.core.operations.reshard.settings import ReshardSettings, settings_for
 from edl_ckpt.core.parallel import Executor
 from edl_ckpt.core.progress import SILENT, Reporter
@@ -93,7 +95,7 @@ def execute_reshard(
         )
     work = executor_of(executor, [plan.survey.source], reporter=reporter)
     if work.elsewhere:
-        check_shared(plan.target.location)
+        check_shared(plan.target.location, parts=True)
     lock = location_lock(plan.target.location, "reshard", create=True, wait_seconds=wait_seconds, reporter=reporter)
     with lock as place:
         chosen = settings or settings_for(plan)
@@ -139,9 +141,12 @@ def write_reshard(
             read = move.run()
         else:
             targets = output.share()
-            assert isinstance(targets, StagedTargets)  # noqa: S101 - see `check_shared`
-            executor.share(targets.place)
-            read = move.run_elsewhere(executor, targets)
+            if isinstance(targets, SharedUploads):
+                parts = settings.parts or plan_parts(plan, executor, targets.part_bytes)
+                read = send_parts(plan, settings, parts, checkpoint, output, targets, executor, reporter)
+            else:
+                executor.share(targets.place)
+                read = move.run_elsewhere(executor, targets)
         trust.confirm(read.text)
 
         def prove(written: Written) -> Seal:

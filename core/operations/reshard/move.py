@@ -126,6 +126,19 @@ class Stretches(NamedTuple):
 Moved: TypeAlias = Stretches | DenseAt | Sequence[str]
 
 
+def stretch_task(plan: ReshardPlan, checkpoint: Checkpoint, number: int) -> Stretch:
+    """Return a stretch as a task, by its number in the survey."""
+    piece, counts, route = plan.survey.pieces[number], plan.survey.counts[number], plan.routes[number]
+    shard_at = next(k for k, shard in enumerate(checkpoint.shards) if shard.file.ps_id == piece.shard.file.ps_id)
+    shard = checkpoint.shards[shard_at]
+    table = next(k for k, entry in enumerate(shard.tables) if entry.name == piece.entry.name)
+    run = shard.tables[table].ids.index(piece.run)
+    place = IdsAt(shard_at, table, run, piece.start, piece.end, piece.first_row, piece.rows)
+    targets = np.flatnonzero(counts.id_bytes)
+    own = SparsePair.of(counts.rows, counts.id_bytes, targets)
+    return Stretch(place, own, SparsePair.of(route.values_at, route.ids_at, targets))
+
+
 @dataclass(frozen=True, slots=True)
 class MoveWork:
     """The pass as a work for other processes; a task is some stretches, small tables, or a piece of a variable.
@@ -220,17 +233,10 @@ class Move:
     def _stretches(self) -> Iterator[tuple[Stretch, int]]:
         """Yield each stretch as it is sent, in the order in which they move, with the bytes of its ids and rows."""
         plan, checkpoint = self._plan, self._checkpoint
-        shards = {shard.file.ps_id: number for number, shard in enumerate(checkpoint.shards)}
         for number in piece_order(plan):
-            piece, counts, route = plan.survey.pieces[number], plan.survey.counts[number], plan.routes[number]
-            shard = checkpoint.shards[shards[piece.shard.file.ps_id]]
-            table = next(k for k, entry in enumerate(shard.tables) if entry.name == piece.entry.name)
-            run = shard.tables[table].ids.index(piece.run)
-            place = IdsAt(shards[shard.file.ps_id], table, run, piece.start, piece.end, piece.first_row, piece.rows)
-            targets = np.flatnonzero(counts.id_bytes)
-            own = SparsePair.of(counts.rows, counts.id_bytes, targets)
+            piece = plan.survey.pieces[number]
             size = piece.end - piece.start + piece.rows * piece.entry.row_bytes
-            yield Stretch(place, own, SparsePair.of(route.values_at, route.ids_at, targets)), size
+            yield stretch_task(plan, checkpoint, number), size
 
     def _write_between(self) -> None:
         """Write what stands between values, but for that among small tables."""
@@ -289,13 +295,13 @@ class Move:
                 task.turns.fail(task.number)
                 raise
 
-    def move_stretch(self, task: Stretch) -> None:
-        """Move a stretch, one piece after the other."""
+    def move_stretch(self, task: Stretch, *, values: bool = True) -> None:
+        """Move a stretch, one piece after the other; without `values` only its ids."""
         stretch = task.ids.piece(self._checkpoint)
         counts = PieceCounts(stretch.entry.name, *task.counts.full(self._plan.to_ps))
         turns = _Turns(stretch, counts, Route(*task.route.full(self._plan.to_ps)))
         for number, piece in enumerate(cut_piece(self._checkpoint, stretch, self._settings.piece_bytes)):
-            self._move_rows(_Piece(piece, number, turns))
+            self._move_rows(_Piece(piece, number, turns), values=values)
 
     def move_dense(self, piece: DensePiece) -> None:
         """Move bytes of a variable, some at a time."""
@@ -311,7 +317,7 @@ class Move:
         self._files[owner].write(offset, data.data)
         self._reporter.advance(piece.size)
 
-    def _move_rows(self, task: _Piece) -> None:
+    def _move_rows(self, task: _Piece, *, values: bool = True) -> None:
         """Write the ids of a piece, then its rows in batches."""
         block = read_piece(self._checkpoint, task.piece)
         owner = bulk.owners(block.ids, self._plan.to_ps)
@@ -322,15 +328,17 @@ class Move:
         if not row_bytes:
             self.sketch.add_rows(task.piece.entry.name, block.ids, np.empty((len(block.ids), 0), np.uint8))
             return
+        if not values:
+            return
         sketch = bulk.new_sketch(row_bytes)
         gathered = np.empty(min(self._step(row_bytes), len(block.ids)) * row_bytes, np.uint8)
         values_at = values_at.copy()
-        for some, values in self._steps(task.piece, first_row, len(block.ids)):
+        for some, batch in self._steps(task.piece, first_row, len(block.ids)):
             sizes = bulk.tally(owner[some], block.lengths[some], self._plan.to_ps)[0] * row_bytes
-            if values is None:
+            if batch is None:
                 self._gather(task.piece, first_row, block, owner, some, sizes, sketch, gathered)
             else:
-                routing.move_rows(sketch, block.ids[some], owner[some], values, np.cumsum(sizes) - sizes, gathered)
+                routing.move_rows(sketch, block.ids[some], owner[some], batch, np.cumsum(sizes) - sizes, gathered)
             write_groups(self._files, gathered, sizes, values_at)
             values_at += sizes
             self._reporter.advance(int(sizes.sum()))

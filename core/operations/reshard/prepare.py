@@ -16,6 +16,7 @@ from edl_ckpt.core.format.checks import check_ps_num
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import DESIGN, FREE_FILE, Layout, parse_version_dir, writable_layout
 from edl_ckpt.core.operations.reshard.execute import ReshardResult, execute_reshard
+from edl_ckpt.core.operations.reshard.parts import plan_parts
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan, plan_reshard
 from edl_ckpt.core.operations.reshard.settings import ReshardSettings, choose_settings, settings_for
 from edl_ckpt.core.operations.reshard.survey import survey_ids, widest_row_bytes
@@ -48,7 +49,7 @@ def reshard_version(
     """
     version, executor = as_version(version), wrapped(executor)
     where = version.location if output is None else Location.of(output)
-    check_target(executor, where, version.size_bytes, reporter=reporter)
+    check_target(executor, where, version.size_bytes, parts=True, reporter=reporter)
     plan, settings = prepare_reshard(
         version,
         ps_num,
@@ -104,7 +105,7 @@ def prepare_reshard(
     check_trust(version, force=force, reporter=reporter)
     chosen = executor_of(executor, [version], workers=workers, reporter=reporter)
     if chosen.elsewhere:
-        check_shared(target.location)
+        check_shared(target.location, parts=True)
         workers = chosen.threads
     read_before = chosen.bytes_read()
     with open_checkpoint(version, workers=openings_by(chosen)) as checkpoint:
@@ -128,7 +129,12 @@ def prepare_reshard(
     plan = plan_reshard(
         survey, target, renumber=number is not None or version.layout == FREE_FILE or bool(version.uuid)
     )
-    return plan, settings_for(plan, workers=workers, max_memory_bytes=max_memory_bytes)
+    settings = settings_for(plan, workers=workers, max_memory_bytes=max_memory_bytes)
+    least = open_store(target.location).properties.part_bytes
+    if chosen.elsewhere and least:
+        memory = None if max_memory_bytes is None else settings.part_memory_bytes
+        settings = replace(settings, open_part_bytes=0, parts=plan_parts(plan, chosen, least, memory_bytes=memory))
+    return plan, settings
 
 
 def reshard_target(

@@ -16,6 +16,7 @@ from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES
 from edl_ckpt.core.words import size
 
 if TYPE_CHECKING:
+    from edl_ckpt.core.operations.reshard.parts import PartsPlan
     from edl_ckpt.core.operations.reshard.plan import ReshardPlan
     from edl_ckpt.core.storage.interface import Properties, Store
 
@@ -48,6 +49,9 @@ class ReshardSettings:
     """Memory for the parts of uploads; 0 where files are written in place."""
     open_part_bytes: int = 0
     """What the parts that wait for bytes take at a time, by the plan; those without memory wait on the local disk."""
+
+    parts: PartsPlan | None = None
+    """How a cluster sends the parts of uploads; None where it does not."""
 
     @property
     def spool(self) -> bool:

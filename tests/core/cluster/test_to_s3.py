@@ -15,21 +15,26 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from builders import models, write_checkpoint
-from checkpoints import drop_seal, only, save_mixed, shards_of
+from builders import models, write_checkpoint, write_unchecked
+from checkpoints import drop_seal, only, save_large, save_mixed, save_varied, shards_of
 from cluster_tasks import environment, renewed
 from edl_ckpt.core import (
     LockedError,
+    Table,
     UnsupportedError,
     execute_copy,
+    execute_reshard,
     list_versions,
     plan_copy,
+    prepare_reshard,
     recover,
+    reshard_version,
     verify_version,
 )
 from edl_ckpt.core.commit.remote import RemoteOutput
 from edl_ckpt.core.commit.uploads import Extent, SharedUpload, SharedUploads
 from edl_ckpt.core.operations.copy.execute import CopyResult
+from edl_ckpt.core.operations.reshard.parts import PartsPlan
 from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.meeting import SharedPrefix
 from edl_ckpt.core.storage.parts import PartMemory
@@ -48,10 +53,15 @@ PART = 64 << 10
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let parts be small, here and in moto, and tasks have a few of them."""
-    monkeypatch.setattr(S3Store, "properties", replace(S3Store.properties, part_bytes=PART))
-    monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", PART)
-    monkeypatch.setattr("edl_ckpt.core.cluster.executor._LEAST_TASK_BYTES", 4 * PART)
+    with_parts(monkeypatch, PART)
     monkeypatch.setattr("edl_ckpt.core.cluster.executor._TASKS_A_THREAD", 1000)
+
+
+def with_parts(monkeypatch: pytest.MonkeyPatch, size_bytes: int) -> None:
+    """Let the least part have so many bytes, here and in moto, and tasks have some parts."""
+    monkeypatch.setattr(S3Store, "properties", replace(S3Store.properties, part_bytes=size_bytes))
+    monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", size_bytes)
+    monkeypatch.setattr("edl_ckpt.core.cluster.executor._LEAST_TASK_BYTES", 4 * size_bytes)
 
 
 def in_bucket(s3: Bucket, prefix: str = "run/") -> dict[str, bytes]:
@@ -294,3 +304,143 @@ def test_a_part_is_missing(s3: Bucket) -> None:
             whole.finish()
         whole.abort()
     assert not s3.objects()
+
+
+# Reshards
+
+
+@pytest.fixture
+def tiny_stretches(small_parts: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a table of a few hundred KB have several stretches in each shard, and many parts."""
+    with_parts(monkeypatch, 8 << 10)
+    monkeypatch.setattr("edl_ckpt.core.checkpoint.places.PIECE_BYTES", 4 << 10)
+    monkeypatch.setattr("edl_ckpt.core.operations.reshard.survey._SMALL_TABLE_BYTES", 32 << 10)
+
+
+def same_reshard(s3: Bucket, run: Path, ps_num: int, client: Any, tmp: Path, **options: Any) -> PartsPlan:
+    """Reshard the only version of a location here, and on a cluster into a bucket; compare every byte and the seal."""
+    here = reshard_version(only(run), ps_num, output=tmp / "here")
+    plan, settings = prepare_reshard(only(run), ps_num, output=s3.url, executor=client, **options)
+    there = execute_reshard(plan, settings, executor=client)
+    assert in_bucket(s3) == shards_of(tmp / "here")
+    assert (there.fingerprint, there.rows) == (here.fingerprint, here.rows)
+    assert verify_version(only(s3.url), level="deep").sealed
+    nothing_is_left(s3)
+    assert settings.parts is not None
+    assert s3.proxy.count("upload_part") == settings.parts.parts
+    assert s3.proxy.request_bytes("upload_part") == there.size_bytes
+    return settings.parts
+
+
+@pytest.mark.parametrize("ps_num", [1, 2, 5, 9])
+@pytest.mark.parametrize("save", [save_mixed, lambda location: save_varied(location, 3)], ids=["mixed", "varied"])
+def test_the_same_reshard(
+    s3: Bucket, tmp_path: Path, client: Any, tiny_stretches: None, save: Any, ps_num: int
+) -> None:
+    """Variables, wide rows, narrow rows, small tables and tables without rows are sent as this machine writes them."""
+    save(tmp_path / "run")
+    parts = same_reshard(s3, tmp_path / "run", ps_num, client, tmp_path)
+    assert parts.strategy == "direct"
+    assert parts.times_read < 1.5
+
+
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(model=models(), before=st.integers(1, 4), after=st.integers(1, 5))
+def test_a_reshard_of_any_model(
+    tmp_path_factory: pytest.TempPathFactory,
+    s3: Bucket,
+    client: Any,
+    tiny_stretches: None,
+    model: Model,
+    before: int,
+    after: int,
+) -> None:
+    """Any model is sent alike."""
+    tmp = tmp_path_factory.mktemp("any")
+    s3.delete(*s3.objects())
+    s3.proxy.reset()
+    write_checkpoint(tmp / "run", model, before)
+    same_reshard(s3, tmp / "run", after, client, tmp)
+
+
+@pytest.mark.parametrize("strategy", ["spilled", "grouped"])
+def test_little_memory(
+    s3: Bucket, tmp_path: Path, client: Any, tiny_stretches: None, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    """Parts without memory wait on the local disk; where that has no room, targets are taken in groups."""
+    with_parts(monkeypatch, 128 << 10)
+    monkeypatch.setattr("edl_ckpt.core.operations.reshard.parts.WORKER_PART_BYTES", 320 << 10)
+    if strategy == "grouped":
+        monkeypatch.setattr("edl_ckpt.core.operations.reshard.parts._has_room", lambda *_: False)
+    save_large(tmp_path / "run")
+    parts = same_reshard(s3, tmp_path / "run", 8, client, tmp_path)
+    assert parts.strategy == strategy
+    assert (parts.times_read > 1.9) == (strategy == "grouped")
+    assert (parts.spilled_bytes > 0) == (strategy == "spilled")
+
+
+def test_values_are_read_once(
+    s3: Bucket, tmp_path: Path, client: Any, tiny_stretches: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of shards whose rows are ordered by their target, as a reshard to fewer servers leaves them."""
+    with_parts(monkeypatch, 128 << 10)
+    save_large(tmp_path / "first")
+    reshard_version(only(tmp_path / "first"), 8, output=tmp_path / "second")
+    reshard_version(only(tmp_path / "second"), 2, output=tmp_path / "run")
+    parts = same_reshard(s3, tmp_path / "run", 8, client, tmp_path)
+    assert parts.times_read < 1.1
+    assert parts.tasks > 8
+
+
+def test_misplaced_rows(s3: Bucket, tmp_path: Path, client: Any, tiny_stretches: None) -> None:
+    """Rows in shards to which they do not belong are sent to where they do."""
+    ids = np.arange(30_000)
+    tables = {name: Table(ids, np.ones((len(ids), 4), np.float32) * k) for k, name in enumerate(("a", "b", "c"))}
+    tables["small"] = Table(ids[:50], np.ones((50, 2), np.float32))
+    write_unchecked(tmp_path / "run", 5, 4, tables)
+    same_reshard(s3, tmp_path / "run", 6, client, tmp_path)
+
+
+def test_in_place(s3: Bucket, tmp_path: Path, client: Any, tiny_stretches: None) -> None:
+    """A version in a bucket is replaced in place by a cluster."""
+    save_mixed(tmp_path / "run")
+    s3.upload(tmp_path / "run")
+    reshard_version(only(tmp_path / "run"), 5, output=tmp_path / "here")
+    reshard_version(only(s3.url), 5, executor=client)
+    assert in_bucket(s3) == shards_of(tmp_path / "here")
+    nothing_is_left(s3)
+
+
+def test_a_killed_worker_of_a_reshard(
+    s3: Bucket, large: Path, tmp_path: Path, processes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that is killed when parts have arrived changes nothing of the result."""
+    killed: list[int] = []
+    real = RemoteOutput.take
+
+    def take(self: RemoteOutput, parts: Any) -> None:
+        if not killed:
+            killed.append(pid)
+            os.kill(pid, signal.SIGKILL)
+        real(self, parts)
+
+    monkeypatch.setattr(RemoteOutput, "take", take)
+    with environment(processes):
+        pid = min(processes.run(os.getpid).values())
+        try:
+            reshard_version(only(large), 3, output=s3.url, executor=processes)
+        finally:
+            renewed(processes, pid)
+    reshard_version(only(large), 3, output=tmp_path / "here")
+    assert in_bucket(s3) == shards_of(tmp_path / "here")
+    nothing_is_left(s3)
+
+
+def test_a_killed_command_of_a_reshard(s3: Bucket, large: Path, processes: Any) -> None:
+    """After a command that is killed nothing is visible, and the next one removes what it left."""
+    command = ["reshard", str(large), "--ps", "3", "--output", s3.url, "--cluster", processes.scheduler.address]
+    with environment(processes):
+        killed_midway(s3, *command)
+        assert not list_versions(s3.url).versions
+        recover(s3.url)
+    nothing_is_left(s3)
