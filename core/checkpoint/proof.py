@@ -35,6 +35,8 @@ from edl_ckpt.core.storage.interface import RangeReader
 
 _MOST_ENTRIES: Final = 8192
 """Variables and tables, counted in each shard, whose index and checksums are in memory at a time."""
+_MOST_ELSEWHERE: Final = 1 << 16
+"""The same where other processes read: all of them wait for the last task of the shards before."""
 
 
 def prove_version(
@@ -56,19 +58,20 @@ def prove_version(
     proof = _Proof(written, layouts, workers, executor, batch_bytes, piece_bytes, reporter)
     reporter.start("proving", layouts.value_bytes)
     try:
-        for numbers in _groups(layouts):
+        is_elsewhere = executor is not None and executor.elsewhere
+        for numbers in _groups(layouts, _MOST_ELSEWHERE if is_elsewhere else _MOST_ENTRIES):
             proof.read(numbers)
     except CorruptError as error:
         raise _differs(error.message, error.path or written.path, error.offset) from error
     return proof.seal(source)
 
 
-def _groups(layouts: VersionLayout) -> Iterator[list[int]]:
+def _groups(layouts: VersionLayout, most: int) -> Iterator[list[int]]:
     """Yield the numbers of shards that are proved together."""
     some: list[int] = []
     entries = 0
     for number, own in enumerate(layouts.entries.tolist()):
-        if some and entries + own > _MOST_ENTRIES:
+        if some and entries + own > most:
             yield some
             some, entries = [], 0
         some.append(number)
@@ -134,7 +137,13 @@ class _Proof:
         chunks = [cut(shard, checkpoint.reader(shard)) for shard in checkpoint.shards]
         if self._executor is not None:
             return read_back_by(
-                checkpoint, chunks, self._executor, self._sketch, reporter=self._reporter, literals=literals
+                checkpoint,
+                chunks,
+                self._executor,
+                self._sketch,
+                reporter=self._reporter,
+                literals=literals,
+                total_bytes=self._layouts.value_bytes,
             )
         return read_back(
             checkpoint,

@@ -74,7 +74,7 @@ def cut(shard: ShardIndex, reader: RangeReader) -> list[Chunk]:
     chunks: list[Chunk] = []
     for start, end in pairwise([*edges, reader.size_bytes]):
         kind, name = of.get(start, ("", ""))
-        inside = ids[bisect_right(ids, start) : bisect_left(ids, end)]
+        inside = ids[bisect_right(ids, start) : bisect_left(ids, end)] if end - start > step else []
         parts = (range(one, two, step) for one, two in pairwise([start, *inside, end]))
         bounds = [*chain.from_iterable(parts), end]
         chunks += [Chunk(kind, name, number, *two) for number, two in enumerate(pairwise(bounds))]

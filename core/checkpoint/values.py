@@ -40,7 +40,7 @@ from edl_ckpt.core.checkpoint.summing import ChunkSums
 from edl_ckpt.core.format.literals import Literals
 from edl_ckpt.core.format.model import Extent
 from edl_ckpt.core.format.odd_values import odd_values
-from edl_ckpt.core.parallel import Advance, Executor
+from edl_ckpt.core.parallel import SMALL_READS, Advance, Executor
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.seal import Chunk
 
@@ -199,12 +199,16 @@ def read_back_by(
     *,
     reporter: Reporter,
     literals: Mapping[str, Literals] | None = None,
+    total_bytes: int | None = None,
 ) -> list[list[Chunk]]:
-    """Do what `read_back` does, with the values read wherever an executor reads them."""
+    """Do what `read_back` does, with the values read wherever an executor reads them.
+
+    Tasks are those of a version with `total_bytes` of values, of which these shards may be a part.
+    """
     readers = {shard.file.ps_id: checkpoint.reader(shard) for shard in checkpoint.shards}
     sums = ChunkSums(zip(readers.values(), chunks, strict=True), literals)
-    sums.add_rest(checkpoint.shards, readers, workers=1)
-    sketch.add(sketch_by(checkpoint, executor, reporter=reporter, sums=sums))
+    sums.add_rest(checkpoint.shards, readers, workers=SMALL_READS)  # of another machine: each read is a wait
+    sketch.add(sketch_by(checkpoint, executor, reporter=reporter, sums=sums, total_bytes=total_bytes))
     return [sums.finish(reader.path) for reader in readers.values()]
 
 
@@ -218,10 +222,15 @@ def fingerprint_by(
 
 
 def sketch_by(
-    checkpoint: Checkpoint, executor: Executor, *, reporter: Reporter = SILENT, sums: ChunkSums | None = None
+    checkpoint: Checkpoint,
+    executor: Executor,
+    *,
+    reporter: Reporter = SILENT,
+    sums: ChunkSums | None = None,
+    total_bytes: int | None = None,
 ) -> ContentSketch:
-    """Return the sketch of all values, read by the other processes of an executor."""
-    task_bytes = executor.task_bytes(value_bytes(checkpoint))
+    """Return the sketch of all values, read by other processes; `total_bytes` is as in `read_back_by`."""
+    task_bytes = executor.task_bytes(value_bytes(checkpoint) if total_bytes is None else total_bytes)
     places = list(ids_at(checkpoint, task_bytes, values=True))
     work = _CountWork(CheckpointValue.of(checkpoint))
     id_bytes = sum(place.end - place.start for place in places)

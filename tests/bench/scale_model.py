@@ -108,6 +108,13 @@ class Pass:
     seconds: float = 0.0
     """CPU of the command from its first task to its last, without what the executor stands for."""
 
+    def add(self, other: Pass) -> None:
+        """Add another part of the same pass."""
+        for name in ("tasks", "task_bytes", "result_bytes", "work_bytes", "read", "written", "opened", "seconds"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.largest_task = max(self.largest_task, other.largest_task)
+        self.largest_result = max(self.largest_result, other.largest_result)
+
 
 class Counting:
     """An executor that says what a cluster of so many threads would be given, and answers for its workers."""

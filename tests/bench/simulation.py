@@ -76,6 +76,17 @@ def plan(location: Path, to_ps: int, workers: int, threads: int) -> dict[str, An
     return found
 
 
+def merged(found: dict[str, Any]) -> list[Pass]:
+    """Return the passes, those over groups of shards as one."""
+    passes: dict[str, Pass] = {}
+    for one in (Pass(**each) for each in found["passes"]):
+        if one.work in passes:
+            passes[one.work].add(one)
+        else:
+            passes[one.work] = one
+    return list(passes.values())
+
+
 def tasks_of(one: Pass, costs: dict[str, Cost]) -> list[Task]:
     """Return the tasks of a pass with their costs: files are opened, flushed and closed, records made and removed."""
     cost = costs.get(one.work, Cost(0.0, 0.0))
@@ -92,7 +103,7 @@ def show(text: str = "") -> None:
 
 def show_plan(scale: Scale, to_ps: int, found: dict[str, Any]) -> None:
     """Print what the command would send, and what it took."""
-    passes = [Pass(**each) for each in found["passes"]]
+    passes = merged(found)
     tables = len(scale.tables)
     show(f"{scale.size_bytes / 1e12:.1f} TB, {scale.rows / 1e9:.1f} thousand million rows, {tables} tables")
     show(f"{scale.ps_num} -> {to_ps} servers")
@@ -125,7 +136,7 @@ def show_time(
     found: dict[str, Any], costs: dict[str, Cost], scheduler: SchedulerCost, machines: Machines, latency: float
 ) -> float:
     """Print where the time goes; return the seconds of all."""
-    passes = [Pass(**each) for each in found["passes"] if each["tasks"]]
+    passes = [one for one in merged(found) if one.tasks]
     waits = found["reads"] + found["reads_beside"] / SMALL_READS
     between: float = found["seconds"] - sum(one.seconds for one in passes) + waits * latency
     show("| pass | seconds | busy most | processors | file server | scheduler | command |")
