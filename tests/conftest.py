@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -44,7 +47,8 @@ for _name in list(os.environ):
     is_ours = _name.startswith("EDL_CKPT_") and not _name.startswith(("EDL_CKPT_TEST_", "EDL_CKPT_BENCH_"))
     if is_ours or _name.startswith(("AWS_", "DASK_", "LC_")) or _name.lower().endswith("_proxy") or _name in _FOREIGN:
         del os.environ[_name]
-os.environ["LANG"] = "C.UTF-8"
+os.environ.update(LANG="C.UTF-8", XDG_CONFIG_HOME=tempfile.mkdtemp(prefix="edl-ckpt-"))
+atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 
 
 # Hundreds of processes start here, and each would compile the program again: 0.12 s for each of them.
