@@ -13,6 +13,7 @@ from edl_ckpt.core.cluster import worker
 from edl_ckpt.core.commit import writers
 from edl_ckpt.core.errors import CorruptError, NotFoundError
 from edl_ckpt.core.format import bulk
+from edl_ckpt.core.memory import peak_memory_bytes
 from waiting import wait_until
 
 CLOSED: list[int] = []
@@ -134,6 +135,16 @@ def closed() -> list[int]:
 def left_open() -> int:
     """Return how many works a worker has open."""
     return len(worker._OPENINGS._opened)
+
+
+def tasks_known(dask_scheduler: Any) -> int:
+    """Return how many tasks a scheduler knows."""
+    return len(dask_scheduler.tasks)
+
+
+def peak_bytes() -> int:
+    """Return the most memory that this process has had."""
+    return peak_memory_bytes()
 
 
 def exchange(name: str, value: Any) -> Any:

@@ -14,14 +14,16 @@ from typing import Any
 
 import pytest
 
-from cluster_tasks import Gated, Opened, Slow, closed, left_open, renewed
-from edl_ckpt.core import CorruptError, UnavailableError, errors
+from checkpoints import only, save_large
+from cluster_tasks import Gated, Opened, Slow, closed, left_open, renewed, tasks_known
+from edl_ckpt.core import CorruptError, UnavailableError, errors, reshard_version, verify_version
 from edl_ckpt.core.cluster.choice import cluster_at
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.cluster.worker import packed
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.format.names import DESIGN
+from edl_ckpt.core.progress import SilentReporter
 from edl_ckpt.core.storage.location import Location
 from waiting import wait_until
 
@@ -130,3 +132,41 @@ def test_killed_scheduler(tmp_path: Path) -> None:
         for process in (worker, scheduler):
             process.kill()
             process.wait()
+
+
+class Failing(SilentReporter):
+    """Stands for a consumer that fails between two results of one pass."""
+
+    def __init__(self, passage: str) -> None:
+        self.passage, self.what = passage, ""
+
+    def start(self, what: str, total_bytes: int) -> None:
+        """Remember the pass."""
+        self.what = what
+
+    def advance(self, size_bytes: int) -> None:
+        """Fail in the pass."""
+        if self.what == self.passage:
+            raise BrokenPipeError("nobody looks any more")
+
+
+@pytest.mark.parametrize("passage", ["reading ids", "resharding", "checking ids", "checking values"])
+def test_a_consumer_that_fails(tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch, passage: str) -> None:
+    """Tasks are dropped and openings end at once, while the error, and with it every frame, is still there."""
+    save_large(tmp_path / "run")
+    monkeypatch.setattr("edl_ckpt.core.cluster.executor._LEAST_TASK_BYTES", 256 << 10)
+    before = client.run(left_open)
+    version, reporter = only(tmp_path / "run"), Failing(passage)
+
+    def run() -> None:
+        if passage.startswith("checking"):
+            verify_version(version, level="deep", executor=client, reporter=reporter)
+        else:
+            reshard_version(version, 3, output=tmp_path / "out", executor=client, reporter=reporter)
+
+    with pytest.raises(BrokenPipeError) as caught:
+        run()
+    assert caught.tb is not None
+    wait_until(lambda: client.run(left_open) == before)
+    wait_until(lambda: not client.run_on_scheduler(tasks_known))
+    assert not list(tmp_path.glob("out/version*"))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from builders import models, write_checkpoint, write_unchecked
 from checkpoints import at, only, save_large, save_mixed, save_varied, shards_of
-from cluster_tasks import hold_writes, renewed, signal_writer, write_again
+from cluster_tasks import hold_writes, peak_bytes, renewed, signal_writer, write_again
 from edl_ckpt.core import (
     CorruptError,
     LockedError,
@@ -151,6 +151,21 @@ def test_killed_workers(wide: Path, tmp_path: Path, processes: Any) -> None:
         processes.run(write_again, on_error="ignore")
         renewed(processes, int(marker.read_text()))
     assert shards_of(tmp_path / "there") == shards_of(wide / "here")
+
+
+@pytest.mark.parametrize("rows", [100_000, pytest.param(8_000_000, marks=pytest.mark.slow)])
+def test_memory(tmp_path: Path, processes: Any, rows: int) -> None:
+    """A worker has at most 400 MiB in memory, and the command 300, also where the version has 2 GB."""
+    random = np.random.default_rng(3)
+    tables = {"t": Table(random.permutation(rows) * 3, random.standard_normal((rows, 64), np.float32))}
+    save_checkpoint(tmp_path / "run", 7, 4, variables={}, tables=tables)
+    command = ["reshard", str(tmp_path / "run"), "--ps", "8", "--output", str(tmp_path / "out"), "--json"]
+    command += ["--cluster", processes.scheduler.address]
+    done = subprocess.run([*PROGRAM, *command], capture_output=True, check=True)
+    assert 0 < json.loads(done.stdout)["peak_memory_bytes"] < 300 << 20
+    peaks = processes.run(peak_bytes)
+    assert len(peaks) == 2
+    assert max(peaks.values()) < 400 << 20
 
 
 # The fence

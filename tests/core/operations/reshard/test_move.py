@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 import shutil
 import threading
 import tracemalloc
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,9 +36,10 @@ from edl_ckpt.core.format.model import (
 )
 from edl_ckpt.core.format.names import ELASTICDL
 from edl_ckpt.core.operations.reshard import move, survey
+from edl_ckpt.core.operations.reshard.move import Move
 from edl_ckpt.core.operations.reshard.plan import plan_reshard
 from edl_ckpt.core.operations.reshard.settings import ReshardSettings
-from edl_ckpt.core.parallel import Threads
+from edl_ckpt.core.parallel import RESULT_BYTES, Threads
 from edl_ckpt.core.progress import SILENT
 from edl_ckpt.core.storage.files import PreallocatedFile
 from edl_ckpt.core.storage.local import LocalReader
@@ -275,6 +278,10 @@ def test_a_plan_for_a_cluster() -> None:
     assert plan.rows == 25 * 10_000 * len(found)
     assert peak < 1800 * len(found)
     assert np.count_nonzero(plan.routes[-1].ids_at) == 25
+    settings = ReshardSettings(workers=1, piece_bytes=1 << 19, batch_bytes=1 << 20, proof_batch_bytes=1 << 20)
+    tasks = list(islice(Move(plan, settings, checkpoint, [], SILENT)._tasks(cluster), 100))
+    assert tasks
+    assert max(len(pickle.dumps(task)) for task in tasks) < RESULT_BYTES
 
 
 def wide_checkpoint(rows: int, ps_num: int) -> SimpleNamespace:
