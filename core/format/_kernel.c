@@ -1938,7 +1938,7 @@ static int put_both(const uint8_t *name, int64_t name_bytes, const int64_t *form
                     int64_t values_at, int64_t ids_at, const Py_buffer *out)
 {
     uint8_t tensor[64], before[64], vectors[16], slices[16], ids[16];
-    int64_t bytes = rows * form[HEAD_DIM] * form[HEAD_ITEMSIZE];
+    int64_t bytes = rows * (form[HEAD_DIM] * form[HEAD_ITEMSIZE]);
     int64_t tensor_bytes = put_tensor(tensor, form, rows, bytes) - tensor;
     int64_t ids_head = id_bytes ? put_tagged(ids, 0x12, (uint64_t)id_bytes) - ids : 0;
     int64_t vectors_head = put_tagged(vectors, 0x0A, (uint64_t)(tensor_bytes + bytes)) - vectors;
