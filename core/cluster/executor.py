@@ -41,6 +41,8 @@ _LOOK_SECONDS: Final = 2.0
 _NO_WORKER_SECONDS: Final = 120.0
 _ANSWER_SECONDS: Final = 60.0
 """How long workers may take for an answer."""
+_END_SECONDS: Final = 10.0
+"""How long workers may take to hear that a work is over."""
 _AGAIN_SECONDS: Final = 0.3
 """How soon those are asked again that were just starting, or ending."""
 _LIVES: Final = 3
@@ -171,8 +173,9 @@ class ClusterExecutor:
         """
         token = f"{TOKEN}{uuid.uuid4().hex}"
         place.write(token, token.encode())
-        found = self.ask(worker.reach, worker.packed(place), token)
+        found: dict[str, Any] = {}
         try:
+            found = self.ask(worker.reach, worker.packed(place), token)
             self._check_reached(place, token, found, size_bytes)
         finally:
             names = [reached.name for reached in found.values() if isinstance(reached, worker.Reached)]
@@ -392,4 +395,6 @@ class _Running:
             if self._futures:
                 self._client.cancel([future for future, _, _ in self._futures], force=True)
             self._futures.clear()
-            self._client.run(worker.end_work, self._published.token, on_error="ignore")
+            # As `client.run`, which would wait for a worker that is stopped; that one closes its files later.
+            options = {"on_error": "ignore", "callback_timeout": _END_SECONDS}
+            self._client.sync(self._client._run, worker.end_work, self._published.token, **options)  # noqa: SLF001

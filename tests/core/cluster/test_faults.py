@@ -17,6 +17,7 @@ import pytest
 from checkpoints import only, save_large
 from cluster_tasks import Gated, Opened, Slow, closed, left_open, renewed, tasks_known
 from edl_ckpt.core import CorruptError, UnavailableError, errors, reshard_version, verify_version
+from edl_ckpt.core.cluster import executor as executor_module
 from edl_ckpt.core.cluster.choice import cluster_at
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.cluster.worker import packed
@@ -70,6 +71,24 @@ def test_the_first_error_ends_the_work(processes: Any) -> None:
     assert (caught.value.code, caught.value.path, caught.value.offset) == ("truncated", "x", 5)
     assert caught.value.hint == "look"
     wait_until(lambda: processes.run(left_open) == before)  # tasks that were on their way close what they open
+
+
+def test_the_end_waits_for_no_stopped_worker(processes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is stopped right after its last task does not hold up the results of all."""
+    monkeypatch.setattr(executor_module, "_END_SECONDS", 0.5)
+    running = ClusterExecutor(processes).run(Slow(0.0), Opened(), range(8), ignore)
+    found = [next(running)[0] for _ in range(8)]
+    pid = max(processes.run(os.getpid).values())
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        last = threading.Thread(target=lambda: found.extend(number for number, _ in running), daemon=True)
+        last.start()
+        last.join(60)
+        assert not last.is_alive()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert found == list(range(8))
+    wait_until(lambda: len(processes.run(os.getpid)) == 2)
 
 
 @pytest.mark.parametrize("kind", [c for c in vars(errors).values() if isinstance(c, type)], ids=lambda c: c.__name__)

@@ -47,6 +47,7 @@ from edl_ckpt.core.cluster.worker import Seen
 from edl_ckpt.core.operations.reshard import prepare
 from edl_ckpt.core.progress import SILENT, Progress
 from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.storage.meeting import SharedDirectory
 
 
 def can_mount() -> bool:
@@ -179,6 +180,14 @@ def test_a_stopped_worker(tmp_path: Path, processes: Any, monkeypatch: pytest.Mo
         os.kill(pid, signal.SIGCONT)
     assert f"{address} does not answer" in caught.value.message
     assert verify_version(only(tmp_path), executor=processes).ok
+
+
+def test_silence_leaves_no_token(tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When no worker answers, the token that they should have read is removed again."""
+    monkeypatch.setattr(executor_module, "_ANSWER_SECONDS", 0.0)
+    with pytest.raises(UnavailableError, match="does not answer"):
+        ClusterExecutor(client).share(SharedDirectory(str(tmp_path)))
+    assert not list(tmp_path.iterdir())
 
 
 def test_no_room_for_temporary_files(tmp_path: Path, processes: Any) -> None:
