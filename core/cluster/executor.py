@@ -367,6 +367,8 @@ class _Running:
                 ) from error
             self._submit([(data, life + 1)], first=True)
             return self.next()
+        finally:
+            future.release()  # an error has this frame as long as somebody looks at it; its task need not stay
         return done
 
     def _wait(self, future: Any) -> Done:

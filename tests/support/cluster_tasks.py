@@ -137,9 +137,9 @@ def left_open() -> int:
     return len(worker._OPENINGS._opened)
 
 
-def tasks_known(dask_scheduler: Any) -> int:
-    """Return how many tasks a scheduler knows."""
-    return len(dask_scheduler.tasks)
+def tasks_known(dask_scheduler: Any) -> set[str]:
+    """Return the names of the tasks that a scheduler knows."""
+    return set(dask_scheduler.tasks)
 
 
 def peak_bytes() -> int:

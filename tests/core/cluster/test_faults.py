@@ -64,13 +64,14 @@ def test_who_does_it(client: Any) -> None:
 
 
 def test_the_first_error_ends_the_work(processes: Any) -> None:
-    """An error of a task arrives as it was raised, with path, offset and hint."""
-    before = processes.run(left_open)
+    """An error of a task arrives as it was raised, with path, offset and hint; while it is there, no task is."""
+    before, known = processes.run(left_open), processes.run_on_scheduler(tasks_known)
     with pytest.raises(CorruptError) as caught:
         list(ClusterExecutor(processes).run(Slow(0.0, bad=5), Opened(), range(100), ignore))
     assert (caught.value.code, caught.value.path, caught.value.offset) == ("truncated", "x", 5)
     assert caught.value.hint == "look"
     wait_until(lambda: processes.run(left_open) == before)  # tasks that were on their way close what they open
+    wait_until(lambda: processes.run_on_scheduler(tasks_known) <= known)
 
 
 def test_the_end_waits_for_no_stopped_worker(processes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +175,7 @@ def test_a_consumer_that_fails(tmp_path: Path, client: Any, monkeypatch: pytest.
     """Tasks are dropped and openings end at once, while the error, and with it every frame, is still there."""
     save_large(tmp_path / "run")
     monkeypatch.setattr("edl_ckpt.core.cluster.executor._LEAST_TASK_BYTES", 256 << 10)
-    before = client.run(left_open)
+    before, known = client.run(left_open), client.run_on_scheduler(tasks_known)
     version, reporter = only(tmp_path / "run"), Failing(passage)
 
     def run() -> None:
@@ -187,5 +188,5 @@ def test_a_consumer_that_fails(tmp_path: Path, client: Any, monkeypatch: pytest.
         run()
     assert caught.tb is not None
     wait_until(lambda: client.run(left_open) == before)
-    wait_until(lambda: not client.run_on_scheduler(tasks_known))
+    wait_until(lambda: client.run_on_scheduler(tasks_known) <= known)
     assert not list(tmp_path.glob("out/version*"))
