@@ -11,6 +11,7 @@ import signal
 import struct
 import subprocess
 import termios
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -240,10 +241,14 @@ class Terminal:
             return bool(block)
         return True
 
-    def shows(self, text: str) -> bool:
-        """Say whether the last drawing of the screen has a text."""
-        self.read()
-        return text in self.got.rpartition(b"\x1b[H")[2].decode("utf-8", "replace")
+    def await_screen(self, *texts: str, without: str = "\0") -> None:
+        """Wait until the last drawing of the screen has some texts, and lacks another one."""
+        drawn, is_alive, deadline = "", True, time.monotonic() + SECONDS
+        while not all(text in drawn for text in texts) or without in drawn:
+            assert is_alive, f"it has ended: {drawn}"
+            assert time.monotonic() < deadline, f"the screen still is: {drawn}"
+            is_alive = self.read()
+            drawn = self.got.rpartition(b"\x1b[H")[2].decode("utf-8", "replace")
 
     def end(self) -> int:
         """Press Ctrl-C, and return the exit code."""
@@ -258,15 +263,12 @@ class Terminal:
 def test_the_live_view(job: Job) -> None:
     """Shards fill in, a narrow window gets fewer columns and no broken line, and Ctrl-C gives the terminal back."""
     terminal = Terminal("watch", job.run, "--interval", "0.1s")
-    wait_until(lambda: terminal.shows("1/2"), seconds=SECONDS)
-    wait_until(lambda: terminal.shows("█████ "), seconds=SECONDS)
+    terminal.await_screen("1/2", "█████ ")
     job.shard(30, 1)
     (job.run / "version-30" / "x\x1b[31m\x07").touch()
-    wait_until(lambda: terminal.shows("30"), seconds=SECONDS)
-    terminal.resize(8, 40)
-    wait_until(lambda: terminal.shows(" 10     2/2") and not terminal.shows("█"), seconds=SECONDS)
-    begin = len(terminal.got)
-    wait_until(lambda: terminal.shows("30     1/2") and len(terminal.got) > begin, seconds=SECONDS)
+    terminal.await_screen("30")
+    terminal.resize(16, 40)
+    terminal.await_screen(" 10     2/2", "30     1/2", without="█")
     assert terminal.end() == 130
     got = terminal.got
     assert got.count(b"\x1b[?25l") == got.count(b"\x1b[?25h") == 1

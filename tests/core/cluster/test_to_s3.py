@@ -270,12 +270,12 @@ def test_two_writers(s3: Bucket, end: str) -> None:
     late = uploads.opened([extent], PartMemory())
     files = late.__enter__()
     files[0].write(0, data[: 5 << 20])
+    s3.proxy.fail(Fault(without_upload, operation="upload_part", times=None))  # also for parts that are on their way
     if end == "completed":
         whole.complete()
     else:
         whole.abort()
     before = s3.objects()
-    s3.proxy.fail(Fault(without_upload, operation="upload_part", times=None))
     files[0].write(5 << 20, bytes(len(data) - (5 << 20)))
     with pytest.raises(LockedError, match="the upload is gone"):
         late.__exit__(None, None, None)
