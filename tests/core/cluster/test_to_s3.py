@@ -267,18 +267,21 @@ def test_two_writers(s3: Bucket, end: str) -> None:
         whole.take(part for _, part in files.sent)
     whole.finish()
     assert whole.verified
-    late = uploads.opened([extent], PartMemory())
-    files = late.__enter__()
-    files[0].write(0, data[: 5 << 20])
     s3.proxy.fail(Fault(without_upload, operation="upload_part", times=None))  # also for parts that are on their way
-    if end == "completed":
-        whole.complete()
-    else:
-        whole.abort()
-    before = s3.objects()
-    files[0].write(5 << 20, bytes(len(data) - (5 << 20)))
+    before: dict[str, int] = {}
+
+    def send_late() -> None:
+        with uploads.opened([extent], PartMemory()) as files:
+            files[0].write(0, data[: 5 << 20])
+            if end == "completed":
+                whole.complete()
+            else:
+                whole.abort()
+            before.update(s3.objects())
+            files[0].write(5 << 20, bytes(len(data) - (5 << 20)))
+
     with pytest.raises(LockedError, match="the upload is gone"):
-        late.__exit__(None, None, None)
+        send_late()
     assert s3.objects() == before
     assert not s3.open_uploads()
     if end == "completed":
