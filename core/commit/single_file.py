@@ -150,7 +150,6 @@ class _SentFile:
         self._final: dict[int, list[tuple[int, int]]] = {}
         self._sent: set[int] = set()
         self._lock = threading.Lock()
-        item.begin()
 
     def final(self, offset: int, size_bytes: int) -> None:
         """Know that some bytes do not change any more; several threads call it."""
@@ -212,8 +211,10 @@ class Ahead:
         if not has_parts(self._store) or size_bytes <= UPLOAD_BYTES:
             return None
         item = self._store.new_object(relative, size_bytes, self._memory)
-        self._files[relative] = _SentFile(item, path, least_part(size_bytes, self._store.properties.part_bytes))
-        return self._files[relative].final
+        sent = _SentFile(item, path, least_part(size_bytes, self._store.properties.part_bytes))
+        self._files[relative] = sent  # before anything can fail, so that `close` closes it
+        item.begin()
+        return sent.final
 
     def names(self) -> Iterable[str]:
         """Return the names of all files that were begun."""

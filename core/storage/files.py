@@ -123,6 +123,8 @@ class PreallocatedFile:
                     other.read_into(at, memoryview(data))
                     self.write(at, memoryview(data))
                     count = len(data)
+                if count == 0:
+                    raise OSError(errno.EIO, "the file became shorter while it was being copied", other.path)
                 at += count
 
     def become(self, other: PreallocatedFile) -> None:

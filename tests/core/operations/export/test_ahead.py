@@ -62,6 +62,15 @@ def test_a_part_that_cannot_be_sent(s3: Bucket, large: Path) -> None:
     assert (s3.open_uploads(), s3.objects()) == ([], {})
 
 
+def test_an_upload_that_cannot_begin(s3: Bucket, large: Path) -> None:
+    """When S3 refuses the upload itself, the local file is closed as well as removed."""
+    s3.proxy.fail(Fault(status(403, "AccessDenied"), operation="create_upload", times=None))
+    with pytest.raises(EdlCkptError, match="AccessDenied"):
+        export_version(at(large), f"s3://{s3.name}/out/all.safetensors", format_name="safetensors")
+    opened = [each.readlink() for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    assert not [each for each in opened if each.name.startswith("all.safetensors")]
+
+
 def test_a_proof_that_fails(s3: Bucket, large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When what was written is not what was read, the parts that went ahead are aborted."""
 
