@@ -93,7 +93,8 @@ def dense_at(checkpoint: Checkpoint, task_bytes: int) -> Iterator[DenseAt]:
 
 def in_tasks(places: Iterable[IdsAt], task_bytes: int) -> Iterator[tuple[IdsAt, ...]]:
     """Yield pieces of ids that follow each other in tasks of about `task_bytes` of ids."""
-    yield from _together(((place, place.end - place.start, "", 0) for place in places), task_bytes)
+    measured = ((place, place.end - place.start, "", 0) for place in places)
+    yield from packed(measured, max(task_bytes, _LEAST_TASK_BYTES))
 
 
 def in_sketched_tasks(
@@ -112,16 +113,16 @@ def in_sketched_tasks(
         size = own + piece.entry.values.size_bytes * own // max(id_bytes, 1)
         return place, size, f"t{piece.entry.name}", 4 * sketch_size(piece.entry.row_bytes)
 
-    yield from _together(map(measured, places), task_bytes)
+    yield from packed(map(measured, places), max(task_bytes, _LEAST_TASK_BYTES))
 
 
-def _together(measured: Iterable[tuple[Place, int, str, int]], task_bytes: int) -> Iterator[tuple[Place, ...]]:
-    """Yield pieces in tasks, from (piece, bytes, what it is a part of, bytes of a result for that)."""
+def packed(measured: Iterable[tuple[Place, int, str, int]], task_bytes: int) -> Iterator[tuple[Place, ...]]:
+    """Yield pieces in tasks with small results, from (piece, bytes, what it is of, bytes of a result for that)."""
     some: list[Place] = []
     results: dict[str, int] = {}
     total = 0
     for place, size, of, result in measured:
-        is_full = total + size > max(task_bytes, _LEAST_TASK_BYTES) or len(some) >= _MOST_PIECES
+        is_full = total + size > task_bytes or len(some) >= _MOST_PIECES
         if some and (is_full or sum((results | {of: result}).values()) > RESULT_BYTES):
             yield tuple(some)
             some, results, total = [], {}, 0

@@ -20,7 +20,7 @@ import numpy as np
 from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
 from edl_ckpt.core.checkpoint.fingerprint import ContentSketch
 from edl_ckpt.core.checkpoint.partition import parts_needed, ranges_of_sample
-from edl_ckpt.core.checkpoint.places import DenseAt, IdsAt, dense_at, ids_at, in_sketched_tasks, in_tasks
+from edl_ckpt.core.checkpoint.places import DenseAt, IdsAt, dense_at, ids_at, in_sketched_tasks, in_tasks, packed
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import number_rows, read_piece
 from edl_ckpt.core.checkpoint.values import OpenedValues, ValuesWork
@@ -66,7 +66,6 @@ _PIECE_BYTES: Final = 16 << 20
 _SAMPLES: Final = 256
 """Ids of a sample for each range: ranges then differ by a few percent."""
 _NO_MATRIX: Final = "a cluster writes tables as ids and vectors, and not as a matrix"
-_MOST_PARTS: Final = 128
 _RANGES_AT_ONCE: Final = 4096
 
 
@@ -251,22 +250,14 @@ class SpreadReader(ContentReader):
         return max(self._piece_bytes // (8 + form.width) // batch, 1) * batch
 
     def _bundled(self, spans: Iterable[Span]) -> Iterator[tuple[Span, ...]]:
-        """Yield spans in tasks, many small ones together, whose sums are a small result."""
-        some: list[Span] = []
-        size = result = 0
-        for span in spans:
-            name = span.pieces[0][1].piece(self.checkpoint).entry.name
-            form = self._form(name)
-            own = (span.last - span.first) * (8 + form.width)
-            sums = 4 * sketch_size(span.pieces[0][1].piece(self.checkpoint).entry.row_bytes)
-            full = size + own > self._piece_bytes or result + sums > RESULT_BYTES or len(some) == _MOST_PARTS
-            if some and full:
-                yield tuple(some)
-                some, size, result = [], 0, 0
-            some.append(span)
-            size, result = size + own, result + sums
-        if some:
-            yield tuple(some)
+        """Yield spans in tasks, many small ones together."""
+
+        def measured(span: Span) -> tuple[Span, int, str, int]:
+            entry = span.pieces[0][1].piece(self.checkpoint).entry
+            own = (span.last - span.first) * (8 + self._form(entry.name).width)
+            return span, own, entry.name, 4 * sketch_size(entry.row_bytes)
+
+        yield from packed(map(measured, spans), self._piece_bytes)
 
     def _run_spans(self, forms: Sequence[TableForm], runs: Mapping[int, Runs], *, aligned: bool) -> Iterator[Span]:
         for number, own in runs.items():
@@ -338,7 +329,8 @@ class SpreadReader(ContentReader):
         """Read back what was written; what was cast of variables was compared when it was written."""
         kept = [name for name, form in dense.items() if form.target == self._dtype(name)]
         self._start("proving", [form.name for form in forms], kept)
-        back, proof = self._back(forms, rows_at, {name: dense[name].place for name in kept}), ContentSketch()
+        parts = self._back(forms, rows_at, {name: dense[name].place for name in kept})
+        back, proof = packed(parts, self._piece_bytes), ContentSketch()
         with closing(self._by.run(BackWork(paths), NothingOpened(), back, self.reporter.advance)) as results:
             for sketch in results:
                 proof.add(sketch)
@@ -353,40 +345,21 @@ class SpreadReader(ContentReader):
         forms: Sequence[TableForm],
         rows_at: Mapping[int, tuple[ArrayAt, ArrayAt]],
         dense: Mapping[str, ArrayAt],
-    ) -> Iterator[tuple[DenseBack | RowsBack, ...]]:
-        """Yield tasks that read everything back, small parts together."""
-        some: list[DenseBack | RowsBack] = []
-        size = result = 0
-        for part, own, sums in self._parts_back(forms, rows_at, dense):
-            full = size + own > self._piece_bytes or result + sums > RESULT_BYTES or len(some) == _MOST_PARTS
-            if some and full:
-                yield tuple(some)
-                some, size, result = [], 0, 0
-            some.append(part)
-            size, result = size + own, result + sums
-        if some:
-            yield tuple(some)
-
-    def _parts_back(
-        self,
-        forms: Sequence[TableForm],
-        rows_at: Mapping[int, tuple[ArrayAt, ArrayAt]],
-        dense: Mapping[str, ArrayAt],
-    ) -> Iterator[tuple[DenseBack | RowsBack, int, int]]:
-        """Yield (part, its bytes, the bytes of its sums)."""
+    ) -> Iterator[tuple[DenseBack | RowsBack, int, str, int]]:
+        """Yield the parts of what was written, measured for `packed`."""
         step = max(self._piece_bytes // bulk.CHUNK_BYTES, 1) * bulk.CHUNK_BYTES
         for name, place in dense.items():
             total = self._dtype_size(name)
             for start in range(0, max(total, 1), step):
                 size = min(step, total - start)
-                yield DenseBack(name, total, place, start, size), size, 4 * sketch_size(total)
+                yield DenseBack(name, total, place, start, size), size, f"d{name}", 4 * sketch_size(total)
         for number, form in enumerate(forms):
             rows, per_row = self._row_count(form.name), 8 + form.width
             many = max(self._piece_bytes // per_row, 1)
             for first in range(0, rows, many):
                 last = min(first + many, rows)
                 part = RowsBack(form.name, form.width, *rows_at[number], first, last)
-                yield part, (last - first) * per_row, 4 * sketch_size(form.width)
+                yield part, (last - first) * per_row, f"t{form.name}", 4 * sketch_size(form.width)
 
     def _read_rest(self) -> None:
         """Let other processes read what was not read, or not to its end."""
