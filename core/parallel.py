@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -25,6 +26,7 @@ _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
 _USUAL_THRESHOLD = 128 << 10  # of both, in glibc
 
+Some = TypeVar("Some")
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 Opened = TypeVar("Opened", bound="Resource")
@@ -238,6 +240,24 @@ def run_parallel(
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def together(sizes: Iterable[tuple[Some, int]], limit: int, *, most: int = sys.maxsize) -> Iterator[list[Some]]:
+    """Yield items that follow each other, so many that their sizes add up to a limit at most, but one at least.
+
+    >>> list(together([("a", 2), ("b", 2), ("c", 9), ("d", 0)], 4))
+    [['a', 'b'], ['c'], ['d']]
+    """
+    some: list[Some] = []
+    total = 0
+    for name, size in sizes:
+        if some and (total + size > limit or len(some) == most):
+            yield some
+            some, total = [], 0
+        some.append(name)
+        total += size
+    if some:
+        yield some
 
 
 def awaited(future: Future[Result]) -> Result:

@@ -9,7 +9,7 @@ known from their ids, and their values are not read.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,7 +27,7 @@ from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.placement import row_owners
 from edl_ckpt.core.operations.diff.comparison import RowOptions, TableComparison
 from edl_ckpt.core.operations.diff.results import TableDiff
-from edl_ckpt.core.parallel import Advance, Executor, Threads, run_parallel
+from edl_ckpt.core.parallel import Advance, Executor, Threads, run_parallel, together
 from edl_ckpt.core.progress import Counted, Reporter
 
 PART_BYTES: Final = 8 << 20
@@ -150,7 +150,8 @@ def diff_tables(
     both, opened = (CheckpointValue.of(one), CheckpointValue.of(two), options), BothOpened(one, two)
     most = min(_SMALL_BYTES, options.part_bytes)
     small = [name for name, size in sizes.items() if name in sides[0] and name in sides[1] and size <= most]
-    with closing(executor.run(_SmallWork(*both), opened, _together(small, sizes), reporter.advance)) as done:
+    some = together(((name, sizes[name]) for name in small), _SMALL_BYTES, most=_TOGETHER)
+    with closing(executor.run(_SmallWork(*both), opened, some, reporter.advance)) as done:
         found |= {result.name: result for results in done for result in results}
     large = [name for name in sizes if name not in found]
     if executor.elsewhere:
@@ -171,20 +172,6 @@ def diff_tables(
         if name not in found:
             found[name] = _diff_large(*sides, name, options, reporter)
     return tuple(found[name] for name in names)
-
-
-def _together(names: Iterable[str], sizes: Mapping[str, int]) -> Iterator[list[str]]:
-    """Yield the names of small tables in lists of those that are read at a time."""
-    some: list[str] = []
-    size = 0
-    for name in names:
-        if some and (len(some) >= _TOGETHER or size + sizes[name] > _SMALL_BYTES):
-            yield some
-            some, size = [], 0
-        some.append(name)
-        size += sizes[name]
-    if some:
-        yield some
 
 
 def _row_count(checkpoint: Checkpoint, name: str) -> int:

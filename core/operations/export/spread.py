@@ -56,7 +56,7 @@ from edl_ckpt.core.operations.export.spans import (
     WriteTask,
     WriteWork,
 )
-from edl_ckpt.core.parallel import RESULT_BYTES, Advance, Executor
+from edl_ckpt.core.parallel import RESULT_BYTES, Advance, Executor, together
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import PreallocatedFile, check_space
 from edl_ckpt.core.storage.meeting import SharedDirectory
@@ -269,7 +269,7 @@ class SpreadReader(ContentReader):
     def _spilled(self, forms: Sequence[TableForm], found: Found) -> Iterator[Mapping[int, Runs]]:
         """Yield the runs of large tables, of as many at a time as the largest one has bytes; then remove them."""
         large = {n: self._bytes_of(form.name) for n, form in enumerate(forms) if self._has_runs(form.name)}
-        for numbers in _grouped(large, max(large.values(), default=0)):
+        for numbers in together(large.items(), max(large.values(), default=0)):
             runs = {number: self._planned(forms[number]) for number in numbers}
             try:
                 check_space(self.shared, sum(each.size_bytes for each in runs.values()))
@@ -451,18 +451,6 @@ def _absolute(paths: Iterable[str]) -> list[str]:
 def _share(rows: int, ranges: int) -> float:
     """Return the part of the ids that are a sample for so many ranges."""
     return min(_SAMPLES * ranges / max(rows, 1), 1.0) if ranges > 1 else 0.0
-
-
-def _grouped(sizes: Mapping[int, int], most: int) -> Iterator[list[int]]:
-    """Yield numbers that follow each other, as many at a time as have `most` bytes; one at least."""
-    some: list[int] = []
-    for number, size in sizes.items():
-        if some and sum(sizes[n] for n in some) + size > most:
-            yield some
-            some = []
-        some.append(number)
-    if some:
-        yield some
 
 
 def _are_equal(one: ContentSketch, other: ContentSketch, name: str) -> bool:

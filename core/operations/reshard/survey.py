@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 from math import gcd
-from typing import Final, NamedTuple, TypeVar, overload
+from typing import Final, NamedTuple, overload
 
 import numpy as np
 
@@ -32,13 +31,12 @@ from edl_ckpt.core.format.model import DType, ShardIndex, TableEntry, TableInfo,
 from edl_ckpt.core.format.routing import PART_NUMBERS, Part, tally_parts
 from edl_ckpt.core.format.shard_layout import PlacedVariable
 from edl_ckpt.core.operations.reshard.sparse import SparsePair, SparsePairs
-from edl_ckpt.core.parallel import RESULT_BYTES, Advance, Executor, Threads, default_workers
+from edl_ckpt.core.parallel import RESULT_BYTES, Advance, Executor, Threads, default_workers, together
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.words import counted, describe, escaped
 
-Some = TypeVar("Some")
 _MAX_STRETCHES: Final = 256
 """About how many stretches all ids are counted in, however many they are: a plan does not grow with the rows."""
 _LEAST_STRETCH_BYTES: Final = 8 << 20
@@ -394,24 +392,6 @@ def is_small_table(checkpoint: Checkpoint, name: str) -> bool:
     """Say whether all parts of a table are small, and together too, so that it moves together with others."""
     filled = [entry for _, entry in checkpoint.entries(name) if entry.rows or entry.ids]
     return all(map(is_small, filled)) and sum(e.ids[0].end - e.offset for e in filled) <= _SMALL_TABLE_BYTES
-
-
-def together(sizes: Iterable[tuple[Some, int]], limit: int, *, most: int = sys.maxsize) -> Iterator[list[Some]]:
-    """Yield items that follow each other, so many that their sizes add up to a limit at most, but one at least.
-
-    >>> list(together([("a", 2), ("b", 2), ("c", 9), ("d", 0)], 4))
-    [['a', 'b'], ['c'], ['d']]
-    """
-    some: list[Some] = []
-    total = 0
-    for name, size in sizes:
-        if some and (total + size > limit or len(some) == most):
-            yield some
-            some, total = [], 0
-        some.append(name)
-        total += size
-    if some:
-        yield some
 
 
 def total_id_bytes(checkpoint: Checkpoint) -> int:
