@@ -59,10 +59,15 @@ def shard_data(number: int, ps_id: int, ps_num: int) -> bytes:
 
 @dataclass(slots=True)
 class Job:
-    """A job that saves in place, as ElasticDL does; each write has a time of its own."""
+    """A job that saves in place, as ElasticDL does.
+
+    Where one process writes and looks, `dated` gives each write a time of its own. Beside another process it would
+    change a file twice: its bytes, and a moment later its time.
+    """
 
     run: Path
     ps_num: int = 2
+    dated: bool = True
     writes: int = 0
 
     def path(self, number: int, ps_id: int) -> Path:
@@ -76,7 +81,8 @@ class Job:
         data = shard_data(number, ps_id, self.ps_num)
         path.write_bytes(data[: int(len(data) * part)])
         self.writes += 1
-        os.utime(path, (1_000_000_000 + self.writes,) * 2)
+        if self.dated:
+            os.utime(path, (1_000_000_000 + self.writes,) * 2)
 
     def save(self, *numbers: int) -> None:
         """Write all shards of versions."""
@@ -90,7 +96,7 @@ import random, sys, threading
 from pathlib import Path
 sys.path[:0] = sys.argv[1].split(":")
 from following import Job
-job, chance, pause = Job(Path(sys.argv[2])), random.Random(int(sys.argv[3])), threading.Event()
+job, chance, pause = Job(Path(sys.argv[2]), dated=False), random.Random(int(sys.argv[3])), threading.Event()
 for number in map(int, sys.argv[4:]):
     for ps_id in range(job.ps_num):
         for part in sorted(chance.random() for _ in range(2)) + [1.0]:
