@@ -25,8 +25,9 @@ from edl_ckpt.core.parallel import Advance, Meeting, Opened, Result, Task, Work
 from edl_ckpt.core.storage.meeting import TOKEN
 from edl_ckpt.core.words import abridged, counted, size
 
-_TASKS_A_THREAD: Final = 32
-"""So many tasks for each thread at least, where there is data for them: the last ones end at about the same time."""
+_TASKS_A_THREAD: Final = 12
+"""So many tasks for each thread at least, where there is data for them: the last ones end at about the same time. More
+would cost more: a task takes 8 ms of CPU of the worker, the scheduler and the command together, besides its work."""
 _LEAST_TASK_BYTES: Final = 8 << 20
 _MOST_TASK_BYTES: Final = 256 << 20
 """A task of this size takes a fifth of a second or more, and Dask's own work for it a few milliseconds."""
@@ -303,7 +304,7 @@ def bytes_of_task(total_bytes: int, threads: int) -> int:
     """Return the bytes of a task for a cluster of so many threads: enough for every thread, few for the scheduler.
 
     >>> [bytes_of_task(size, 1024) >> 20 for size in (4 << 30, 1 << 40, 10 << 40)]
-    [8, 64, 640]
+    [8, 85, 640]
     """
     share = total_bytes // (_TASKS_A_THREAD * max(threads, 1))
     return max(min(share, _MOST_TASK_BYTES), _LEAST_TASK_BYTES, total_bytes // _TASKS)
