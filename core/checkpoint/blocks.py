@@ -11,7 +11,7 @@ import numpy.typing as npt
 from edl_ckpt.core.arrays import BFLOAT16
 from edl_ckpt.core.errors import CorruptError, LockedError, UnsupportedError
 from edl_ckpt.core.format import bulk
-from edl_ckpt.core.format.model import DType, IdRun, TableEntry
+from edl_ckpt.core.format.model import DType, IdRun, ShardFile, TableEntry
 from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.words import counted
 
@@ -90,6 +90,18 @@ def raise_bad_ids(reader: RangeReader, entry: TableEntry) -> NoReturn:
         offset=entry.offset,
         hint="another process is writing the shard, or the storage returns wrong bytes; try again",
     )
+
+
+def check_placement(reader: RangeReader, file: ShardFile, entry: TableEntry, ids: bulk.I64) -> None:
+    """Raise CorruptError when one of some ids of a table, int64 [n], belongs to another shard than their file."""
+    if not bulk.have_owner(ids, file.ps_num, file.ps_id):
+        wrong = int(ids[np.mod(ids, file.ps_num) != file.ps_id][0])
+        raise CorruptError(
+            f"table {entry.name!r}: id {wrong} belongs to shard {wrong % file.ps_num}",
+            code="misplaced-row",
+            path=reader.path,
+            offset=entry.offset,
+        )
 
 
 def read_rows(reader: RangeReader, entry: TableEntry, first: int, rows: bulk.U8) -> bulk.U8:

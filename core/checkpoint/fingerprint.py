@@ -46,7 +46,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES, raise_bad_ids
+from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES, check_placement, id_blocks, raise_bad_ids
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import (
     PIECE_BYTES,
@@ -328,13 +328,17 @@ def sketch_checkpoint(
     reporter: Reporter = SILENT,
     sums: ChunkSums | None = None,
     small: Iterable[Bundle] | None = None,
+    placed: bool = False,
 ) -> None:
-    """Add every value of a checkpoint to a sketch; as `fingerprint_checkpoint`."""
+    """Add every value of a checkpoint to a sketch; as `fingerprint_checkpoint`.
+
+    Each id must be in its own shard where the caller asks for it: CorruptError for one that is `placed` elsewhere.
+    """
     checkpoint.keep_ids(workers)
 
     def add(piece: IdPiece | list[DensePiece] | Bundle) -> None:
         if isinstance(piece, Bundle):
-            _add_bundle(sketch, checkpoint, piece, sums)
+            _add_bundle(sketch, checkpoint, piece, sums, placed=placed)
             reporter.advance(piece.value_bytes)
             return
         if isinstance(piece, list):
@@ -344,6 +348,8 @@ def sketch_checkpoint(
                 reporter.advance(part.size)
             return
         block = read_piece(checkpoint, piece, sums)
+        if placed:
+            check_placement(checkpoint.reader(piece.shard), piece.shard.file, piece.entry, block.ids)
         for some, rows in row_batches(checkpoint, piece, len(block.ids), batch_bytes, sums):
             sketch.add_rows(piece.entry.name, block.ids[some], rows)
             reporter.advance(rows.nbytes)
@@ -356,14 +362,21 @@ def sketch_checkpoint(
         pass
 
 
-def _add_bundle(sketch: ContentSketch, checkpoint: Checkpoint, bundle: Bundle, sums: ChunkSums | None) -> None:
-    """Add small parts of tables to a sketch; CorruptError for one that has other ids than rows."""
+def _add_bundle(
+    sketch: ContentSketch, checkpoint: Checkpoint, bundle: Bundle, sums: ChunkSums | None, *, placed: bool
+) -> None:
+    """Add small parts of tables to a sketch; CorruptError for one that has other ids than rows, or must have others."""
     sizes = [routing.sketch_size(entry.row_bytes) for entry in bundle.entries]
     added, parts = (
         np.zeros(sum(sizes), np.uint32),
         bundle.parts([end - size for end, size in zip(accumulate(sizes), sizes, strict=True)]),
     )
-    bad = routing.sketch_parts(added, read_bundle(checkpoint, bundle, sums), parts)
+    file, reader = bundle.shard.file, checkpoint.reader(bundle.shard)
+    owner = (file.ps_num, file.ps_id) if placed else ()
+    bad = routing.sketch_parts(added, read_bundle(checkpoint, bundle, sums), parts, *owner)
     if bad >= 0:
-        raise_bad_ids(checkpoint.reader(bundle.shard), bundle.entries[bad])
+        if placed:
+            for block in id_blocks(reader, bundle.entries[bad]):
+                check_placement(reader, file, bundle.entries[bad], block.ids)
+        raise_bad_ids(reader, bundle.entries[bad])
     sketch.add_parts([entry.name for entry in bundle.entries], added, parts)

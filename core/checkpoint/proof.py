@@ -1,7 +1,8 @@
 """The proof of a written version: every byte of it is read back, and must be what was meant.
 
 What stands besides values and ids must be that of the layout, byte by byte. Values and ids must have the fingerprint of
-their source. Shards are proved some at a time, so that memory does not depend on how many there are.
+their source, and each id must be in its shard: a fingerprint is the same for any placement. Shards are proved some at a
+time, so that memory does not depend on how many there are.
 """
 
 from __future__ import annotations
@@ -144,6 +145,7 @@ class _Proof:
                 reporter=self._reporter,
                 literals=literals,
                 total_bytes=self._layouts.value_bytes,
+                placed=True,
             )
         return read_back(
             checkpoint,
@@ -154,6 +156,7 @@ class _Proof:
             piece_bytes=self._piece_bytes,
             reporter=self._reporter,
             literals=literals,
+            placed=True,
         )
 
     def seal(self, source: Fingerprint | ContentSketch) -> Seal:
@@ -185,10 +188,11 @@ def read_back(
     piece_bytes: int = PIECE_BYTES,
     reporter: Reporter = SILENT,
     literals: Mapping[str, Literals] | None = None,
+    placed: bool = False,
 ) -> list[list[Chunk]]:
     """Read every byte of an opened version once, and add its values to a sketch; return its chunks with their sums.
 
-    `literals` are what each file must have besides values and ids, by its path. Raises what `fingerprint_checkpoint`
+    `literals` are what each file must have besides values and ids, by its path. Raises what `sketch_checkpoint`
     raises, and CorruptError for a byte that is another one.
     """
     readers = {shard.file.ps_id: checkpoint.reader(shard) for shard in checkpoint.shards}
@@ -208,5 +212,6 @@ def read_back(
         reporter=reporter,
         sums=sums,
         small=small,
+        placed=placed,
     )
     return [sums.finish(reader.path, workers=workers) for reader in readers.values()]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES
+from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES, check_placement
 from edl_ckpt.core.checkpoint.elsewhere import CheckpointHolder, CheckpointValue
 from edl_ckpt.core.checkpoint.fingerprint import (
     ContentSketch,
@@ -80,6 +80,8 @@ class ValuesWork:
     sketched: bool
     odd: bool
     bounds: Bounds = field(default_factory=dict)
+    placed: bool = False
+    """Whether each id must be in its own shard."""
 
     def open(self) -> OpenedValues:
         """Open the checkpoint in another process."""
@@ -139,6 +141,8 @@ class ValuesWork:
             ids = read_piece(checkpoint, cut, sums).ids
             piece = IdPiece(cut.shard, cut.entry, cut.run, cut.start, cut.end, row, len(ids))
             row += len(ids)
+            if self.placed:
+                check_placement(checkpoint.reader(cut.shard), cut.shard.file, cut.entry, ids)
             for some, rows in row_batches(checkpoint, piece, len(ids), VALUE_BATCH_BYTES, sums):
                 if self.sketched:
                     sketch.add_rows(piece.entry.name, ids[some], rows)
@@ -157,14 +161,15 @@ def read_values(
     sketched: bool = True,
     odd: bool = False,
     sums: ChunkSums | None = None,
+    placed: bool = False,
 ) -> Values:
     """Read every variable, and the rows at some numbered places; return all that was found.
 
-    The bytes that are read are added to `sums`, wherever they are read.
+    The bytes that are read are added to `sums`, wherever they are read. `placed` is as in `sketch_checkpoint`.
     """
     numbers = {checkpoint.reader(shard).path: number for number, shard in enumerate(checkpoint.shards)}
     bounds = {} if sums is None or not executor.elsewhere else sums.bounds(numbers)
-    work = ValuesWork(CheckpointValue.of(checkpoint), sketched=sketched, odd=odd, bounds=bounds)
+    work = ValuesWork(CheckpointValue.of(checkpoint), sketched=sketched, odd=odd, bounds=bounds, placed=placed)
     tasks = in_sketched_tasks(checkpoint, [*dense_at(checkpoint, task_bytes), *places], task_bytes)
     total = Values()
     with closing(executor.run(work, OpenedValues(checkpoint, sums), tasks, advance)) as results:
@@ -200,6 +205,7 @@ def read_back_by(
     reporter: Reporter,
     literals: Mapping[str, Literals] | None = None,
     total_bytes: int | None = None,
+    placed: bool = False,
 ) -> list[list[Chunk]]:
     """Do what `read_back` does, with the values read wherever an executor reads them.
 
@@ -208,7 +214,8 @@ def read_back_by(
     readers = {shard.file.ps_id: checkpoint.reader(shard) for shard in checkpoint.shards}
     sums = ChunkSums(zip(readers.values(), chunks, strict=True), literals)
     sums.add_rest(checkpoint.shards, readers, workers=SMALL_READS)  # of another machine: each read is a wait
-    sketch.add(sketch_by(checkpoint, executor, reporter=reporter, sums=sums, total_bytes=total_bytes))
+    found = sketch_by(checkpoint, executor, reporter=reporter, sums=sums, total_bytes=total_bytes, placed=placed)
+    sketch.add(found)
     return [sums.finish(reader.path) for reader in readers.values()]
 
 
@@ -228,8 +235,12 @@ def sketch_by(
     reporter: Reporter = SILENT,
     sums: ChunkSums | None = None,
     total_bytes: int | None = None,
+    placed: bool = False,
 ) -> ContentSketch:
-    """Return the sketch of all values, read by other processes; `total_bytes` is as in `read_back_by`."""
+    """Return the sketch of all values, read by other processes.
+
+    `total_bytes` is as in `read_back_by`, `placed` as in `sketch_checkpoint`.
+    """
     task_bytes = executor.task_bytes(value_bytes(checkpoint) if total_bytes is None else total_bytes)
     places = list(ids_at(checkpoint, task_bytes, values=True))
     work = _CountWork(CheckpointValue.of(checkpoint))
@@ -241,7 +252,9 @@ def sketch_by(
     numbered = [
         place._replace(first_row=piece.first_row, rows=piece.rows) for place, piece in zip(places, pieces, strict=True)
     ]
-    return read_values(checkpoint, numbered, executor, reporter.advance, task_bytes=task_bytes, sums=sums).sketch
+    return read_values(
+        checkpoint, numbered, executor, reporter.advance, task_bytes=task_bytes, sums=sums, placed=placed
+    ).sketch
 
 
 def _sums_of(checkpoint: Checkpoint, own: Mapping[int, list[int]], bounds: Bounds) -> ChunkSums | None:

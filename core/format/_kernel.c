@@ -361,6 +361,75 @@ static PyObject *owners(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* Say whether n ids all have one owner: `base`, where they are unsigned numbers, 2**63 more. A number is a multiple of
+ * odd * 2**twos exactly when its product with the inverse of `odd`, rotated by `twos`, is not above the highest
+ * quotient: no remainder is computed. */
+#define DEFINE_ALL_HAVE(NAME, TARGET)                                                                                 \
+    TARGET static int NAME(const int64_t *ids, Py_ssize_t n, uint64_t base, uint64_t inverse, int twos, uint64_t most) \
+    {                                                                                                                 \
+        uint64_t wrong = 0;                                                                                           \
+        Py_ssize_t k;                                                                                                 \
+        for (k = 0; k < n; k++) {                                                                                     \
+            uint64_t u = (uint64_t)ids[k] ^ 1ULL << 63, product = (u - base) * inverse;                               \
+            product = product >> twos | product << ((64 - twos) & 63);                                                \
+            wrong |= (uint64_t)(u < base) | (uint64_t)(product > most);                                               \
+        }                                                                                                             \
+        return !wrong;                                                                                                \
+    }
+
+DEFINE_ALL_HAVE(all_have_plain, )
+
+#ifdef HAVE_X86_TARGETS
+DEFINE_ALL_HAVE(all_have_512, __attribute__((target("avx512f,avx512dq,avx512vl"))))
+#endif
+
+static int all_have(const int64_t *ids, Py_ssize_t n, uint64_t ps_num, uint64_t ps_id)
+{
+    uint64_t wrong = 0, odd = ps_num, most = ~0ULL / ps_num, inverse, base;
+    int twos = 0, step;
+    Py_ssize_t k;
+    if ((ps_num & (ps_num - 1)) == 0) {
+        for (k = 0; k < n; k++)
+            wrong |= ((uint64_t)ids[k] ^ ps_id) & (ps_num - 1);
+        return !wrong;
+    }
+    for (; !(odd & 1); odd >>= 1)
+        twos++;
+    inverse = odd; /* right in 3 bits; each step doubles them */
+    for (step = 0; step < 5; step++)
+        inverse *= 2 - odd * inverse;
+    base = (ps_id + (1ULL << 63) % ps_num) % ps_num;
+#ifdef HAVE_X86_TARGETS
+    if (simd_level >= 2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        return all_have_512(ids, n, base, inverse, twos, most);
+#endif
+    return all_have_plain(ids, n, base, inverse, twos, most);
+}
+
+static PyObject *have_owner(PyObject *self, PyObject *args)
+{
+    PyObject *ids_o;
+    Py_ssize_t ps_num, ps_id;
+    Buffers b = {.count = 0};
+    Py_buffer *ids;
+    int all;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "Onn:have_owner", &ids_o, &ps_num, &ps_id))
+        return NULL;
+    if (!(ids = acquire(&b, ids_o, 0))) {
+        release(&b);
+        return NULL;
+    }
+    if (ps_id < 0 || ps_id >= ps_num)
+        return refuse(&b, "have_owner: ps_id must be below ps_num, got %zd of %zd", ps_id, ps_num);
+    Py_BEGIN_ALLOW_THREADS
+    all = all_have(ids->buf, ids->len / 8, (uint64_t)ps_num, (uint64_t)ps_id);
+    Py_END_ALLOW_THREADS
+    release(&b);
+    return PyBool_FromLong(all);
+}
+
 /* Ids that are tallied at a time: so many lengths of a byte add up in 32 bits. */
 #define TALLIED_AT_ONCE ((Py_ssize_t)1 << 24)
 
@@ -1081,15 +1150,17 @@ static PyObject *sketch_parts(PyObject *self, PyObject *args)
     PyObject *sums_o, *data_o, *parts_o;
     Buffers b = {.count = 0};
     Py_buffer *sums, *data, *parts;
-    Py_ssize_t k, most, bad = -1;
+    Py_ssize_t k, most, bad = -1, ps_num = 1, ps_id = 0; /* every id has the one owner of one */
     int64_t *ids;
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOO:sketch_parts", &sums_o, &data_o, &parts_o))
+    if (!PyArg_ParseTuple(args, "OOO|nn:sketch_parts", &sums_o, &data_o, &parts_o, &ps_num, &ps_id))
         return NULL;
     if (!(sums = acquire(&b, sums_o, 1)) || !(data = acquire(&b, data_o, 0)) || !(parts = acquire(&b, parts_o, 0))) {
         release(&b);
         return NULL;
     }
+    if (ps_id < 0 || ps_id >= ps_num)
+        return refuse(&b, "sketch_parts: ps_id must be below ps_num, got %zd of %zd", ps_id, ps_num);
     most = most_rows(parts, data, data, sums, INT32_MAX, &bad);
     if (most < 0)
         return refuse(&b, "sketch_parts: part %zd is not inside of the data or the sketch", bad);
@@ -1101,7 +1172,8 @@ static PyObject *sketch_parts(PyObject *self, PyObject *args)
     Py_BEGIN_ALLOW_THREADS
     for (k = 0; k < parts->len / (8 * PART_NUMBERS) && bad < 0; k++) {
         const int64_t *part = (const int64_t *)parts->buf + k * PART_NUMBERS;
-        if (decode_part(part, data, ids, (uint8_t *)(ids + most)))
+        if (decode_part(part, data, ids, (uint8_t *)(ids + most)) &&
+            all_have(ids, part[PART_ROWS], (uint64_t)ps_num, (uint64_t)ps_id))
             sketch_whole_rows((uint32_t *)sums->buf + part[PART_SUMS], ids, part[PART_ROWS],
                               (const uint8_t *)data->buf + part[PART_VALUES], part[PART_ROW_BYTES]);
         else
@@ -2033,6 +2105,7 @@ static PyMethodDef methods[] = {
     {"varint_lengths", varint_lengths, METH_VARARGS, "Fill `out` with the bytes of each value's varint."},
     {"encode_varints", encode_varints, METH_VARARGS, "Fill `out` with the varints of values."},
     {"owners", owners, METH_VARARGS, "Fill `out` with id % ps_num."},
+    {"have_owner", have_owner, METH_VARARGS, "Say whether all ids have one owner."},
     {"tally", tally, METH_VARARGS, "Add rows and id bytes per owner."},
     {"group_rows", group_rows, METH_VARARGS, "Copy rows to `out`, ordered by owner."},
     {"group_varints", group_varints, METH_VARARGS, "Copy varints to `out`, ordered by owner."},

@@ -218,6 +218,22 @@ def owners(ids: I64, ps_num: int) -> U16:
     return np.mod(ids, ps_num).astype(np.uint16)
 
 
+def have_owner(ids: I64, ps_num: int, ps_id: int) -> bool:
+    """Say whether `id % ps_num` is `ps_id` for all ids, int64 [n]; in less time than `owners` takes.
+
+    Raises ValueError for an owner that is not below `ps_num`.
+
+    >>> have_owner(np.array([5, -1]), 3, 2), have_owner(np.array([5, 6]), 3, 2)
+    (True, False)
+    """
+    have = getattr(kernel, "have_owner", None)  # as in `count_varints`
+    if have is not None:
+        return bool(have(np.ascontiguousarray(ids), ps_num, ps_id))
+    if not 0 <= ps_id < ps_num:
+        raise ValueError(f"have_owner: ps_id must be below ps_num, got {ps_id} of {ps_num}")
+    return bool((np.mod(ids, ps_num) == ps_id).all())
+
+
 def tally(owner: U16, lengths: U8, ps_num: int) -> tuple[I64, I64]:
     """Return (rows, id bytes) of each owner, both int64 [ps_num], from uint16 [n] owners and uint8 [n] lengths.
 

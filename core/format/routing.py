@@ -77,19 +77,19 @@ def _copy_groups(data: bulk.U8, sizes: bulk.I64, places: bulk.I64, out: bulk.U8)
         start += size
 
 
-def sketch_parts(sums: bulk.U32, data: bulk.U8, parts: bulk.I64) -> int:
+def sketch_parts(sums: bulk.U32, data: bulk.U8, parts: bulk.I64, ps_num: int = 1, ps_id: int = 0) -> int:
     """Add the rows of parts, whose ids and values lie in `data`, to the sketches of their tables.
 
-    Return -1, or the number of the first part whose bytes are not as many ids as it has rows. Raises ValueError for a
-    part that is not inside of the data or the sketches.
+    Return -1, or the number of the first part whose bytes are not as many ids as it has rows, or that has an id for
+    which `id % ps_num` is not `ps_id`. Raises ValueError for a part that is not inside of the data or the sketches.
     """
     sketch = getattr(bulk.kernel, "sketch_parts", None)  # as in `move_rows`
-    if sketch is not None:
-        return int(sketch(sums, data, parts))
+    if sketch is not None and hasattr(bulk.kernel, "have_owner"):
+        return int(sketch(sums, data, parts, ps_num, ps_id))
     _check_inside("sketch_parts", "the data or the sketch", parts, data, data, sums)
     for number, (part, own) in enumerate(zip(parts.tolist(), sketches(sums, parts), strict=True)):
         found = _ids_of(data, part)
-        if found is None:
+        if found is None or not bulk.have_owner(found[0], ps_num, ps_id):
             return number
         bulk.sketch_rows(own, found[0], _rows_of(data, part))
     return -1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from edl_ckpt.core.checkpoint import proof, scan
 from edl_ckpt.core.commit.interface import Prove, Written
 from edl_ckpt.core.commit.local import LocalOutput
 from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.state.seal import Seal
 
 _VARIABLES: dict[str, npt.NDArray[np.generic]] = {
     "w": np.arange(3, dtype=np.float32),
@@ -108,6 +109,43 @@ def test_flipped_bits_of_large_tables(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(scan, "_SMALL_BYTES", -1)
     monkeypatch.setattr(proof, "_MOST_ENTRIES", 1)
     check(tmp_path, monkeypatch, "reshard", whole=False)
+
+
+@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize("there", [True, False])
+def test_rows_of_two_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client: Any, small: bool, there: bool
+) -> None:
+    """Two whole rows that changed their shards leave the fingerprint as it was, and the proof still finds them."""
+    ids = np.arange(100, 108)
+    table = Table(ids, np.arange(len(ids), dtype=np.float32)[:, None])
+    version = edl.save_checkpoint(tmp_path / "a", 1, 1, variables={}, tables={"t": table})
+    if not small:
+        monkeypatch.setattr(scan, "_SMALL_BYTES", -1)
+    publish = LocalOutput.publish
+
+    def publish_swapped(output: LocalOutput, prove: Prove) -> None:
+        def prove_swapped(written: Written) -> Seal:
+            with edl.open_checkpoint(written.version) as checkpoint:
+                entries = [shard.tables[0] for shard in checkpoint.shards]
+            paths = [Path(shard.path) for shard in written.version.shards]
+            data = [bytearray(path.read_bytes()) for path in paths]
+            for size, first, second in (
+                (4, *(e.values.start for e in entries)),
+                (1, *(e.ids[0].start for e in entries)),
+            ):
+                one, two = data[0][first : first + size], data[1][second : second + size]
+                data[0][first : first + size], data[1][second : second + size] = two, one
+            for path, changed in zip(paths, data, strict=True):
+                path.write_bytes(changed)
+            return prove(written)
+
+        publish(output, prove_swapped)
+
+    monkeypatch.setattr(LocalOutput, "publish", publish_swapped)
+    with pytest.raises(EdlCkptError, match=r"differs from its source \(table 't': id 10[01] belongs to shard [01]\)"):
+        edl.reshard_version(version, 2, output=tmp_path / "b", executor=client if there else None)
+    assert not (tmp_path / "b").exists()
 
 
 @pytest.mark.slow

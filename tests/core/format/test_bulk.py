@@ -32,6 +32,17 @@ def test_varints_round_trip(either_kernel: str, ids: list[int]) -> None:
     assert bulk.count_varints(np.frombuffer(data, np.uint8)) == len(ids)
 
 
+@given(ID_LISTS, st.integers(1, 70_000), st.integers(-(2**63), 2**63 - 1))
+def test_one_owner(either_kernel: str, ids: list[int], ps_num: int, owned: int) -> None:
+    """Ids have one owner exactly when Python's modulo says so for each: near both ends of int64, too."""
+    ps_id = owned % ps_num
+    own = [i - i % ps_num + ps_id for i in ids]
+    right = [owned, *(i for i in own if -(2**63) <= i < 2**63)]
+    assert bulk.have_owner(np.array(right, np.int64), ps_num, ps_id)
+    for i in ids:
+        assert bulk.have_owner(np.array([*right, i], np.int64), ps_num, ps_id) == (i % ps_num == ps_id)
+
+
 @given(ID_LISTS, st.integers(0, 40), st.integers(0, 12))
 def test_where_a_long_varint_begins(either_kernel: str, ids: list[int], more: int, before: int) -> None:
     """The whole varints of some bytes are those before the last, unfinished one; of a long one, its first is named.
@@ -157,6 +168,9 @@ def test_kernel_equals_numpy(simd_level: None, monkeypatch: pytest.MonkeyPatch, 
     def everything() -> list[list[int]]:
         found: list[npt.NDArray[Any]] = [*bulk.decode_varints(data), bulk.varint_lengths(ids), bulk.encode_varints(ids)]
         found += [bulk.owners(ids, n) for n in (1, 3, 7, 8, 1000, 65536)]
+        for n in (1, 3, 8, 12, 65535):
+            own = [ids[ids % n == some % n] for some in ids[:2].tolist()]
+            found.append(np.array([bulk.have_owner(some, n, k) for some in (*own, ids) for k in range(min(n, 12))]))
         for width, rows_of_width in values.items():
             sketch = bulk.new_sketch(width)
             bulk.sketch_rows(sketch, ids, rows_of_width)

@@ -35,6 +35,8 @@ def group_rows(rows: Any, owner: Any, rows_per_owner: Any) -> Any:
 MISFITS: list[tuple[Callable[[], Any], str]] = [
     (lambda: bulk.owners(array(I64, 1), 0), "owners: ps_num must be 1 to 65536, got 0"),
     (lambda: bulk.owners(array(I64, 1), 65537), "owners: ps_num must be 1 to 65536, got 65537"),
+    (lambda: bulk.have_owner(array(I64, 1), 3, 3), "have_owner: ps_id must be below ps_num, got 3 of 3"),
+    (lambda: bulk.have_owner(array(I64, 1), 0, 0), "have_owner: ps_id must be below ps_num, got 0 of 0"),
     (lambda: bulk.tally(zeros(U16, 2), zeros(U8, 3), 4), "tally: owner has 4 bytes, the 3 rows need 6"),
     (lambda: bulk.tally(zeros(U16, 3), zeros(U8, 1), 4), "tally: owner has 6 bytes, the 1 row needs 2"),
     (

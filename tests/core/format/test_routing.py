@@ -116,6 +116,17 @@ def test_misfits(either_kernel: str) -> None:
     assert not out.any()
 
 
+def test_parts_of_one_owner(either_kernel: str) -> None:
+    """Where an owner is given, the first part with an id of another one is returned; each part has two halves."""
+    bundle = Bundle([(4, [1, 4, -2, 301]), (0, [7, 9])], 3)
+    both = np.concatenate([bundle.values, bundle.data])
+    bundle.parts[:, Part.IDS] += len(bundle.values)
+    for owner, bad in (((3, 1), 3), ((3, 0), 0), ((1, 0), -1)):
+        assert routing.sketch_parts(np.zeros_like(bundle.sums), both, bundle.parts, *owner) == bad
+    with pytest.raises(ValueError, match="ps_id must be below ps_num, got 1 of 1"):
+        routing.sketch_parts(bundle.sums, both, bundle.parts, 1, 1)
+
+
 @pytest.mark.parametrize("width", [1, 16, 64, 5000])
 def test_rows(either_kernel: str, width: int) -> None:
     """Rows of one table go behind each other by owner, in their order, and into the sketch."""
