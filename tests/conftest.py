@@ -137,3 +137,22 @@ def patient() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Creating scratch directories")
         yield
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let parts of uploads be small, here and in moto, and tasks have a few of them."""
+    from bucket_parts import with_parts
+
+    with_parts(monkeypatch, 64 << 10)
+    monkeypatch.setattr("edl_ckpt.core.cluster.executor._TASKS_A_THREAD", 1000)
+
+
+@pytest.fixture
+def tiny_stretches(small_parts: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a table of a few hundred KB have several stretches in each shard, and many parts."""
+    from bucket_parts import with_parts
+
+    with_parts(monkeypatch, 8 << 10)
+    monkeypatch.setattr("edl_ckpt.core.checkpoint.places.PIECE_BYTES", 4 << 10)
+    monkeypatch.setattr("edl_ckpt.core.operations.reshard.survey._SMALL_TABLE_BYTES", 32 << 10)

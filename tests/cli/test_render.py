@@ -85,6 +85,7 @@ from edl_ckpt.core import (
     tensor_stats,
     verify_version,
 )
+from edl_ckpt.core.commit.part_plan import PartsPlan
 from edl_ckpt.core.commit.trash import Purge
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.model import Listing, State, Version
@@ -96,7 +97,6 @@ from edl_ckpt.core.operations.metric_sources import ImportPlan, MetricSeries, ma
 from edl_ckpt.core.operations.prune.execute import PruneResult
 from edl_ckpt.core.operations.prune.plan import judge_versions
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
-from edl_ckpt.core.operations.reshard.parts import PartsPlan
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.operations.usage import DirectoryUsage, LocationUsage
 from edl_ckpt.core.state.holder import Holder

@@ -39,11 +39,11 @@ def import_arrays(
 
     Without a map, the notes in the source name its tables; without notes, each pair X.ids and X.vectors is the table X.
     All other arrays are dense variables. Memory is a few batches, and at most about 80 MiB where ids that do not ascend
-    are looked through for repeated ones. An `executor` on a cluster reads .safetensors and .npy, and writes to a file
-    system that its workers share; anything else is UnsupportedError. The location is locked while the version is
-    written. Raises RefusedError for a version that exists, CorruptError for damaged files, UsageError for arrays that
-    cannot be a table, UnsupportedError for a dtype that a checkpoint cannot contain, LockedError when another command
-    holds the lock.
+    are looked through for repeated ones. An `executor` on a cluster reads .safetensors and .npy, and writes to S3, or
+    to a file system that its workers share; anything else is UnsupportedError. The location is locked while the version
+    is written. Raises RefusedError for a version that exists, CorruptError for damaged files, UsageError for arrays
+    that cannot be a table, UnsupportedError for a dtype that a checkpoint cannot contain, LockedError when another
+    command holds the lock.
     """
     check_ps_num(ps_num)
     target = free_target(Location.of(location), version, layout=layout)
@@ -51,7 +51,7 @@ def import_arrays(
     with ArraySource(Location.of(source), shared=work is not None and work.elsewhere) as arrays:
         for file in arrays.values()[:1] if work is not None and work.elsewhere else ():
             check_source(work, file.place, file.path, reporter=reporter)
-        check_target(work, target.location, arrays.size_bytes, reporter=reporter)
+        check_target(work, target.location, arrays.size_bytes, parts=True, reporter=reporter)
         survey = survey_arrays(arrays, ps_num, names=names, executor=work, reporter=reporter)
         plan = plan_import(survey, target)
         for warning in plan.warnings:

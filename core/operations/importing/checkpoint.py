@@ -71,7 +71,7 @@ def import_checkpoint(
 ) -> ImportResult:
     """Write a source as version `version` of a location, for `ps_num` servers; `force` and errors as for a reshard."""
     where, source, executor = Location.of(location), as_version(source), wrapped(executor)
-    check_target(executor, where, source.size_bytes, reporter=reporter)
+    check_target(executor, where, source.size_bytes, parts=True, reporter=reporter)
     plan, settings = prepare_reshard(
         source,
         ps_num,

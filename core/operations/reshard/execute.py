@@ -18,12 +18,13 @@ from edl_ckpt.core.checkpoint.trust import check_trust
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_shared, executor_of
 from edl_ckpt.core.commit import open_output
 from edl_ckpt.core.commit.interface import LockedLocation, Written
+from edl_ckpt.core.commit.part_plan import plan_parts
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.commit.uploads import SharedUploads
 from edl_ckpt.core.errors import LockedError, UnsupportedError
 from edl_ckpt.core.memory import peak_memory_bytes
 from edl_ckpt.core.operations.reshard.move import Move
-from edl_ckpt.core.operations.reshard.parts import plan_parts
+from edl_ckpt.core.operations.reshard.order import moved_by
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan
 from edl_ckpt.core.operations.reshard.send import send_parts
 from edl_ckpt.core.operations.reshard.settings import ReshardSettings, settings_for
@@ -142,7 +143,7 @@ def write_reshard(
         else:
             targets = output.share()
             if isinstance(targets, SharedUploads):
-                parts = settings.parts or plan_parts(plan, executor, targets.part_bytes)
+                parts = settings.parts or plan_parts(moved_by(plan), executor, targets.part_bytes)
                 read = send_parts(plan, settings, parts, checkpoint, output, targets, executor, reporter)
             else:
                 executor.share(targets.place)

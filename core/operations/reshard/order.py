@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from edl_ckpt.core.commit.part_plan import Moved
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan, Route
 from edl_ckpt.core.operations.reshard.survey import PieceCounts
@@ -29,6 +30,13 @@ def moved_together(plan: ReshardPlan) -> int:
     A source of one file has one group.
     """
     return gcd(max(plan.from_ps, 1), plan.to_ps)
+
+
+def moved_by(plan: ReshardPlan) -> Moved:
+    """Return what a plan moves, for the plan of its parts."""
+    survey = plan.survey
+    row_bytes = {table.info.name: table.row_bytes for table in survey.tables}
+    return Moved(plan.layouts, row_bytes, survey.variables, survey.counts, survey.small, moved_together(plan))
 
 
 def piece_order(plan: ReshardPlan) -> list[int]:

@@ -11,12 +11,13 @@ from edl_ckpt.core.checkpoint.trust import check_trust
 from edl_ckpt.core.checkpoint.uuids import has_no_number
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_shared, check_target, executor_of, wrapped
 from edl_ckpt.core.commit.local import replaces_link
+from edl_ckpt.core.commit.part_plan import plan_parts
 from edl_ckpt.core.errors import RefusedError, UsageError
 from edl_ckpt.core.format.checks import check_ps_num
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import DESIGN, FREE_FILE, Layout, parse_version_dir, writable_layout
 from edl_ckpt.core.operations.reshard.execute import ReshardResult, execute_reshard
-from edl_ckpt.core.operations.reshard.parts import plan_parts
+from edl_ckpt.core.operations.reshard.order import moved_by
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan, plan_reshard
 from edl_ckpt.core.operations.reshard.settings import ReshardSettings, choose_settings, settings_for
 from edl_ckpt.core.operations.reshard.survey import survey_ids, widest_row_bytes
@@ -133,7 +134,9 @@ def prepare_reshard(
     least = open_store(target.location).properties.part_bytes
     if chosen.elsewhere and least:
         memory = None if max_memory_bytes is None else settings.part_memory_bytes
-        settings = replace(settings, open_part_bytes=0, parts=plan_parts(plan, chosen, least, memory_bytes=memory))
+        settings = replace(
+            settings, open_part_bytes=0, parts=plan_parts(moved_by(plan), chosen, least, memory_bytes=memory)
+        )
     return plan, settings
 
 

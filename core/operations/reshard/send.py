@@ -7,17 +7,15 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import numpy as np
-
 from edl_ckpt.core.checkpoint.elsewhere import CheckpointHolder, CheckpointValue
 from edl_ckpt.core.checkpoint.fingerprint import ContentSketch, Fingerprint, fingerprint_of, value_bytes
 from edl_ckpt.core.checkpoint.places import DenseAt
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.commit.interface import VersionOutput
+from edl_ckpt.core.commit.part_plan import PartsPlan, PartTask, SmallTables, literals_in, part_tasks
 from edl_ckpt.core.commit.uploads import Extent, SharedUploads, TargetPart
-from edl_ckpt.core.format.shard_layout import VersionLayout
 from edl_ckpt.core.operations.reshard.move import Move, Stretch, stretch_task
-from edl_ckpt.core.operations.reshard.parts import PartsPlan, PartTask, SmallTables, part_tasks
+from edl_ckpt.core.operations.reshard.order import moved_by
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan
 from edl_ckpt.core.operations.reshard.settings import ReshardSettings
 from edl_ckpt.core.parallel import Advance, Executor
@@ -82,8 +80,9 @@ class SendWork:
         with self.uploads.opened(task.extents, opened.memory) as files:
             first = Move(self.plan, self.settings, checkpoint, files, Counted(advance))
             again = Move(self.plan, self.settings, checkpoint, files, SILENT)
+            small = {counts.table for counts in self.plan.survey.small}
             for extent in task.extents:
-                files[extent.target].write_between(self._between(extent))
+                files[extent.target].write_between(literals_in(self.plan.layouts, extent, small))
             for place in task.dense:
                 first.move_dense(place.piece(checkpoint))
             for some in task.small:
@@ -91,24 +90,6 @@ class SendWork:
             for each in task.stretches:
                 (first if each.counts else again).move_stretch(each.stretch, values=each.values)
         return _Sent(first.sketch, files.sent)
-
-    def _between(self, extent: Extent) -> list[tuple[int, bytes]]:
-        """Return what stands between values in an extent, but for that among small tables."""
-        small = {counts.table for counts in self.plan.survey.small}
-        return list(_literals(self.plan.layouts, extent.target, extent.edges[0], extent.edges[-1], small))
-
-
-def _literals(layouts: VersionLayout, target: int, low: int, high: int, small: set[str]) -> Iterator[tuple[int, bytes]]:
-    begins = layouts.tables_at[:, target]
-    if low < begins[0]:
-        yield from ((at, data) for at, data in layouts.front(target).between if at < high and at + len(data) > low)
-    first = max(int(np.searchsorted(begins, low, "right")) - 1, 0)
-    last = min(int(np.searchsorted(begins, high, "left")), len(begins) - 1)
-    for table in layouts.names[first:last]:
-        if table not in small:
-            places = int(layouts.values_at(table)[target]), int(layouts.ids_at(table)[target])
-            heads = zip(layouts.head(table, target), places, strict=True)
-            yield from ((at - len(head), head) for head, at in heads if head and at > low and at - len(head) < high)
 
 
 def send_parts(
@@ -126,7 +107,7 @@ def send_parts(
     light = replace(plan, survey=replace(plan.survey, counts=(), pieces=(), kept={}), routes=())
     own = replace(settings, parts=None)
     work = SendWork(CheckpointValue.of(checkpoint), light, own, uploads, parts.memory_bytes)
-    tasks = _packed(plan, checkpoint, part_tasks(plan, parts.groups, parts.least_bytes, parts.task_bytes))
+    tasks = _packed(plan, checkpoint, part_tasks(moved_by(plan), parts.groups, parts.least_bytes, parts.task_bytes))
     sketch = ContentSketch()
     opened = _Opened(checkpoint, 0)
     with closing(executor.run(work, opened, tasks, reporter.advance)) as results:

@@ -16,7 +16,7 @@ from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES
 from edl_ckpt.core.words import size
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.operations.reshard.parts import PartsPlan
+    from edl_ckpt.core.commit.part_plan import PartsPlan
     from edl_ckpt.core.operations.reshard.plan import ReshardPlan
     from edl_ckpt.core.storage.interface import Properties, Store
 

@@ -27,7 +27,7 @@ from edl_ckpt.core import (
     verify_version,
 )
 from edl_ckpt.core.operations.export import Selection, export_version
-from edl_ckpt.core.operations.importing import execute
+from edl_ckpt.core.operations.importing import write
 from edl_ckpt.core.operations.importing.spread import CountWork
 from oracle import Model
 
@@ -105,7 +105,7 @@ def test_killed_workers(tmp_path: Path, processes: Any, monkeypatch: pytest.Monk
     monkeypatch.setattr("edl_ckpt.core.cluster.executor._LEAST_TASK_BYTES", 1 << 18)
     monkeypatch.setattr("edl_ckpt.core.cluster.executor._TASKS_A_THREAD", 64)
     pids = sorted(processes.run(os.getpid).values())
-    real = execute._Write.run_elsewhere
+    real = write.Write.run_elsewhere
 
     def run_elsewhere(*arguments: Any) -> Any:
         killer = threading.Timer(0.1, os.kill, (pids[0], signal.SIGKILL))
@@ -115,7 +115,7 @@ def test_killed_workers(tmp_path: Path, processes: Any, monkeypatch: pytest.Monk
         finally:
             killer.join()
 
-    monkeypatch.setattr(execute._Write, "run_elsewhere", run_elsewhere)
+    monkeypatch.setattr(write.Write, "run_elsewhere", run_elsewhere)
     try:
         same_import(tmp_path / "m.safetensors", 3, processes, tmp_path)
     finally:
@@ -148,6 +148,6 @@ def test_refused(tmp_path: Path, client: Any, name: str) -> None:
         import_arrays(tmp_path / name, tmp_path / "out", 5, 2, executor=client)
     assert caught.value.exit_code == 15
     save_file({"a": np.zeros(3)}, tmp_path / "m.safetensors")
-    with pytest.raises(UnsupportedError, match="a file system that all of its workers share"):
+    with pytest.raises(UnsupportedError, match="S3, or to a file system that all of its workers share"):
         import_arrays(tmp_path / "m.safetensors", "memory://out", 5, 2, executor=client)
     assert not (tmp_path / "out").exists()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bucket_parts import in_bucket, killed_midway, nothing_is_left, with_parts
 from builders import models, write_checkpoint, write_unchecked
 from checkpoints import drop_seal, only, save_large, save_mixed, save_varied, shards_of
 from cluster_tasks import environment, renewed
@@ -31,48 +30,18 @@ from edl_ckpt.core import (
     reshard_version,
     verify_version,
 )
+from edl_ckpt.core.commit.part_plan import PartsPlan
 from edl_ckpt.core.commit.remote import RemoteOutput
 from edl_ckpt.core.commit.uploads import Extent, SharedUpload, SharedUploads
 from edl_ckpt.core.operations.copy.execute import CopyResult
-from edl_ckpt.core.operations.reshard.parts import PartsPlan
 from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.meeting import SharedPrefix
 from edl_ckpt.core.storage.parts import PartMemory
 from edl_ckpt.core.storage.s3.store import S3Store
 from oracle import Model
-from program import PROGRAM
 from reporters import Recorder
 from s3_fixtures import Bucket
 from s3_proxy import Call, Fault, Forward, Reply, status
-from waiting import wait_until
-
-PART = 64 << 10
-"""The least part in most of these tests."""
-
-
-@pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let parts be small, here and in moto, and tasks have a few of them."""
-    with_parts(monkeypatch, PART)
-    monkeypatch.setattr("edl_ckpt.core.cluster.executor._TASKS_A_THREAD", 1000)
-
-
-def with_parts(monkeypatch: pytest.MonkeyPatch, size_bytes: int) -> None:
-    """Let the least part have so many bytes, here and in moto, and tasks have some parts."""
-    monkeypatch.setattr(S3Store, "properties", replace(S3Store.properties, part_bytes=size_bytes))
-    monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", size_bytes)
-    monkeypatch.setattr("edl_ckpt.core.cluster.executor._LEAST_TASK_BYTES", 4 * size_bytes)
-
-
-def in_bucket(s3: Bucket, prefix: str = "run/") -> dict[str, bytes]:
-    """Return the content of every shard below a prefix of a bucket."""
-    return {key.removeprefix(prefix): s3.get(key) for key in s3.keys(prefix) if "/variables-" in key}
-
-
-def nothing_is_left(s3: Bucket) -> None:
-    """No upload is open, and nothing is staged."""
-    assert not s3.open_uploads()
-    assert not [key for key in s3.objects() if "/stage-0/" in key]
 
 
 def copy(source: str | Path, target: str, executor: Any, **options: Any) -> CopyResult:
@@ -190,14 +159,6 @@ def test_a_killed_command(s3: Bucket, large: Path, processes: Any) -> None:
     nothing_is_left(s3)
 
 
-def killed_midway(s3: Bucket, *command: str) -> None:
-    """Run the program, and kill it when a part has arrived."""
-    running = subprocess.Popen([*PROGRAM, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_until(lambda: s3.has_parts() or running.poll() is not None)
-    running.kill()
-    assert running.wait() == -signal.SIGKILL
-
-
 # What workers are asked
 
 
@@ -312,14 +273,6 @@ def test_a_part_is_missing(s3: Bucket) -> None:
 # Reshards
 
 
-@pytest.fixture
-def tiny_stretches(small_parts: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a table of a few hundred KB have several stretches in each shard, and many parts."""
-    with_parts(monkeypatch, 8 << 10)
-    monkeypatch.setattr("edl_ckpt.core.checkpoint.places.PIECE_BYTES", 4 << 10)
-    monkeypatch.setattr("edl_ckpt.core.operations.reshard.survey._SMALL_TABLE_BYTES", 32 << 10)
-
-
 def same_reshard(s3: Bucket, run: Path, ps_num: int, client: Any, tmp: Path, **options: Any) -> PartsPlan:
     """Reshard the only version of a location here, and on a cluster into a bucket; compare every byte and the seal."""
     here = reshard_version(only(run), ps_num, output=tmp / "here")
@@ -372,9 +325,9 @@ def test_little_memory(
 ) -> None:
     """Parts without memory wait on the local disk; where that has no room, targets are taken in groups."""
     with_parts(monkeypatch, 128 << 10)
-    monkeypatch.setattr("edl_ckpt.core.operations.reshard.parts.WORKER_PART_BYTES", 320 << 10)
+    monkeypatch.setattr("edl_ckpt.core.commit.part_plan.WORKER_PART_BYTES", 320 << 10)
     if strategy == "grouped":
-        monkeypatch.setattr("edl_ckpt.core.operations.reshard.parts._has_room", lambda *_: False)
+        monkeypatch.setattr("edl_ckpt.core.commit.part_plan._has_room", lambda *_: False)
     save_large(tmp_path / "run")
     parts = same_reshard(s3, tmp_path / "run", 8, client, tmp_path)
     assert parts.strategy == strategy

@@ -11,9 +11,9 @@ sources have themselves, each further group reads the sources once more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +22,7 @@ from edl_ckpt.core.commit.uploads import Extent, even_edges
 from edl_ckpt.core.errors import UnsupportedError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.routing import sketch_size
-from edl_ckpt.core.operations.reshard.order import moved_together
-from edl_ckpt.core.operations.reshard.plan import ReshardPlan
+from edl_ckpt.core.format.shard_layout import PlacedVariable, VersionLayout
 from edl_ckpt.core.parallel import RESULT_BYTES, Executor
 from edl_ckpt.core.storage.parts import least_part
 from edl_ckpt.core.words import counted, size
@@ -36,6 +35,55 @@ _WAIT: Final = 4
 """How many times the bytes of a task are read before targets that have no part yet are left to a later task."""
 
 _Flags: TypeAlias = npt.NDArray[np.bool_]
+
+
+class CountedRows(Protocol):
+    """Rows of a table that follow each other in a source: how many go to each target, and the bytes of their ids."""
+
+    @property
+    def table(self) -> str:
+        """Return the name of the table."""
+        ...
+
+    @property
+    def rows(self) -> bulk.I64:
+        """Return the rows of each target: int64 [to_ps]."""
+        ...
+
+    @property
+    def id_bytes(self) -> bulk.I64:
+        """Return the bytes of the ids of each target: int64 [to_ps]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moved:
+    """What moves into the shards of a version, as much of it as the parts follow from."""
+
+    layouts: VersionLayout
+    row_bytes: Mapping[str, int]
+    """The bytes of a row of each table."""
+    variables: Sequence[PlacedVariable]
+    stretches: Sequence[CountedRows]
+    """In the order in which each target gets them; tasks know them by their numbers."""
+    small: Sequence[CountedRows] = ()
+    """Tables of which many are read together."""
+    classes: int = 1
+    """How many groups of targets have no source in common: those of one remainder."""
+
+    @property
+    def to_ps(self) -> int:
+        """Return the number of targets."""
+        return len(self.layouts)
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of all targets."""
+        return int(self.layouts.size_bytes.sum())
+
+    def bytes_of(self, rows: CountedRows) -> int:
+        """Return the bytes of some rows, and of their ids."""
+        return int(rows.rows.sum()) * self.row_bytes[rows.table] + int(rows.id_bytes.sum())
 
 
 class DenseBytes(NamedTuple):
@@ -72,7 +120,7 @@ class PartTask(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartsPlan:
-    """How a reshard sends its parts, and what that costs."""
+    """How parts are sent, and what that costs."""
 
     strategy: str
     """'direct' when all open parts are in memory, 'spilled' when some wait on the local disk of the worker, 'grouped'
@@ -85,7 +133,7 @@ class PartsPlan:
     values_read: int
     """The bytes of values that tasks read."""
     ids_read: int
-    """The bytes of ids that tasks read."""
+    """The bytes of ids that tasks read, as shards contain them."""
     open_bytes: int
     """What the open parts of a worker take, about."""
     memory_bytes: int
@@ -109,17 +157,14 @@ class PartsPlan:
         )
 
 
-def plan_parts(
-    plan: ReshardPlan, executor: Executor, least_bytes: int, *, memory_bytes: int | None = None
-) -> PartsPlan:
+def plan_parts(plan: Moved, executor: Executor, least_bytes: int, *, memory_bytes: int | None = None) -> PartsPlan:
     """Return the cheapest way to send the parts of a plan, counted in bytes that are read and written.
 
     `least_bytes` is the least size of a part for the storage, `memory_bytes` what the open parts of a worker may take.
     """
     memory = WORKER_PART_BYTES if memory_bytes is None else memory_bytes
     total, task_bytes = _total_bytes(plan), executor.task_bytes(plan.size_bytes)
-    small = sum(_bytes_of(plan, each.table, each.rows, each.id_bytes) for each in plan.survey.small)
-    classes = moved_together(plan)
+    small, classes = sum(map(plan.bytes_of, plan.small)), plan.classes
     part = least_part(max(plan.layouts.size_bytes.tolist(), default=0), least_bytes)
 
     def open_bytes(groups: int) -> int:
@@ -173,35 +218,41 @@ def _has_room(executor: Executor, needed: int) -> bool:
     return True
 
 
-def _total_bytes(plan: ReshardPlan) -> int:
-    return plan.layouts.value_bytes + plan.survey.id_bytes
+def _total_bytes(plan: Moved) -> int:
+    ids = sum(int(each.id_bytes.sum()) for some in (plan.stretches, plan.small) for each in some)
+    return plan.layouts.value_bytes + ids
 
 
-def _row_bytes(plan: ReshardPlan) -> dict[str, int]:
-    return {table.info.name: table.row_bytes for table in plan.survey.tables}
-
-
-def _bytes_of(plan: ReshardPlan, table: str, rows: bulk.I64, id_bytes: bulk.I64) -> int:
-    row_bytes = next(each.row_bytes for each in plan.survey.tables if each.info.name == table)
-    return int(rows.sum()) * row_bytes + int(id_bytes.sum())
-
-
-def _read_by(plan: ReshardPlan, task: PartTask) -> tuple[int, int]:
+def _read_by(plan: Moved, task: PartTask) -> tuple[int, int]:
     """Return the bytes of values and of ids that a task reads."""
-    row_bytes, small = _row_bytes(plan), {each.table: each for each in plan.survey.small}
+    row_bytes, small = plan.row_bytes, {each.table: each for each in plan.small}
     values, ids = sum(each.size for each in task.dense), 0
     for some in task.small:
         for name in some.names:
             values += int(small[name].rows.sum()) * row_bytes[name]
             ids += int(small[name].id_bytes.sum())
     for each in task.stretches:
-        found = plan.survey.counts[each.number]
+        found = plan.stretches[each.number]
         values += int(found.rows.sum()) * row_bytes[found.table] if each.values else 0
         ids += int(found.id_bytes.sum())
     return values, ids
 
 
-def part_tasks(plan: ReshardPlan, groups: int, least_bytes: int, task_bytes: int) -> Iterator[PartTask]:
+def literals_in(layouts: VersionLayout, extent: Extent, small: Collection[str] = ()) -> Iterator[tuple[int, bytes]]:
+    """Yield the (offset, bytes) of what stands between values in an extent, but for that among `small` tables."""
+    begins, target, low, high = layouts.tables_at[:, extent.target], extent.target, extent.edges[0], extent.edges[-1]
+    if low < begins[0]:
+        yield from ((at, data) for at, data in layouts.front(target).between if at < high and at + len(data) > low)
+    first = max(int(np.searchsorted(begins, low, "right")) - 1, 0)
+    last = min(int(np.searchsorted(begins, high, "left")), len(begins) - 1)
+    for table in layouts.names[first:last]:
+        if table not in small:
+            places = int(layouts.values_at(table)[target]), int(layouts.ids_at(table)[target])
+            heads = zip(layouts.head(table, target), places, strict=True)
+            yield from ((at - len(head), head) for head, at in heads if head and at > low and at - len(head) < high)
+
+
+def part_tasks(plan: Moved, groups: int, least_bytes: int, task_bytes: int) -> Iterator[PartTask]:
     """Yield the tasks of all groups: together they send each byte of each target once, and count each value once."""
     stretches = _in_groups(plan, groups)
     for number in range(groups):
@@ -219,9 +270,9 @@ class _Share(NamedTuple):
     """True in the first group that reads the stretch, which counts its values."""
 
 
-def _in_groups(plan: ReshardPlan, groups: int) -> list[dict[str, list[_Share]]]:
+def _in_groups(plan: Moved, groups: int) -> list[dict[str, list[_Share]]]:
     found: list[dict[str, list[_Share]]] = [{} for _ in range(groups)]
-    for number, counts in enumerate(plan.survey.counts):
+    for number, counts in enumerate(plan.stretches):
         used = np.unique(np.flatnonzero(counts.id_bytes) % groups).tolist() or [0]
         for group in used:
             share = _Share(number, counts.rows[group::groups], counts.id_bytes[group::groups], group == used[0])
@@ -245,7 +296,7 @@ class _Group:
 
     def __init__(
         self,
-        plan: ReshardPlan,
+        plan: Moved,
         number: int,
         groups: int,
         stretches: dict[str, list[_Share]],
@@ -260,7 +311,7 @@ class _Group:
         self._edges = np.zeros(len(self._targets), np.int64)
         self._parts = np.zeros(len(self._targets), np.int64)
         self._dense: dict[int, list[tuple[int, int, str]]] = {}
-        for variable in plan.survey.variables:
+        for variable in plan.variables:
             owner, at = plan.layouts.dense_at(variable.name)
             self._dense.setdefault(owner, []).append((at, variable.size_bytes, variable.name))
         for some in self._dense.values():
@@ -348,15 +399,15 @@ class _Group:
 
     def _steps(self) -> Iterator[_Step]:
         """Yield what comes in the targets, from front to back."""
-        layouts, row_bytes = self._plan.layouts, _row_bytes(self._plan)
-        small = {each.table: each for each in self._plan.survey.small}
+        layouts, row_bytes = self._plan.layouts, self._plan.row_bytes
+        small = {each.table: each for each in self._plan.small}
         yield _Step(layouts.tables_at[0][self._targets], np.zeros(len(self._targets), np.bool_), None)
         some: list[str] = []
         waiting = 0
         for table in sorted(row_bytes, key=layouts.number):
             if table in small:
                 some.append(table)
-                waiting += _bytes_of(self._plan, table, small[table].rows, small[table].id_bytes)
+                waiting += self._plan.bytes_of(small[table])
                 if waiting < _SMALL_BYTES:
                     continue
             if some:
@@ -367,7 +418,7 @@ class _Group:
         if some:
             yield self._small_step(some, row_bytes)
 
-    def _small_step(self, names: list[str], row_bytes: dict[str, int]) -> _Step:
+    def _small_step(self, names: list[str], row_bytes: Mapping[str, int]) -> _Step:
         ends = self._plan.layouts.tables_at[self._plan.layouts.number(names[-1]) + 1][self._targets]
         results = sum(4 * sketch_size(row_bytes[name]) for name in names)
         reads = SmallTables(tuple(names), counts=self._number == 0)
