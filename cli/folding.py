@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 _UNITS = "B|[KMGTP]iB(?:/s)?|s|min|[hd]"
@@ -13,6 +13,8 @@ _TOKEN = re.compile(
 """What stays on one line if it can: a number with its name or unit, a word."""
 _PIECE = re.compile(r"[^/_:.@,;=-]*[/_:.@,;=-]+|[^/_:.@,;=-]+")
 """What stays on one line of a word that is too long: up to a separator."""
+_MESSAGE_WORD = rf"`[^`]*`\S*|'[^']*'\S*|\"[^\"]*\"\S*|(?<=: )edl-ckpt [^;]*\S|\d[\d.,]* (?:{_UNITS})(?!\w)\S*|\S+"
+"""What stays on one line of a message: a quoted name, a command to type, a number with its unit, a word."""
 
 
 def cell_width(content: str) -> int:
@@ -68,6 +70,33 @@ def fold(content: str, width: int) -> list[str]:
     indent, starts = breaks(content, width)
     parts = [content[a:b].rstrip() for a, b in zip(starts, [*starts[1:], None], strict=True)]
     return [parts[0], *(" " * indent + part for part in parts[1:])]
+
+
+def fold_words(content: str, width: int, whole: Iterable[str] = ()) -> str:
+    """Return a message with line breaks between its words, so that each line takes at most this width.
+
+    Nothing is put into a word: the terminal itself folds one that is too long, so that it can be copied. A quoted name
+    and a command to type count as one word, and so does each text in `whole`. Lines after the first are indented like
+    it.
+
+    >>> print(fold_words("run: no version or tag 'new one'", 24))
+    run: no version or tag
+    'new one'
+    """
+    if cell_width(content) <= width:
+        return content
+    indent = " " * (len(content) - len(content.lstrip(" ")))
+    named = "".join(rf"{re.escape(text)}\S*|" for text in sorted(whole, key=len, reverse=True) if text)
+    lines, taken = [""], 0
+    for word in re.findall(rf"{named}{_MESSAGE_WORD}", content):
+        size = cell_width(word)
+        if taken and taken + 1 + size > width:
+            lines.append("")
+            taken = 0
+        start = " " if taken else indent
+        lines[-1] += start + word
+        taken = (taken + len(start) + size - 1) % width + 1
+    return "\n".join(lines)
 
 
 @lru_cache(maxsize=64)

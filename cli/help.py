@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TextIO, TypeVar
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -36,6 +37,27 @@ class HelpCommand(TyperCommand):
 
         name = command_of(ctx)
         return drawn(command_page(name, self, ctx, function_of(name)))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words behind the command, none of which is an option that another option would take as its value.
+
+        The parser alone takes `--dry-run` of `prune --keep-tag --dry-run` for a tag, and the versions are deleted.
+        """
+        options = [p for p in self.get_params(ctx) if p.param_type_name == "option"]
+        flags = {flag: option for option in options for flag in option.opts}
+        words = iter(args[: args.index("--")] if "--" in args else args)
+        for word in words:
+            option = flags.get(word)
+            if option is None or option.is_flag:
+                continue
+            value = next(words, None)
+            if value is None:
+                raise typer.BadParameter("its value is missing", ctx=ctx, param=option)
+            if value.partition("=")[0] in flags:
+                fault = f"its value is missing, because {value} is an option"
+                sure = f"write {max(option.opts, key=len)}={value} if it is the value"
+                raise typer.BadParameter(f"{fault} ({sure})", ctx=ctx, param=option)
+        return super().parse_args(ctx, args)
 
 
 class HelpGroup(TyperGroup):

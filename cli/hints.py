@@ -68,7 +68,7 @@ def _place_hint(path: str, out: Output, *, takes_ref: bool) -> str | None:
     """Return what was meant by a location that is not there, or has no version; None when nothing is like it."""
     head, at, version = path.rpartition("@")
     if at and "/" not in version and os.path.isdir(head or "."):
-        return f"a location is expected here, and {version} is a version: try {head or '.'}"
+        return None if takes_ref else f"a location is expected here, and {version} is a version: try {head or '.'}"
     if takes_ref and "/" not in path and (meant := _as_version(path, out)):
         return f"did you mean @{meant}?"
     if os.path.isdir(path):
@@ -79,14 +79,23 @@ def _place_hint(path: str, out: Output, *, takes_ref: bool) -> str | None:
 
 
 def neighbour_hint(path: str, others: Iterable[str] = ()) -> str | None:
-    """Return the names beside a path that is not there, and the others, if one is like it."""
+    """Return the names beside the first part of a path that is not there, and the others, if one is like it."""
+    path, rest = path.rstrip("/"), ""
+    while not os.path.isdir(os.path.dirname(path) or "."):
+        path, last = os.path.split(path)
+        rest = os.path.join(last, rest) if rest else last
     folder, name = os.path.split(path)
     try:
         names = [entry.name for entry in os.scandir(folder or ".") if not entry.name.startswith(".")]
     except OSError:
         return None
-    close = [escaped(os.path.join(folder, each)) for each in closest(name, [*names, *(others if not folder else ())])]
+    found = closest(name, [*names, *(others if not folder else ())])
+    close = [escaped(os.path.join(folder, each, rest).rstrip("/")) for each in found if _is_there(folder, each, rest)]
     return f"did you mean {' or '.join(close)}?" if close else None
+
+
+def _is_there(folder: str, name: str, rest: str) -> bool:
+    return not rest or os.path.lexists(os.path.join(folder, name, rest))
 
 
 def _as_version(word: str, out: Output) -> str | None:
@@ -120,8 +129,8 @@ def trials_hint(place: Location) -> str | None:
 
 
 @contextmanager
-def resumable(out: Output, words: str | Callable[[], str | None]) -> Iterator[None]:
-    """Say with a failure, or after a signal, how to go on with what was done before it, if anything was."""
+def resumable(out: Output, words: str | Callable[[], str]) -> Iterator[None]:
+    """Say with a failure, or after a signal, how to go on with what was done before it."""
     with stoppable(out, words):
         try:
             yield
@@ -132,10 +141,10 @@ def resumable(out: Output, words: str | Callable[[], str | None]) -> Iterator[No
 
 
 @contextmanager
-def stoppable(out: Output, words: str | Callable[[], str | None]) -> Iterator[None]:
-    """Say after a signal how to go on with what was done before it; nothing more where nothing is left."""
+def stoppable(out: Output, words: str | Callable[[], str]) -> Iterator[None]:
+    """Say after a signal how to go on with what was done before it."""
 
-    def found(end: BaseException) -> str | None:
+    def found(end: BaseException) -> str:
         from edl_ckpt.core.parallel import impatient
 
         with impatient(end):
@@ -144,16 +153,16 @@ def stoppable(out: Output, words: str | Callable[[], str | None]) -> Iterator[No
     try:
         yield
     except KeyboardInterrupt as end:
-        out.say("; ".join(part for part in ("interrupted", found(end)) if part))
+        out.say(f"interrupted; {found(end)}")
         raise
     except SystemExit as end:
         if end.code == 143:
-            out.say("; ".join(part for part in ("terminated", found(end)) if part))
+            out.say(f"terminated; {found(end)}")
         raise
 
 
-def half_done(place: Location) -> str | None:
-    """Return how to go on where a command was stopped in its commit; None where nothing is left of it.
+def half_done(place: Location) -> str:
+    """Return how to go on where a command was stopped: in its commit, or before it, when nothing is left of it.
 
     Where a location cannot be asked, that is said: what stopped the command may be the storage itself.
     """
@@ -164,10 +173,12 @@ def half_done(place: Location) -> str | None:
     try:
         left = has_journal(open_store(place).entries(is_of_interest))
     except NotFoundError:
-        return None
+        left = False
     except EdlCkptError:
         return f"if its commit had begun, the next command there finishes or undoes it: edl-ckpt recover {name}"
-    return f"its commit had begun: edl-ckpt recover {name} finishes or undoes it" if left else None
+    if left:
+        return f"its commit had begun: `edl-ckpt recover {name}` finishes or undoes it"
+    return "nothing half-done is left: the same command begins anew"
 
 
 def check_second(word: str, name: str, expected: str) -> None:

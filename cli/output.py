@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from edl_ckpt.cli import __version__, github
 from edl_ckpt.cli.documents import Several, to_json
+from edl_ckpt.cli.folding import fold_words
 from edl_ckpt.cli.style import painted, uses_colour
 from edl_ckpt.cli.text import escaped
 from edl_ckpt.cli.window import charset_of, encodable, shown_on, width_of
@@ -204,16 +205,19 @@ class Output:
 
     def say(self, text: str) -> None:
         """Print a line on stderr, above the progress bar, unless quiet."""
-        if self.quiet:
-            return
+        if not self.quiet:
+            self._print_aside(self._folded(text))
+
+    def warn(self, text: str) -> None:
+        """Print a warning on stderr, unless quiet."""
+        if not self.quiet:
+            self._print_aside(self._labelled("warning", text))
+
+    def _print_aside(self, text: str) -> None:
         if self._tracker is None:
             print(text, file=sys.stderr)
         else:
             self._tracker.print(text)
-
-    def warn(self, text: str) -> None:
-        """Print a warning on stderr, unless quiet."""
-        self.say(f"{self._painted('warning:', 'warning')} {escaped(text)}")
 
     def annotate(self, line: str) -> None:
         """Print a line for the runner of a CI job on stderr, also when quiet: it is a result."""
@@ -303,10 +307,25 @@ class Output:
             }
             print(json.dumps(document), file=sys.stderr)
         else:
-            print(f"{self._painted('error:', 'error')} {escaped(str(error))}", file=sys.stderr)
+            path = escaped(error.path or "")
+            print(self._labelled("error", str(error), path), file=sys.stderr)
             if error.hint:
-                print(f"  {self._painted(escaped(error.hint), 'hint')}", file=sys.stderr)
+                hint = self._folded(f"  {escaped(error.hint)}", path)
+                print(f"  {self._painted(hint[2:], 'hint')}", file=sys.stderr)
         raise AlreadyReported(error.exit_code)
+
+    def _labelled(self, kind: str, text: str, path: str = "") -> str:
+        """Return a message for stderr behind its kind, which is in colour if stderr has colours."""
+        label = f"{kind}:"
+        return self._painted(label, kind) + self._folded(f"{label} {escaped(text)}", path).removeprefix(label)
+
+    @staticmethod
+    def _folded(text: str, path: str = "") -> str:
+        """Return a message for stderr; a terminal gets line breaks between words, but none in a path or a secret."""
+        if not sys.stderr.isatty():
+            return text
+        whole, width = (path, *getattr(sys.stderr, "hidden", ())), width_of(sys.stderr)
+        return "\n".join(fold_words(line, width, whole) for line in text.split("\n"))
 
     def _painted(self, text: str, kind: str) -> str:
         """Return text for stderr, in the colour of its kind if stderr has colours."""
@@ -317,11 +336,8 @@ class Output:
         self.end_progress()
         traceback.print_exc()
         python = sys.version.split()[0]
-        print(
-            f"internal error: this is a bug in edl-ckpt {__version__} (Python {python}). "
-            "Please report it with the traceback above.",
-            file=sys.stderr,
-        )
+        text = f"internal error: this is a bug in edl-ckpt {__version__} (Python {python})."
+        print(self._folded(f"{text} Please report it with the traceback above."), file=sys.stderr)
         if self.json:
             message = traceback.format_exc(limit=0).strip()
             document = {"schema": "edl-ckpt/error/1", "code": 70, "id": "internal", "message": message}

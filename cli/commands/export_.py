@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from edl_ckpt.cli.cluster import Cluster, working
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.hints import resumable
 from edl_ckpt.cli.manual.codes import WRITES, exits
 from edl_ckpt.cli.options import CommandLineOnly, looks_like_ref, resolve_ref
 from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import parse_size
+from edl_ckpt.cli.text import escaped, parse_size
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.words import counted
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.storage.location import Location
 
 _FORMATS = (
     "checkpoint, safetensors, npz, npy, parquet, torch or tensorflow; for one table also csv, jsonl, word2vec or "
     "projector. Default: the format that the name of OUTPUT ends in."
 )
+
+
+def _again(goal: Location) -> str:
+    """Return how to go on after a failure: a file is whole or not there, and what went into a stream is lost."""
+    from edl_ckpt.core.storage.streams import is_stream
+
+    if goal.local_path is not None and is_stream(goal.local_path):
+        return f"what {escaped(goal.url)} got is not whole: run the same export again"
+    return "no half-written file is left: run the same export again"
 
 
 @examples(
@@ -93,7 +106,7 @@ def export_command(
         raise UsageError(f"--dense-rows expects a number or auto, got {dense_rows!r}")
     rows = int(dense_rows) if dense_rows and dense_rows != "auto" else dense_rows
     goal = Location(STDOUT) if words[-1] == "-" else out.location(words[-1])
-    with working(out, cluster, None, target=goal, parts=False) as work:
+    with working(out, cluster, None, target=goal, parts=False) as work, resumable(out, _again(goal)):
         result = export_version(
             version,
             goal,

@@ -11,6 +11,7 @@ from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.manual.codes import NOTES, exits
 from edl_ckpt.cli.output import Output
 from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.words import meant
 
 if TYPE_CHECKING:
     from edl_ckpt.core.storage.location import Location
@@ -145,6 +146,7 @@ def metrics_mode_command(
 
     `@best:METRIC`, `list --best` and the rules of `prune` use it.
     """
+    from edl_ckpt.core.checkpoint.catalog import list_versions
     from edl_ckpt.core.operations.annotate import set_modes
     from edl_ckpt.core.state.metadata import MODES
 
@@ -155,6 +157,9 @@ def metrics_mode_command(
     *place, name, mode = words
     where = out.location(place[0] if place else None)
     set_modes(where, {name: mode}, **o.locking(out, lock_wait))
+    known = {metric for version in list_versions(where).versions for metric in version.metrics}
+    if name not in known and (close := meant(name, known)):
+        out.warn(f"no version has a value of {name!r}; {close}")
     _show(out, where, None)
 
 

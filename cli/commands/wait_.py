@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,10 @@ from edl_ckpt.cli.options import Interval, Mode, Place, StallAfter, followed_loc
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import escaped, parse_limit
 from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.words import meant
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.operations.follow.wait import WaitResult
 
 
 @examples(
@@ -68,5 +72,14 @@ def wait_command(
         ref = result.version.ref
         out.write((escaped(ref) if sys.stdout.isatty() else ref) + "\n")
     if result.version is None:
-        out.say(f"{escaped(result.location.url)}: {escaped(result.why)}")
+        out.say(f"{escaped(result.location.url)}: {escaped(result.why)}{_of_metric(result, best)}")
         raise SystemExit(3)
+
+
+def _of_metric(result: WaitResult, best: str | None) -> str:
+    """Return what is wrong with the metric that is waited for, '' when some version has it."""
+    known = {name for unfinished in result.unfinished for name in unfinished.version.metrics}
+    if best is None or not result.unfinished or best in known:
+        return ""
+    hint = meant(best, known, "metrics")
+    return f"; no version has a value of {best!r}" + (f"; {hint}" if hint else "")

@@ -129,7 +129,8 @@ class FsspecStore:
             with client_errors(location.url):
                 self._fs, self._root = fsspec.core.url_to_fs(location.url, **location.options)
         except ValueError as error:
-            raise UnsupportedError(f"unknown kind of storage: {error}", path=location.url) from error
+            hint = "expected a path, s3://, or a kind that fsspec knows, such as gs://, abfs:// or hdfs://"
+            raise UnsupportedError(f"unknown kind of storage: {error}", path=location.url, hint=hint) from error
         except TypeError as error:  # its constructor wants arguments that a URL cannot give
             raise UsageError(
                 f"this storage needs other options: {error}", path=location.url, hint="--storage-option KEY=VALUE"

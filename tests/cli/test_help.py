@@ -294,7 +294,7 @@ def test_examples_work(line: str, workshop: Path, tmp_path: Path, monkeypatch: p
         ("import x.npz --ps 2", "LOCATION@VERSION is missing\n  usage: edl-ckpt import INPUT LOCATION@VERSION"),
         ("prune --keep x", "--keep: 'x' is not a whole number"),
         ("prune --keep -1", "--keep: must be at least 0, got -1"),
-        ("prune --keep", "option '--keep' requires an argument"),
+        ("prune --keep", "--keep: its value is missing"),
         ("get a b", "unexpected argument: b\n  usage: edl-ckpt get [REF] [OPTIONS]"),
     ],
 )

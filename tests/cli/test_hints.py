@@ -81,6 +81,12 @@ SLIPS = [
     ("metrics set run@1000", 2, "NAME=VALUE is missing", "expected [REF] NAME=VALUE..."),
     ("metrics mode run auc", 2, "max or min is missing", "expected [LOCATION] NAME max|min"),
     ("metadata set run@1000", 2, "KEY=JSON is missing", "expected [REF] KEY=JSON..."),
+    ("list runss/a", 10, "runss/a: no such file or directory", "did you mean runs/a?"),
+    ("inspect s4://bucket/run", 15, "s4://bucket/run: unknown kind of storage", "expected a path, s3://, or"),
+    ("prune run --keep", 2, "--keep: its value is missing", "try: edl-ckpt prune --help"),
+    ("prune run --keep-tag --dry-run", 2, "--keep-tag: its value is missing, because --dry-run is an option", "try:"),
+    ("head run -n -q", 2, "--rows: its value is missing, because -q is an option (write --rows=-q if", "try:"),
+    ("list run --format --json=1", 2, "--format: its value is missing, because --json=1 is an option", "try:"),
 ]
 
 
@@ -106,6 +112,26 @@ def test_names_in_rules(place: Path) -> None:
     assert listed.stderr == "warning: run: no version has the tag 'serv'; did you mean serving?\n"
 
 
+def test_a_value_that_looks_like_an_option(place: Path) -> None:
+    """What stands behind '=', or behind an option without a value, is taken as it is written; so is a number."""
+    done = edl("prune", "run", "--keep-tag=--dry-run", "--keep", "1", "--dry-run", cwd=place)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "keep the latest 1, or the tag --dry-run")
+    assert edl("get", "run", "--table", "user", "--id", "-5", cwd=place).returncode == 3
+    assert "--keep: no such file" in edl("list", "run", "--", "--keep", cwd=place).stderr
+
+
+def test_a_metric_that_no_version_has(place: Path, tmp_path: Path) -> None:
+    """`wait --best` says that it waits for such a metric, and `metrics mode` takes it, but warns."""
+    shutil.copytree(place / "run", tmp_path / "run")
+    done = edl("wait", "run", "--best", "auk", "--mode", "max", "--timeout", "0s", cwd=tmp_path)
+    assert done.returncode == 3
+    assert done.stderr.endswith("; no version has a value of 'auk'; did you mean auc?\n")
+    done = edl("metrics", "mode", "run", "auk", "max", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "warning: no version has a value of 'auk'; did you mean auc?\n")
+    bare = edl("metadata", "remove", "run@1010", "owner", cwd=place)
+    assert (bare.returncode, bare.stderr) == (10, "error: run@1010: no metadata 'owner'\n")
+
+
 def test_a_tag_that_is_not_there_without_its_at(place: Path) -> None:
     """Inside a location, a word that is like one of its tags is answered with that tag."""
     done = edl("inspect", "servng", cwd=place / "run")
@@ -113,10 +139,13 @@ def test_a_tag_that_is_not_there_without_its_at(place: Path) -> None:
 
 
 def test_what_is_left_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A command that was stopped says how to go on where something is left to go on with, and else only that."""
+    """A command that was stopped says how to go on: with what is left, or anew."""
     out, run = Output(), tmp_path / "run"
     run.mkdir()
-    for left, words in ((False, "interrupted\n"), (True, f"interrupted; its commit had begun: edl-ckpt recover {run}")):
+    for left, words in (
+        (False, "interrupted; nothing half-done is left: the same command begins anew\n"),
+        (True, f"interrupted; its commit had begun: `edl-ckpt recover {run}`"),
+    ):
         if left:
             stage = run / ".edl-ckpt-0/stage-0/20200101T000000-elsewhere-7-00000001"
             stage.mkdir(parents=True)
@@ -127,13 +156,22 @@ def test_what_is_left_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
     failure = UnavailableError("no answer")
     with pytest.raises(UnavailableError), resumable(out, partial(half_done, Location(str(run)))):
         raise failure
-    assert str(failure.hint).startswith("its commit had begun: edl-ckpt recover")
-    assert half_done(Location(str(tmp_path / "nowhere"))) is None
+    assert str(failure.hint).startswith("its commit had begun: `edl-ckpt recover")
+    assert half_done(Location(str(tmp_path / "nowhere"))) == "nothing half-done is left: the same command begins anew"
 
 
-@pytest.mark.parametrize("command", ["reshard run@1000 --ps 2", "import run x@1 --ps 2", "prune run --keep 1 --yes"])
-def test_a_stopped_command_says_how_to_go_on(command: str, place: Path, tmp_path: Path) -> None:
-    """Ctrl-C ends a command with 130 and a line; a prune says that the same one finishes it."""
+@pytest.mark.parametrize(
+    ("command", "how"),
+    [
+        ("reshard run@1000 --ps 2", "nothing half-done is left: the same command begins anew"),
+        ("import run x@1 --ps 2", "nothing half-done is left: the same command begins anew"),
+        ("prune run --keep 1 --yes", "run the same prune again to finish it"),
+        ("export run x.npz", "no half-written file is left: run the same export again"),
+        ("export run /dev/null --format npz", "what /dev/null got is not whole: run the same export again"),
+    ],
+)
+def test_a_stopped_command_says_how_to_go_on(command: str, how: str, place: Path, tmp_path: Path) -> None:
+    """Ctrl-C ends a command with 130, and a line that says how to go on."""
     shutil.copytree(place / "run", tmp_path / "run")
     code = (
         "import edl_ckpt.core.commit.recovery as r, sys\n"
@@ -141,6 +179,7 @@ def test_a_stopped_command_says_how_to_go_on(command: str, place: Path, tmp_path
         "import edl_ckpt.core.operations.prune.execute as p, edl_ckpt.core.operations.importing as i\n"
         "import edl_ckpt.core.operations.reshard.execute as e\n"
         "p._execute = stop; e.execute_reshard = stop; i.import_checkpoint = i.import_arrays = stop\n"
+        "import edl_ckpt.core.operations.export as x; x.export_version = stop\n"
         "from edl_ckpt.cli.app import main; main(sys.argv[1:])\n"
     )
     done = subprocess.run(
@@ -152,8 +191,7 @@ def test_a_stopped_command_says_how_to_go_on(command: str, place: Path, tmp_path
         check=False,
     )
     assert done.returncode == 130
-    finish = "; run the same prune again to finish it" if command.startswith("prune") else ""
-    assert done.stderr.splitlines()[-1] == f"interrupted{finish}"
+    assert done.stderr.splitlines()[-1] == f"interrupted; {how}"
 
 
 @pytest.mark.parametrize("word", ["1000", "latest", "serving", "best:auc"])
