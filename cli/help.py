@@ -43,7 +43,7 @@ class HelpCommand(TyperCommand):
 
         The parser alone takes `--dry-run` of `prune --keep-tag --dry-run` for a tag, and the versions are deleted.
         """
-        options = [p for p in self.get_params(ctx) if p.param_type_name == "option"]
+        options: list[Any] = [p for p in self.get_params(ctx) if p.param_type_name == "option"]
         flags = {flag: option for option in options for flag in option.opts}
         words = iter(args[: args.index("--")] if "--" in args else args)
         for word in words:
