@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.manual.codes import NOTES, exits
-from edl_ckpt.cli.options import LockWait, Place
+from edl_ckpt.cli.options import LockWait, parsed_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import escaped, parse_duration
+from edl_ckpt.core.errors import UsageError
+
+_Deleted = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[REF]",
+        help="LOCATION, @VERSION or both; a version is a number. Default: the whole last deletion in $EDL_CKPT_DIR, "
+        "the default storage or the current directory.",
+    ),
+]
 
 
 @examples(
     "undo run",
-    "undo run --lock-wait 1m",
+    "undo run@100",
 )
 @exits(NOTES)
-def undo_command(out: Output, location: Place = None, lock_wait: LockWait = "10s") -> None:
+def undo_command(out: Output, ref: _Deleted = None, lock_wait: LockWait = "10s") -> None:
     """Restore what the last `prune --trash` deleted.
 
-    The versions come back with their metrics and tags.
+    The versions come back with their metrics and tags. With @VERSION, only that version comes back, from the last
+    deletion that has it.
     """
     from edl_ckpt.core.operations.undo import undo
 
-    where = out.location(location)
-    names = undo(where, wait_seconds=parse_duration(lock_wait), reporter=out.reporter())
+    asked = parsed_ref(ref, out)
+    where, number = asked.location, asked.version if isinstance(asked.version, int) else None
+    if number is None and (asked.version != "latest" or (ref or "").endswith("@latest")):
+        raise UsageError(f"@{asked.version}: a version in the trash has only its number", path=where.url)
+    names = undo(where, number, wait_seconds=parse_duration(lock_wait), reporter=out.reporter())
     document = {"schema": "edl-ckpt/undo/1", "location": where.url, "restored": list(names)}
     out.show(lambda: document, lambda: [f"{escaped(where.url)}: restored {escaped(name)}" for name in names])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from edl_ckpt.core.checkpoint import glance
@@ -19,12 +20,18 @@ if TYPE_CHECKING:
 REMOTE: Final = "EDL_CKPT_COMPLETE_REMOTE"
 """The variable that lets completion ask storage on a network."""
 
+_MOST_DELETED: Final = 500
+
 
 class Place(Protocol):
     """A location whose names are wanted."""
 
     def versions(self) -> Iterable[tuple[str, str]]:
         """Return the versions, the newest first, each with a note."""
+        ...
+
+    def trash(self) -> Iterable[int]:
+        """Return the versions in its trash, those of the last deletion first."""
         ...
 
     def glimpse(self) -> Glimpse:
@@ -48,6 +55,10 @@ class LocalPlace:
         numbers, unnumbered = glance.versions(self._path)
         yield from ((str(number), "version") for number in numbers)
         yield from ((name, "version") for name in unnumbered)
+
+    def trash(self) -> list[int]:
+        """Return what can be read in time, at most as many as anybody reads."""
+        return list(islice(chain.from_iterable(glance.in_trash(self._path, self._budget)), _MOST_DELETED))
 
     def glimpse(self) -> Glimpse:
         """Return what can be read in time."""
@@ -74,6 +85,10 @@ class RemotePlace:
     def versions(self) -> Iterable[tuple[str, str]]:
         """Return the versions with their states."""
         return [(str(version.key), version.state.value) for version in reversed(self._listing().versions)]
+
+    def trash(self) -> tuple[int, ...]:
+        """Return nothing: only local storage has a trash."""
+        return ()
 
     def glimpse(self) -> Glimpse:
         """Return the names in the metadata."""

@@ -112,8 +112,9 @@ class Values:
             if probes > _MOST_PROBES or self._budget.spent or not glance.has_versions(path):
                 yield each
                 continue
-            trash = glance.in_trash(path) if self._asked.command == "undo" else []
-            yield Candidate(each.value.rstrip("/"), f"in its trash: {', '.join(trash[:5])}" if trash else "location")
+            last = next(glance.in_trash(path, self._budget), []) if self._asked.command == "undo" else []
+            trash = ", ".join(map(str, last[:5]))
+            yield Candidate(each.value.rstrip("/"), f"in its trash: {trash}" if trash else "location")
         if "/" not in self._asked.typed and self._storages is not None:
             for name in self._storages.named:
                 yield from (Candidate(name, "storage"), Candidate(f"{name}@", "its versions"))
@@ -140,6 +141,9 @@ class Values:
         """Yield what may stand behind '@', for the location or the one that is typed elsewhere."""
         place = self._place_of(location) if location else self._place
         if place is None:
+            return
+        if self._asked.command == "undo":
+            yield from (Candidate(str(key), "in the trash") for key in place.trash())
             return
         begun = self._asked.typed.rpartition("@")[2] if location or not numbers_only else self._asked.typed
         every = [pair for pair in place.versions() if pair[0].isdigit() or not numbers_only]

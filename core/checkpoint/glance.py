@@ -128,13 +128,19 @@ def _take(seen: Glimpse, key: int | str, document: Mapping[str, Any]) -> None:
         seen.keys.update(dict.fromkeys(values))
 
 
-def in_trash(location: str) -> list[str]:
-    """Return the versions that `undo` would put back."""
+def in_trash(location: str, budget: Budget) -> Iterator[list[int]]:
+    """Yield the versions of each deletion in the trash that `undo` can put back, the last deletion first."""
     folder = os.path.join(location, TRASH_DIR)
-    last = max((entry.name for entry in islice(entries(folder), 1000) if entry.name[:1].isdigit()), default="")
-    found = _document(os.path.join(folder, last, "record.json")) if last else {}
-    listed = found.get("versions") if found.get("keep") else None
-    return [str(key) for key in listed if isinstance(key, str | int)] if isinstance(listed, list) else []
+    every = sorted((entry.name for entry in islice(entries(folder), 1000) if entry.name[:1].isdigit()), reverse=True)
+    for name in every:
+        if budget.spent:
+            return
+        deletion = os.path.join(folder, name)
+        record = _document(os.path.join(deletion, "record.json"))
+        listed = record.get("versions") if record.get("keep") else None
+        present = set(versions(deletion)[0])
+        if found := [key for key in listed if key in present] if isinstance(listed, list) else []:
+            yield found
 
 
 def _document(path: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from edl_ckpt.core.commit.removal import Before, Removal, remove_in_order, safe_order
@@ -35,6 +35,7 @@ from edl_ckpt.core.storage.files import NEW
 from edl_ckpt.core.storage.interface import SMALL_BYTES, ObjectStore
 from edl_ckpt.core.storage.local import is_gone
 from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.words import neighbours
 
 RECORD_SCHEMA: Final = "edl-ckpt/trash/1"
 RECORD: Final = "record.json"
@@ -63,6 +64,18 @@ class TrashEntry:
     metadata: tuple[str, ...] = ()
     fault: EdlCkptError | None = None
     """Why its record, which is there, cannot be read now; then it stays, and its time is that of the directory."""
+
+    @property
+    def numbers(self) -> set[int]:
+        """Return the numbers of the versions that can be put back, wholly or, after a kill, their metadata alone."""
+        owners = {metadata_owner(name) for name in self.metadata}
+        return {number for number in owners | set(map(_number_of, self.recorded)) if isinstance(number, int)}
+
+    def part(self, number: int) -> TrashEntry:
+        """Return the entry with one version only."""
+        recorded = tuple(name for name in self.recorded if _number_of(name) == number)
+        metadata = tuple(name for name in self.metadata if metadata_owner(name) == number)
+        return replace(self, recorded=recorded, metadata=metadata)
 
 
 def delete_versions(
@@ -285,47 +298,59 @@ def _recorded_metadata(inside: Directory, record: dict[str, Any]) -> tuple[str, 
 
 def _is_recorded(name: str, record: dict[str, Any]) -> bool:
     """Say whether a record names this version; older records have the numbers only."""
-    parsed = parse_version_dir(name)
-    number = parsed[1] if parsed else parse_single_file(name)
-    names = record.get("names")
+    number, names = _number_of(name), record.get("names")
     listed = isinstance(record.get("versions"), list) and number is not None and number in record["versions"]
     return listed and (names is None or (isinstance(names, list) and name in names))
 
 
-def last_deletion(location: Location) -> TrashEntry | None:
-    """Return the deletion that `put_back` would undo, None when there is none.
+def _number_of(name: str) -> int | None:
+    """Return the number of a version by the name of its directory or file."""
+    parsed = parse_version_dir(name)
+    return parsed[1] if parsed else parse_single_file(name)
 
-    Raises the error of reading a newer record: an older deletion is not the last one.
+
+def last_deletion(location: Location, number: int | None = None) -> TrashEntry:
+    """Return what `put_back` would put back: the last deletion, or of the last one that has a version only that.
+
+    Raises NotFoundError when there is none, and the error of reading a newer record: an older deletion is not the last.
     """
+    known: set[int] = set()
     for entry in list_trash(location):
         if entry.fault is not None:
             raise entry.fault
-        if entry.recorded or entry.metadata:
+        if number is None and entry.numbers:
             return entry
-    return None
+        if number in entry.numbers:
+            return entry.part(number)
+        known |= entry.numbers
+    if number is None or not known:
+        hint = "undo restores only versions that `prune --trash` deleted"
+        raise NotFoundError("nothing to undo", path=location.url, hint=hint)
+    near = ", ".join(map(str, neighbours(number, known, 8)))
+    raise NotFoundError(f"no version {number} in the trash", path=location.url, hint=f"versions there: {near}")
 
 
-def put_back(store: LocalStore, reporter: Reporter) -> tuple[str, ...]:
+def put_back(store: LocalStore, reporter: Reporter, number: int | None = None) -> tuple[str, ...]:
     """Put the versions of the last deletion in the trash back, with their metadata; return their names.
 
-    Only what the record names is put back. What else is in the entry stays there, with a warning. The caller holds the
-    location's lock. Raises NotFoundError when there is nothing to put back, and RefusedError, before anything moves,
-    when a version of such a name exists again.
+    With `number` only that version is put back, from the last deletion that has it. Only what the record names is put
+    back. What else is in the entry stays there, with a warning. The caller holds the location's lock. Raises
+    NotFoundError when there is nothing to put back, and RefusedError, before anything moves, when a version of such a
+    name exists again.
     """
     location = store.location
-    entry = last_deletion(location)
-    if entry is None:
-        raise NotFoundError(
-            "nothing to undo", path=location.url, hint="undo restores only versions that `prune --trash` deleted"
-        )
+    entry = last_deletion(location, number)
     name = os.path.basename(entry.path)
     with Directory.open(store.root) as root:
         with root.enter(f"{TRASH_DIR}/{name}") as trash:
             _restore(root, trash, entry, location)
+            record, _ = _read_record(trash)
             others = [each for each in trash.names() if not _is_ours(each)]
-        if others:
-            reporter.warn(f"{entry.path}: the record does not name {', '.join(others[:3])}; left in the trash")
-        problems = [] if others else _drop(root, name)
+            unnamed = [each for each in others if not _is_recorded(each, record)]
+            is_done = not others and not _recorded_metadata(trash, record)
+        if unnamed:
+            reporter.warn(f"{entry.path}: the record does not name {', '.join(unnamed[:3])}; left in the trash")
+        problems = _drop(root, name) if is_done else []
         remove_empty_state(root)
     for problem in problems:
         reporter.warn(str(problem))
@@ -348,6 +373,8 @@ def _restore(root: Directory, trash: Directory, entry: TrashEntry, location: Loc
             for name in entry.metadata:
                 if target.stat(name) is None:
                     meta.rename(name, target, name)
+                else:
+                    meta.unlink(name)
             target.flush()
     trash.flush()
     root.flush()

@@ -17,23 +17,25 @@ from edl_ckpt.core.storage import LocalStore, Location, LocationLike, open_store
 
 def undo(
     location: LocationLike,
+    version: int | None = None,
     *,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
 ) -> tuple[str, ...]:
     """Put the versions of the last deletion in the trash back, with their metadata; return their names.
 
-    Takes the lock itself. Warns of a tag that another version got meanwhile: then both have it. Raises NotFoundError
-    when there is no such deletion, RefusedError, before anything moves, when a version of such a name exists again or
-    the location has versions of another layout, and UnsupportedError on storage that has no trash.
+    With `version`, a number, only that one comes back, from the last deletion that has it. Takes the lock itself. Warns
+    of a tag that another version got meanwhile: then both have it. Raises NotFoundError when there is no such deletion,
+    RefusedError, before anything moves, when a version of such a name exists again or the location has versions of
+    another layout, and UnsupportedError on storage that has no trash.
     """
     where = Location.of(location)
     store = open_store(where)
     if not isinstance(store, LocalStore):
         raise UnsupportedError("this storage has no rename, and so no trash", path=where.url)
     with location_lock(where, "undo", wait_seconds=wait_seconds, reporter=reporter):
-        _check_layouts(where)
-        names = put_back(store, reporter)
+        _check_layouts(where, version)
+        names = put_back(store, reporter, version)
     for tag, versions in shared_tags(list_versions(where).versions).items():
         if any(os.path.basename(v.path) in names for v in versions):
             numbers = " and ".join(str(v.version) for v in versions)
@@ -44,11 +46,11 @@ def undo(
     return names
 
 
-def _check_layouts(location: Location) -> None:
+def _check_layouts(location: Location, number: int | None) -> None:
     """Raise RefusedError if the deleted versions have another layout than those that are at the location now."""
-    entry = last_deletion(location)
-    for version in list_versions(entry.path).versions if entry else ():
-        if entry is None or os.path.basename(version.path) not in entry.recorded:
+    entry = last_deletion(location, number)
+    for version in list_versions(entry.path).versions:
+        if os.path.basename(version.path) not in entry.recorded:
             continue
         others = layouts_at(location) - layouts_among([os.path.basename(version.path)])
         if others:

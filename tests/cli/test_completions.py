@@ -138,7 +138,7 @@ def test_places_of_the_environment_and_of_a_file(place: Path, tmp_path: Path) ->
 
 
 def test_versions_in_the_trash(place: Path, tmp_path: Path) -> None:
-    """`undo` is told, in shells that show notes, which versions it would put back."""
+    """`undo` completes the versions that it can put back, and says beside a location which it would put back."""
     shutil.copytree(place / "run", tmp_path / "run")
     assert edl("prune", "run", "--delete", "100", "--trash", "--yes", cwd=tmp_path).returncode == 0
     done = subprocess.run(
@@ -150,7 +150,16 @@ def test_versions_in_the_trash(place: Path, tmp_path: Path) -> None:
         timeout=20,
         check=True,
     )
-    assert done.stdout == "run\tin its trash: 100\n"
+    assert done.stdout == "run\tin its trash: 100\nrun@\tits versions\n"
+    assert edl("tag", "remove", "run@200", "serving", cwd=tmp_path).returncode == 0
+    assert edl("prune", "run", "--delete", "200", "--trash", "--yes", cwd=tmp_path).returncode == 0
+    assert words("edl-ckpt undo run@", tmp_path) == ["@200", "@100"]
+    assert words("edl-ckpt undo @1", tmp_path, EDL_CKPT_DIR="run") == ["@100"]
+    done = edl("undo", "run@100", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "run: restored version_100\n")
+    assert words("edl-ckpt undo run@", tmp_path) == ["@200"]
+    done = edl("undo", "run@serving", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "error: run: @serving: a version in the trash has only its number\n")
 
 
 @pytest.mark.parametrize(

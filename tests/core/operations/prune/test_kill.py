@@ -81,11 +81,12 @@ def test_kill_at_each_operation_of_prune(tmp_path: Path, run: Path, trash: bool)
         check_whole(copy)
 
 
-def test_kill_at_each_operation_of_undo(tmp_path: Path, run: Path) -> None:
+@pytest.mark.parametrize("number", [None, 3])
+def test_kill_at_each_operation_of_undo(number: int | None, tmp_path: Path, run: Path) -> None:
     """Killed anywhere, undo leaves each version in its place whole or in the trash whole; again, it goes on."""
     content = {p.relative_to(run): p.read_bytes() for p in run.rglob("*") if p.is_file()}
     prune(run, trash=True)
-    for copy in points(tmp_path, run, lambda where: undo(str(where))):
+    for copy in points(tmp_path, run, lambda where: undo(str(where), number)):
         check_whole(copy)
         there = set(numbers(copy))
         trashed = {name for entry in list_trash(str(copy)) for name in entry.names}
@@ -93,6 +94,6 @@ def test_kill_at_each_operation_of_undo(tmp_path: Path, run: Path) -> None:
         try:
             undo(str(copy))
         except NotFoundError:
-            assert there == {1, 2, 3, 4, 5}
+            assert (number, there) == (None, {1, 2, 3, 4, 5})
         prune(copy, keep=9)  # sweeps the leftovers of a killed undo
         assert {p.relative_to(copy): p.read_bytes() for p in copy.rglob("*") if p.is_file()} == content

@@ -34,6 +34,28 @@ def test_trash_and_undo(run: Path) -> None:
         undo(str(run))
 
 
+def test_undo_of_one_version(run: Path) -> None:
+    """One version comes back, with its metadata, from the last deletion that has it; the others stay in the trash."""
+    before = {p.relative_to(run): p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    prune(run, keep=3, trash=True)
+    prune(run, keep=1, trash=True)
+    assert numbers(run) == [1, 5]
+    assert undo(str(run), 3) == ("version-3",)
+    assert (numbers(run), [sorted(entry.numbers) for entry in list_trash(str(run))]) == ([1, 3, 5], [[4], [2]])
+    check_whole(run)
+    with pytest.raises(NotFoundError, match="no version 3 in the trash") as absent:
+        undo(str(run), 3)
+    assert absent.value.hint == "versions there: 2, 4"
+    assert undo(str(run), 2) == ("version-2",)
+    save_small(run, 4, sealed=False)
+    with pytest.raises(RefusedError, match="version-4 exists again"):
+        undo(str(run), 4)
+    shutil.rmtree(run / "version-4")
+    assert undo(str(run)) == ("version-4",)
+    assert {p.relative_to(run): p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
+    check_whole(run)
+
+
 def test_undo_when_the_name_is_taken(run: Path) -> None:
     """A job that saved the same version again keeps its own: undo refuses before anything moves."""
     prune(run, keep=3, trash=True)
