@@ -53,6 +53,7 @@ from edl_ckpt.core.checkpoint.scan import (
     Bundle,
     DensePiece,
     IdPiece,
+    Looks,
     bundles,
     count_rows,
     dense_pieces,
@@ -335,6 +336,7 @@ def sketch_checkpoint(
     Each id must be in its own shard where the caller asks for it: CorruptError for one that is `placed` elsewhere.
     """
     checkpoint.keep_ids(workers)
+    looks = Looks()
 
     def add(piece: IdPiece | list[DensePiece] | Bundle) -> None:
         if isinstance(piece, Bundle):
@@ -350,7 +352,7 @@ def sketch_checkpoint(
         block = read_piece(checkpoint, piece, sums)
         if placed:
             check_placement(checkpoint.reader(piece.shard), piece.shard.file, piece.entry, block.ids)
-        for some, rows in row_batches(checkpoint, piece, len(block.ids), batch_bytes, sums):
+        for some, rows in row_batches(checkpoint, piece, len(block.ids), batch_bytes, sums, looks=looks):
             sketch.add_rows(piece.entry.name, block.ids[some], rows)
             reporter.advance(rows.nbytes)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from threading import BoundedSemaphore
 from typing import Final, TypeVar
 
 import numpy as np
@@ -229,6 +232,33 @@ def number_rows(
     return numbered
 
 
+class Looks:
+    """How the threads of one pass look at what they have read of far storage.
+
+    At most as many threads as cores look at a time. If all did, all would be done at the same time, and then all would
+    wait for the network together, while no core works. The memory of batches is used again by the next ones: the
+    kernel clears fresh memory, which costs as much as to receive it.
+    """
+
+    def __init__(self) -> None:
+        self.turn = BoundedSemaphore(len(os.sched_getaffinity(0)))
+        self._spare: list[bulk.U8] = []
+
+    @contextmanager
+    def memory(self, size: int) -> Iterator[bulk.U8]:
+        """Lend uint8 [size], with any content, for a while."""
+        try:
+            memory = self._spare.pop()
+        except IndexError:
+            memory = np.empty(0, np.uint8)
+        if len(memory) < size:
+            memory = np.empty(size, np.uint8)
+        try:
+            yield memory[:size]
+        finally:
+            self._spare.append(memory)
+
+
 def row_batches(
     checkpoint: Checkpoint,
     piece: IdPiece,
@@ -237,13 +267,15 @@ def row_batches(
     sums: ChunkSums | None = None,
     *,
     wanted: npt.NDArray[np.bool_] | None = None,
+    looks: Looks | None = None,
 ) -> Iterator[tuple[slice, bulk.U8]]:
     """Yield (rows of the piece, their values uint8 [n, row_bytes]) in batches of about `batch_bytes`.
 
     With `sums` no batch is larger than the cache, though as much is read at a time, and the
     bytes are added to `sums`, each batch after the caller has used it. All batches share one buffer, which the next
     one overwrites: fresh memory costs more than the read. Batches without any row that is `wanted`, bool [rows], are
-    left out, and not read where that is possible.
+    left out, and not read where that is possible. With `looks`, a caller that waits for nothing else has far rows in
+    its turns and in its memory: no batch may be used behind the last one.
     """
     reader = checkpoint.reader(piece.shard)
     # A caller with smaller batches bounds its memory. What is near is read as it is looked at, into the same memory.
@@ -256,19 +288,24 @@ def row_batches(
     if reader.block_bytes and block:
         block = -(-rows // max(round(rows / block), 1))  # requests of one size, and no small one at the end
         most += most // 2  # of one size for all pieces, so that the memory of one is used again for the next
-    buffer = np.empty((max(block, most), piece.entry.row_bytes), np.uint8)
-    for first in range(0, rows, block or 1):
-        last = min(first + block, rows)
-        if wanted is not None and not wanted[first:last].any():
-            continue
-        values = read_rows(reader, piece.entry, piece.first_row + first, buffer[: last - first])
-        for start in range(first, last, step):
-            stop = min(start + step, last)
-            some = values[start - first : stop - first]
-            yield slice(start, stop), some
-            if sums is not None:
-                at = piece.entry.values.start + (piece.first_row + start) * piece.entry.row_bytes
-                sums.add(reader, at, some.reshape(-1).data)
+    with ExitStack() as stack:
+        room = max(block, most) * piece.entry.row_bytes
+        looks = looks if reader.block_bytes else None
+        memory = np.empty(room, np.uint8) if looks is None else stack.enter_context(looks.memory(room))
+        buffer = memory.reshape(-1, piece.entry.row_bytes) if room else np.empty((block, 0), np.uint8)
+        for first in range(0, rows, block or 1):
+            last = min(first + block, rows)
+            if wanted is not None and not wanted[first:last].any():
+                continue
+            values = read_rows(reader, piece.entry, piece.first_row + first, buffer[: last - first])
+            with nullcontext() if looks is None else looks.turn:
+                for start in range(first, last, step):
+                    stop = min(start + step, last)
+                    some = values[start - first : stop - first]
+                    yield slice(start, stop), some
+                    if sums is not None:
+                        at = piece.entry.values.start + (piece.first_row + start) * piece.entry.row_bytes
+                        sums.add(reader, at, some.reshape(-1).data)
 
 
 Piece = TypeVar("Piece", bound="IdPiece | DensePiece")

@@ -29,6 +29,7 @@ from edl_ckpt.core.checkpoint.scan import (
     PIECE_BYTES,
     DensePiece,
     IdPiece,
+    Looks,
     count_ids,
     cut_piece,
     number_rows,
@@ -70,6 +71,7 @@ class OpenedValues(CheckpointHolder):
     def __init__(self, checkpoint: Checkpoint, sums: ChunkSums | None = None) -> None:
         super().__init__(checkpoint)
         self.sums = sums
+        self.looks = Looks()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class ValuesWork:
             if isinstance(place, DenseAt):
                 self._read_dense(opened.checkpoint, place.piece(opened.checkpoint), found.sketch, sums, counts, advance)
             else:
-                self._read_rows(opened.checkpoint, place.piece(opened.checkpoint), found.sketch, sums, counts, advance)
+                self._read_rows(opened, place.piece(opened.checkpoint), found.sketch, sums, counts, advance)
             if counts.any():
                 key = (place.shard, is_dense, place.piece(opened.checkpoint).entry.name)
                 found.odd[key] = found.odd.get(key, np.zeros(3, np.int64)) + counts
@@ -129,21 +131,21 @@ class ValuesWork:
 
     def _read_rows(
         self,
-        checkpoint: Checkpoint,
+        opened: OpenedValues,
         place: IdPiece,
         sketch: ContentSketch,
         sums: ChunkSums | None,
         counts: npt.NDArray[np.int64],
         advance: Advance,
     ) -> None:
-        row = place.first_row
+        row, checkpoint = place.first_row, opened.checkpoint
         for cut in cut_piece(checkpoint, place, PIECE_BYTES):
             ids = read_piece(checkpoint, cut, sums).ids
             piece = IdPiece(cut.shard, cut.entry, cut.run, cut.start, cut.end, row, len(ids))
             row += len(ids)
             if self.placed:
                 check_placement(checkpoint.reader(cut.shard), cut.shard.file, cut.entry, ids)
-            for some, rows in row_batches(checkpoint, piece, len(ids), VALUE_BATCH_BYTES, sums):
+            for some, rows in row_batches(checkpoint, piece, len(ids), VALUE_BATCH_BYTES, sums, looks=opened.looks):
                 if self.sketched:
                     sketch.add_rows(piece.entry.name, ids[some], rows)
                 if self.odd:

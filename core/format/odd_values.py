@@ -31,7 +31,11 @@ def odd_values(data: bulk.U8, dtype: DType | None) -> npt.NDArray[np.int64]:
     if dtype is None or dtype.name not in _FLOATS or not len(data):
         return counts
     view, mask, huge, infinity = _FLOATS[dtype.name]
-    magnitude = data.view(view) & mask
+    elements = data.view(view)
+    reaches = getattr(bulk.kernel, "reaches", None)  # a kernel of an older version, built in place, lacks it
+    if reaches is not None and not reaches(data, elements.itemsize, huge):
+        return counts
+    magnitude = elements & mask
     if int(magnitude.max()) < huge:
         return counts
     counts[0] = np.count_nonzero(magnitude > infinity)
