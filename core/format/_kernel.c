@@ -1,5 +1,6 @@
 /* Compiled inner loops of bulk.py, which has each of them in numpy too: the same results and the same errors, faster.
  *
+ * `move_file_rows` alone reads and writes files too; where it is missing, Python does that with `move_rows`.
  * Every function takes buffers of exact element types and releases the GIL. It checks the sizes of all buffers first,
  * and no write ever leaves a buffer. A failed check raises a ValueError that names the argument, the expected value
  * and the one that came. Multi-byte values are little-endian: on other machines the module refuses to load, and numpy
@@ -7,9 +8,11 @@
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <errno.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
@@ -1093,6 +1096,137 @@ static PyObject *move_rows(PyObject *self, PyObject *args)
         return refuse(&b, "move_rows: a row has its place outside of the %zd byte%s of out", COUNTED(out->len));
     release(&b);
     Py_RETURN_NONE;
+}
+
+/* Fill a buffer from a file; 0 when done, -1 when the file ends before that, else the number of the error. */
+static int read_whole(int file, uint8_t *to, Py_ssize_t size, int64_t at)
+{
+    while (size > 0) {
+        ssize_t count = pread(file, to, (size_t)size, (off_t)at);
+        if (count < 0 && errno == EINTR)
+            continue;
+        if (count <= 0)
+            return count < 0 ? errno : -1;
+        to += count, at += count, size -= count;
+    }
+    return 0;
+}
+
+/* Write a buffer to a file; 0 when done, else the number of the error. */
+static int write_whole(int file, const uint8_t *from, Py_ssize_t size, int64_t at)
+{
+    while (size > 0) {
+        ssize_t count = pwrite(file, from, (size_t)size, (off_t)at);
+        if (count < 0 && errno == EINTR)
+            continue;
+        if (count < 0)
+            return errno;
+        from += count, at += count, size -= count;
+    }
+    return 0;
+}
+
+/* Count the rows of each owner; let `starts` and `places` be where each begins, in bytes, when they are put in order.
+ * Return the greatest count. */
+static int64_t order_by_owner(const uint16_t *of, Py_ssize_t n, Py_ssize_t row_bytes, Py_ssize_t ps_num,
+                              int64_t *starts, int64_t *places)
+{
+    int64_t start = 0, most = 0;
+    Py_ssize_t k;
+    memset(places, 0, (size_t)ps_num * 8);
+    for (k = 0; k < n; k++)
+        places[of[k]]++;
+    for (k = 0; k < ps_num; k++) {
+        int64_t own = places[k];
+        most = own > most ? own : most;
+        starts[k] = places[k] = start;
+        start += own * row_bytes;
+    }
+    return most;
+}
+
+static PyObject *move_file_rows(PyObject *self, PyObject *args)
+{
+    PyObject *sums_o, *ids_o, *owner_o, *targets_o, *values_at_o, *look_o, *gathered_o;
+    Py_ssize_t row_bytes, step, n, k, done, some, ps_num, look_rows, bad = -1, needed, failed = -1;
+    Buffers b = {.count = 0};
+    Py_buffer *sums, *ids, *owner, *targets, *values_at, *look, *gathered;
+    int64_t *starts, *places;
+    long long offset;
+    int source, error = 0;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOOiLnnOOOO:move_file_rows", &sums_o, &ids_o, &owner_o, &source, &offset, &row_bytes,
+                          &step, &targets_o, &values_at_o, &look_o, &gathered_o))
+        return NULL;
+    if (!(sums = acquire(&b, sums_o, 1)) || !(ids = acquire(&b, ids_o, 0)) || !(owner = acquire(&b, owner_o, 0)) ||
+        !(targets = acquire(&b, targets_o, 0)) || !(values_at = acquire(&b, values_at_o, 1)) ||
+        !(look = acquire(&b, look_o, 1)) || !(gathered = acquire(&b, gathered_o, 1))) {
+        release(&b);
+        return NULL;
+    }
+    n = ids->len / 8;
+    ps_num = values_at->len / 8;
+    if (row_bytes < 1 || step < 1)
+        return refuse(&b, "move_file_rows: row_bytes and step must be at least 1, got %zd and %zd", row_bytes, step);
+    if (owner->len != n * 2)
+        return refuse_size(&b, "move_file_rows", "owner", owner, n, 2);
+    if (targets->len != ps_num * 4)
+        return refuse_size(&b, "move_file_rows", "targets", targets, ps_num, 4);
+    if (look->len < row_bytes || gathered->len / row_bytes < (n < step ? n : step))
+        return refuse(&b, "move_file_rows: look or gathered is too small for the rows of %zd byte%s",
+                      COUNTED(row_bytes));
+    needed = (((row_bytes < CHUNK_BYTES ? row_bytes : CHUNK_BYTES) + 1) / 2 + 1) * LIMBS * 4;
+    if (sums->len != needed)
+        return refuse(&b, "move_file_rows: sketch has %zd byte%s, rows of %zd byte%s need %zd", COUNTED(sums->len),
+                      COUNTED(row_bytes), needed);
+    starts = PyMem_Malloc((size_t)ps_num * 16 + 1);
+    if (!starts) {
+        release(&b);
+        return PyErr_NoMemory();
+    }
+    places = starts + ps_num;
+    look_rows = look->len / row_bytes;
+    Py_BEGIN_ALLOW_THREADS
+    bad = first_bad_owner(owner->buf, n, ps_num);
+    for (done = 0; done < n && bad < 0 && !error; done += some) {
+        const uint16_t *of = (const uint16_t *)owner->buf + done;
+        const int64_t *id = (const int64_t *)ids->buf + done;
+        Py_ssize_t from, now, row, count;
+        int straight;
+        some = n - done < step ? n - done : step;
+        straight = order_by_owner(of, some, row_bytes, ps_num, starts, places) == some; /* all to one target */
+        for (from = 0; from < some && !error; from += now) {
+            uint8_t *to = straight ? (uint8_t *)gathered->buf + from * row_bytes : look->buf;
+            now = some - from < look_rows ? some - from : look_rows;
+            error = read_whole(source, to, now * row_bytes, offset + (done + from) * row_bytes);
+            for (row = 0; row < now && !error; row += count) { /* both looks while the rows are in the cache */
+                count = now - row < BLOCK_ROWS ? now - row : BLOCK_ROWS;
+                sketch_whole_rows(sums->buf, id + from + row, count, to + row * row_bytes, row_bytes);
+                if (!straight)
+                    place_rows(to + row * row_bytes, row_bytes, of + from + row, count, places, gathered->buf,
+                               gathered->len);
+            }
+            if (straight)
+                places[of[0]] += now * row_bytes;
+        }
+        for (k = 0; k < ps_num && !error; k++) {
+            int64_t size = places[k] - starts[k];
+            if (!size)
+                continue;
+            error = write_whole(((const int32_t *)targets->buf)[k], (const uint8_t *)gathered->buf + starts[k],
+                                (Py_ssize_t)size, ((int64_t *)values_at->buf)[k]);
+            ((int64_t *)values_at->buf)[k] += size;
+            failed = error ? k : -1;
+        }
+    }
+    Py_END_ALLOW_THREADS
+    PyMem_Free(starts);
+    if (bad >= 0)
+        return refuse_owner(&b, "move_file_rows", owner->buf, bad, ps_num);
+    release(&b);
+    if (!error)
+        Py_RETURN_NONE;
+    return Py_BuildValue("ni", failed, error);
 }
 
 /* Small parts of many tables in one call. Each is a row of int64 numbers, in this order. */
@@ -2191,6 +2325,7 @@ static PyMethodDef methods[] = {
     {"sketch", sketch, METH_VARARGS, "Add rows times their keys to a sketch."},
     {"count_varints", count_varints, METH_VARARGS, "Return how many varints end in some bytes."},
     {"move_rows", move_rows, METH_VARARGS, "Add rows to a sketch and copy them to the places of their owners."},
+    {"move_file_rows", move_file_rows, METH_VARARGS, "Do so with the rows of a file, and write them to their targets."},
     {"sketch_parts", sketch_parts, METH_VARARGS, "Add the rows of many small tables to their sketches."},
     {"tally_parts", tally_parts, METH_VARARGS, "Decode the ids of many small tables; add rows and id bytes per owner."},
     {"move_parts", move_parts, METH_VARARGS, "Move the rows and ids of many small tables, and add them to sketches."},

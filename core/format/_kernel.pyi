@@ -19,6 +19,20 @@ def sketch(sketch: Any, ids: Any, values: Any, row_bytes: int, start: int, size:
 def count_varints(data: Any, /) -> int: ...
 def move_rows(sketch: Any, ids: Any, owner: Any, values: Any, row_bytes: int, places: Any, out: Any, /) -> None: ...
 def sketch_parts(sketches: Any, data: Any, parts: Any, ps_num: int = 1, ps_id: int = 0, /) -> int: ...
+def move_file_rows(
+    sketch: Any,
+    ids: Any,
+    owner: Any,
+    source: int,
+    offset: int,
+    row_bytes: int,
+    step: int,
+    targets: Any,
+    values_at: Any,
+    look: Any,
+    gathered: Any,
+    /,
+) -> tuple[int, int] | None: ...
 def tally_parts(data: Any, parts: Any, ps_num: int, rows: Any, id_bytes: Any, ids: Any, /) -> int: ...
 def move_parts(
     sketches: Any, data: Any, values: Any, parts: Any, ps_num: int, values_at: Any, ids_at: Any, out: Any, /

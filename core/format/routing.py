@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -63,6 +63,47 @@ def move_rows(sums: bulk.U32, ids: bulk.I64, owner: bulk.U16, values: bulk.U8, p
     grouped = np.empty_like(values)
     bulk.group_rows(values, owner, rows, grouped)
     _copy_groups(grouped.reshape(-1), rows * row_bytes, places, out)
+
+
+class FailedCall(NamedTuple):
+    """A read or a write that the system refused."""
+
+    target: int
+    """The number of the target that was written, -1 for the source that was read."""
+    error: int
+    """The number of the system's error, -1 where the source ends too early."""
+
+
+def can_move_file_rows() -> bool:
+    """Say whether `move_file_rows` can be called; else its caller reads, calls `move_rows`, and writes."""
+    return hasattr(bulk.kernel, "move_file_rows")
+
+
+def move_file_rows(
+    sums: bulk.U32,
+    ids: bulk.I64,
+    owner: bulk.U16,
+    source: tuple[int, int, int],
+    targets: bulk.I32,
+    values_at: bulk.I64,
+    buffers: tuple[bulk.U8, bulk.U8],
+) -> FailedCall | None:
+    """Read the rows of these ids, add them to a sketch, and write each behind those of its owner.
+
+    Return None when all is done. `source` is (descriptor, offset of the first row, bytes of a row). `targets` are
+    descriptors, int32 [ps_num], and `values_at` is where each is written next, int64 [ps_num], which moves on. The
+    first buffer, uint8 [bytes], is filled and looked at again and again, so it should fit into the cache of a core. As
+    many rows are gathered before they are written as the second has room for. It needs the kernel: no thread waits
+    for Python. Raises ValueError as `move_rows`.
+    """
+    assert bulk.kernel is not None  # noqa: S101 - the caller asked `can_move_file_rows`
+    descriptor, offset, row_bytes = source
+    look, gathered = buffers
+    step = max(1, len(gathered) // max(row_bytes, 1))
+    failed = bulk.kernel.move_file_rows(
+        sums, ids, owner, descriptor, offset, row_bytes, step, targets, values_at, look, gathered
+    )
+    return None if failed is None else FailedCall(*failed)
 
 
 def _copy_groups(data: bulk.U8, sizes: bulk.I64, places: bulk.I64, out: bulk.U8) -> None:

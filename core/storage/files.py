@@ -15,10 +15,10 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self, cast
 
-from edl_ckpt.core.errors import NoSpaceError, RefusedError
+from edl_ckpt.core.errors import EdlCkptError, NoSpaceError, RefusedError
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.storage.access import Access
-from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.faults import error_of_call, storage_errors
 from edl_ckpt.core.words import size
 
 NEW: Final = ".new"
@@ -74,8 +74,21 @@ class PreallocatedFile:
         with storage_errors(self.path):
             while done < len(view):
                 done += os.pwrite(self._fd, view[done:], offset + done)
+        self.add_moved(done)
+
+    @property
+    def descriptor(self) -> int:
+        """Return the descriptor of the open file."""
+        return self._fd
+
+    def add_moved(self, size_bytes: int) -> None:
+        """Count bytes that were written."""
         with self._lock:
-            self.bytes_written += done
+            self.bytes_written += size_bytes
+
+    def failed(self, error: int, offset: int) -> EdlCkptError:  # noqa: ARG002 - the protocol has it
+        """Return what the number of a system's error means for this file."""
+        return error_of_call(error, self.path)
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill the whole buffer with what was written from `offset` on."""

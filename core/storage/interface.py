@@ -431,6 +431,28 @@ class RemoteReader(PlainReader):
         raise NotImplementedError
 
 
+class OnDisk(Protocol):
+    """A reader or a sink of the local disk: the compiled kernel may read or write it itself."""
+
+    @property
+    def descriptor(self) -> int:
+        """Return the descriptor of the open file."""
+        ...
+
+    def add_moved(self, size_bytes: int) -> None:
+        """Count bytes that the kernel has read or written."""
+        ...
+
+    def failed(self, error: int, offset: int) -> EdlCkptError:
+        """Return what the number of a system's error means here; -1 for a file that has become shorter."""
+        ...
+
+
+def is_on_disk(file: object) -> TypeGuard[OnDisk]:
+    """Say whether the kernel may read or write a file itself."""
+    return hasattr(file, "descriptor")
+
+
 class Sink(Protocol):
     """A file of known size; several threads write to it, at any offset."""
 

@@ -14,7 +14,7 @@ from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError
 from edl_ckpt.core.storage.beneath import Directory, ForeignError, kind_of
 from edl_ckpt.core.storage.disk_facts import disk_facts
 from edl_ckpt.core.storage.facts import Fact
-from edl_ckpt.core.storage.faults import Fault, storage_errors
+from edl_ckpt.core.storage.faults import Fault, error_of_call, storage_errors
 from edl_ckpt.core.storage.interface import SMALL_BYTES, Entry, Inside, Properties, RangeReader
 from edl_ckpt.core.storage.location import Location
 
@@ -61,13 +61,28 @@ class LocalReader:
             while done < len(buffer):
                 count = os.preadv(self._fd, [buffer[done:]], offset + done)
                 if count == 0:
-                    raise LockedError(
-                        f"the file became shorter while it was being read; it had {self.size_bytes} bytes",
-                        path=self.path,
-                        offset=offset + done,
-                    )
+                    raise self.failed(-1, offset + done)
                 done += count
         self.bytes_read += done
+
+    @property
+    def descriptor(self) -> int:
+        """Return the descriptor of the open file."""
+        return self._fd
+
+    def add_moved(self, size_bytes: int) -> None:
+        """Count bytes that the kernel has read."""
+        self.bytes_read += size_bytes
+
+    def failed(self, error: int, offset: int) -> EdlCkptError:
+        """Return what the number of a system's error means; -1 for a file that has become shorter."""
+        if error >= 0:
+            return error_of_call(error, self.path)
+        return LockedError(
+            f"the file became shorter while it was being read; it had {self.size_bytes} bytes",
+            path=self.path,
+            offset=offset,
+        )
 
     def view(self, offset: int, size: int) -> memoryview | None:  # noqa: ARG002 - the protocol has it
         """Return None. If another process truncates a mapped file, the kernel kills this one."""

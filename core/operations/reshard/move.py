@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES, IdBlock, raise_bad_ids, read_rows
+from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES, IdBlock, check_row_count, raise_bad_ids, read_rows
 from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
 from edl_ckpt.core.checkpoint.fingerprint import ContentSketch, Fingerprint, fingerprint_of, value_bytes
 from edl_ckpt.core.checkpoint.places import DenseAt, IdsAt, dense_at
@@ -30,6 +30,7 @@ from edl_ckpt.core.format import bulk, routing
 from edl_ckpt.core.format.model import ShardIndex, TableEntry
 from edl_ckpt.core.format.routing import PART_NUMBERS, Part
 from edl_ckpt.core.format.shard_layout import write_groups
+from edl_ckpt.core.operations.reshard.direct import LOOK_BYTES, Rows, move_directly
 from edl_ckpt.core.operations.reshard.order import moved_together, piece_order
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan, Route
 from edl_ckpt.core.operations.reshard.settings import ReshardSettings
@@ -39,8 +40,6 @@ from edl_ckpt.core.parallel import RESULT_BYTES, Advance, Executor, run_parallel
 from edl_ckpt.core.progress import Counted, Reporter
 from edl_ckpt.core.storage.interface import Sink
 
-_LOOK_BYTES = 256 << 10
-"""Bytes of values that are read at a time, and looked at while they are in the L2 cache."""
 _TASK_BYTES: Final = 64 << 10
 """About the most bytes of a task of several stretches, which has these for each target of each:"""
 _TARGET_BYTES: Final = 48
@@ -333,16 +332,37 @@ class Move:
         sketch = bulk.new_sketch(row_bytes)
         gathered = np.empty(min(self._step(row_bytes), len(block.ids)) * row_bytes, np.uint8)
         values_at = values_at.copy()
-        for some, batch in self._steps(task.piece, first_row, len(block.ids)):
+        reader, moved = self._checkpoint.reader(task.piece.shard), Rows(first_row, block.ids, owner, rows)
+        if first_row + len(block.ids) > task.piece.entry.rows:
+            check_row_count(reader, task.piece.entry, first_row + len(block.ids), at_least=True)
+        by_kernel = move_directly(
+            reader, task.piece.entry, moved, self._files, values_at, sketch, gathered, self._reporter.advance
+        )
+        if not by_kernel:
+            self._move_in_steps(task.piece, first_row, block, owner, values_at, sketch, gathered)
+        self.sketch.add_sketch(task.piece.entry.name, sketch)
+
+    def _move_in_steps(
+        self,
+        piece: IdPiece,
+        first_row: int,
+        block: IdBlock,
+        owner: bulk.U16,
+        values_at: bulk.I64,
+        sketch: bulk.U32,
+        gathered: bulk.U8,
+    ) -> None:
+        """Read the rows of a piece, put them in order, and write them, as many at a time as are gathered."""
+        row_bytes = piece.entry.row_bytes
+        for some, batch in self._steps(piece, first_row, len(block.ids)):
             sizes = bulk.tally(owner[some], block.lengths[some], self._plan.to_ps)[0] * row_bytes
             if batch is None:
-                self._gather(task.piece, first_row, block, owner, some, sizes, sketch, gathered)
+                self._gather(piece, first_row, block, owner, some, sizes, sketch, gathered)
             else:
                 routing.move_rows(sketch, block.ids[some], owner[some], batch, np.cumsum(sizes) - sizes, gathered)
             write_groups(self._files, gathered, sizes, values_at)
             values_at += sizes
             self._reporter.advance(int(sizes.sum()))
-        self.sketch.add_sketch(task.piece.entry.name, sketch)
 
     def _step(self, row_bytes: int) -> int:
         """Return how many rows are gathered at a time."""
@@ -383,7 +403,7 @@ class Move:
     ) -> None:
         """Read some rows of a near piece into `gathered`, ordered by owner, and add them to a sketch."""
         reader, row_bytes = self._checkpoint.reader(piece.shard), piece.entry.row_bytes
-        step = max(1, _LOOK_BYTES // row_bytes)
+        step = max(1, LOOK_BYTES // row_bytes)
         places = np.cumsum(sizes) - sizes
         straight = int(sizes.max(initial=0)) == int(sizes.sum())  # all go to one target: merging 8 into 4, say
         buffer = np.empty((0 if straight else min(step, some.stop - some.start), row_bytes), np.uint8)

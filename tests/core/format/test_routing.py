@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -148,3 +151,81 @@ def test_rows(either_kernel: str, width: int) -> None:
             routing.move_rows(sums, ids, owner, values, misfit, out)
     with pytest.raises(ValueError, match="is out of range for 6 targets"):
         routing.move_rows(sums, ids, owner, values, np.zeros(6, np.int64), out)
+
+
+@pytest.mark.parametrize("width", [1, 16, 64, 5000])
+@pytest.mark.parametrize(("look", "gathered"), [(1, 1), (3, 700), (40, 90), (700, 2000)])
+def test_rows_of_a_file(tmp_path: Path, width: int, look: int, gathered: int) -> None:
+    """Rows go from file to file behind each other by owner, in their order, in steps of any sizes."""
+    if not routing.can_move_file_rows():
+        pytest.skip("the compiled kernel was not built here: no C compiler at installation")
+    random = np.random.default_rng(width)
+    ids = random.integers(-(1 << 40), 1 << 40, 700)
+    values = random.integers(0, 256, (700, width), np.uint8)
+    for ps_num in (1, 7):
+        owner = bulk.owners(ids, ps_num)
+        (tmp_path / "source").write_bytes(b"head" + values.tobytes())
+        source, *targets = opened = list(map(os.open, *zip(*places_of(tmp_path, ps_num), strict=True)))
+        try:
+            sums, sketch, at = bulk.new_sketch(width), bulk.new_sketch(width), np.full(ps_num, 3, np.int64)
+            buffers = np.empty(look * width, np.uint8), np.empty(gathered * width, np.uint8)
+            numbers = np.array(targets, np.int32)
+            assert routing.move_file_rows(sums, ids, owner, (source, 4, width), numbers, at, buffers) is None
+        finally:
+            for file in opened:
+                os.close(file)
+        bulk.sketch_rows(sketch, ids, values)
+        assert np.array_equal(sums, sketch)
+        for number in range(ps_num):
+            own = values[owner == number].tobytes()
+            assert (tmp_path / f"target-{number}").read_bytes()[3:] == own
+            assert at[number] == 3 + len(own)
+            (tmp_path / f"target-{number}").unlink()
+
+
+def places_of(folder: Path, ps_num: int) -> list[tuple[Path, int]]:
+    """Return the source and the targets of a test, and how they are opened."""
+    return [(folder / "source", os.O_RDONLY)] + [
+        (folder / f"target-{n}", os.O_RDWR | os.O_CREAT) for n in range(ps_num)
+    ]
+
+
+def test_rows_of_a_file_that_fails(tmp_path: Path) -> None:
+    """A read or a write that fails says which file it was and why; misfits are a ValueError before any of them."""
+    if not routing.can_move_file_rows():
+        pytest.skip("the compiled kernel was not built here: no C compiler at installation")
+    path = tmp_path / "file"
+    path.write_bytes(bytes(99 * 8))
+    good, read_only = os.open(path, os.O_RDWR), os.open(path, os.O_RDONLY)
+    ids, owner = np.arange(100), np.arange(100, dtype=np.uint16) % 2
+    at, sums, buffers = np.zeros(2, np.int64), bulk.new_sketch(8), (np.empty(80, np.uint8), np.empty(80, np.uint8))
+
+    def move(source: int, *targets: int, **others: Any) -> routing.FailedCall | None:
+        numbers = np.array(targets, np.int32)
+        given = {"ids": ids, "owner": owner, "at": at.copy(), "sums": sums, "buffers": buffers, **others}
+        return routing.move_file_rows(
+            given["sums"], given["ids"], given["owner"], (source, 0, 8), numbers, given["at"], given["buffers"]
+        )
+
+    try:
+        assert move(good, good, read_only) == (1, errno.EBADF)
+        assert move(-1, good, good) == (-1, errno.EBADF)
+        assert move(good, good, good) == (-1, -1)  # its last row is not there
+        path.write_bytes(bytes(100 * 8))
+        assert move(good, good, good) is None
+        before = path.read_bytes()
+        misfit: Any
+        for misfit, message in (
+            ({"owner": owner[1:]}, "owner has 198 bytes"),
+            ({"owner": owner + 1}, "owner 2 of row 1 is out of range for 2 targets"),
+            ({"at": np.zeros(3, np.int64)}, "targets has 8 bytes"),
+            ({"sums": sums[:, 1:].copy()}, "sketch has"),
+            ({"buffers": (np.empty(7, np.uint8), buffers[1])}, "too small"),
+            ({"buffers": (buffers[0], np.empty(7, np.uint8))}, "too small"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                move(good, read_only, read_only, **misfit)
+        assert path.read_bytes() == before
+    finally:
+        os.close(good)
+        os.close(read_only)

@@ -21,8 +21,8 @@ from edl_ckpt.core import Location, execute_reshard, open_checkpoint, prepare_re
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import read_piece
 from edl_ckpt.core.checkpoint.target import Target
-from edl_ckpt.core.errors import CorruptError, LockedError
-from edl_ckpt.core.format import shard_layout
+from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError
+from edl_ckpt.core.format import routing, shard_layout
 from edl_ckpt.core.format.model import (
     DTYPES,
     Extent,
@@ -35,7 +35,7 @@ from edl_ckpt.core.format.model import (
     Version,
 )
 from edl_ckpt.core.format.names import ELASTICDL
-from edl_ckpt.core.operations.reshard import move, survey
+from edl_ckpt.core.operations.reshard import direct, move, survey
 from edl_ckpt.core.operations.reshard.move import Move
 from edl_ckpt.core.operations.reshard.plan import plan_reshard
 from edl_ckpt.core.operations.reshard.settings import ReshardSettings
@@ -73,12 +73,16 @@ def test_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, either_
     expected = shards_of(tmp_path / "b")
     check = verify_version(only(tmp_path / "b"), level="deep")
     assert (check.findings, check.fingerprint) == ((), result.fingerprint)
-    for small, piece, gather, workers in (
-        (1 << 20, 64, 200, 5),
-        (0, 1 << 20, 1 << 20, 1),
-        (0, 16, 100, 5),
-        (900, 7, 50, 3),
+    for small, piece, gather, workers, least in (
+        (1 << 20, 64, 200, 5, 1 << 20),
+        (0, 1 << 20, 1 << 20, 1, 1 << 20),
+        (0, 1 << 20, 1 << 20, 2, 0),
+        (0, 16, 100, 5, 1 << 20),
+        (0, 200, 100, 5, 0),
+        (900, 7, 50, 3, 10),
     ):
+        monkeypatch.setattr(direct, "_DIRECT_BYTES", least)
+        monkeypatch.setattr(direct, "_CALL_BYTES", least)
         monkeypatch.setattr(survey, "_SMALL_TABLE_BYTES", small)
         monkeypatch.setattr(survey, "_LEAST_STRETCH_BYTES", 50)
         monkeypatch.setattr(survey, "_MAX_STRETCHES", 11)
@@ -180,6 +184,30 @@ def test_large_tables_are_written_in_stretches(tmp_path: Path, monkeypatch: pyte
     assert sum(values) == 4000 * 64
     # Each target: its beginning, what stands before the values and the ids; then ids and values from two shards.
     assert len(writes) == 3 * 3 + 2 * 2 * 3
+
+
+def test_a_file_that_cannot_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the kernel itself cannot write or read a file, the error names it, and nothing is published."""
+    if not routing.can_move_file_rows():
+        pytest.skip("the compiled kernel was not built here: no C compiler at installation")
+    monkeypatch.setattr(survey, "_SMALL_TABLE_BYTES", -1)
+    monkeypatch.setattr(direct, "_DIRECT_BYTES", 0)
+    model = Model(7, {}, {"t": Table(2, "zeros", "float32", {i: bytes(8) for i in range(300)})})
+    write_checkpoint(tmp_path / "a", model, 2)
+    seen: list[str] = []
+
+    def descriptor(self: PreallocatedFile | LocalReader) -> int:
+        seen.append(self.path)
+        return -1
+
+    for kind in (PreallocatedFile, LocalReader):
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, "descriptor", property(descriptor))
+            with pytest.raises(EdlCkptError, match="Bad file descriptor") as raised:
+                reshard_version(only(tmp_path / "a"), 3, output=str(tmp_path / "b"))
+        assert raised.value.path in seen
+        assert not (tmp_path / "b").exists()
+    assert verify_version(only(tmp_path / "a"), level="deep").findings == ()
 
 
 @pytest.mark.parametrize("large", [False, True])
