@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from edl_ckpt.core.checkpoint.files import check_is_no_file
+from edl_ckpt.core.commit.deletions import RECORD, damaged_records
 from edl_ckpt.core.commit.interface import LockedLocation
 from edl_ckpt.core.commit.journal import Journal, discarded_copy, parse_journals
 from edl_ckpt.core.commit.local import read_journal, settle_stage
@@ -25,7 +26,7 @@ from edl_ckpt.core.commit.remote import settle_remote
 from edl_ckpt.core.commit.removal import settle_deletions
 from edl_ckpt.core.commit.staging import remove_empty, remove_stage
 from edl_ckpt.core.commit.strays import sweep_strays
-from edl_ckpt.core.commit.trash import RECORD, damaged_records, sweep
+from edl_ckpt.core.commit.trash import sweep
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.format.names import is_uuid, parse_shard_file, parse_single_file, parse_version_dir
 from edl_ckpt.core.progress import SILENT, Reporter

@@ -6,8 +6,9 @@ import os
 
 from edl_ckpt.core.checkpoint.catalog import list_versions, shared_tags
 from edl_ckpt.core.checkpoint.target import layouts_at
+from edl_ckpt.core.commit.deletions import last_deletion
 from edl_ckpt.core.commit.recovery import location_lock
-from edl_ckpt.core.commit.trash import last_deletion, put_back
+from edl_ckpt.core.commit.trash import put_back
 from edl_ckpt.core.errors import RefusedError, UnsupportedError
 from edl_ckpt.core.format.names import layouts_among
 from edl_ckpt.core.progress import SILENT, Reporter

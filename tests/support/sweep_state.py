@@ -12,7 +12,7 @@ from typing import Any
 
 import elasticdl_rules
 from edl_ckpt.core import list_versions, verify_version
-from edl_ckpt.core.commit.trash import list_trash
+from edl_ckpt.core.commit.deletions import list_trash
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.state.paths import STATE_DIR
 

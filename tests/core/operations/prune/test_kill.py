@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from checkpoints import numbers
-from edl_ckpt.core.commit.trash import list_trash
+from edl_ckpt.core.commit.deletions import list_trash
 from edl_ckpt.core.errors import NotFoundError
 from edl_ckpt.core.operations.undo import undo
 from edl_ckpt.core.storage import files

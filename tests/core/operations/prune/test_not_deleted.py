@@ -15,7 +15,8 @@ import pytest
 import elasticdl_rules
 from checkpoints import at, numbers
 from edl_ckpt.core import add_tag, list_versions, prune
-from edl_ckpt.core.commit.trash import forget_gone, list_trash
+from edl_ckpt.core.commit.deletions import list_trash
+from edl_ckpt.core.commit.trash import forget_gone
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError
 from edl_ckpt.core.operations.annotate import set_metrics
 from edl_ckpt.core.operations.prune.retention import Latest, Policy

@@ -9,7 +9,7 @@ import pytest
 
 import elasticdl_rules
 from checkpoints import numbers, save_small
-from edl_ckpt.core.commit.trash import list_trash
+from edl_ckpt.core.commit.deletions import list_trash
 from edl_ckpt.core.errors import NotFoundError, RefusedError
 from edl_ckpt.core.operations.prune.execute import prune as prune_locations
 from edl_ckpt.core.operations.prune.retention import Policy

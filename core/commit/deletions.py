@@ -1,0 +1,208 @@
+"""What is in the trash: each deletion, with the versions that its record names and their metadata.
+
+Nothing here changes anything. What is no directory in the trash is none of ours.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from edl_ckpt.core.errors import EdlCkptError, NotFoundError
+from edl_ckpt.core.format.names import parse_single_file, parse_version_dir
+from edl_ckpt.core.state.document import MAX_BYTES, parse_document
+from edl_ckpt.core.state.metadata import is_unread
+from edl_ckpt.core.state.paths import TRASH_DIR, metadata_owner, seal_file, version_file
+from edl_ckpt.core.storage import LocalStore, LocationLike, open_store
+from edl_ckpt.core.storage.beneath import Directory
+from edl_ckpt.core.storage.files import NEW
+from edl_ckpt.core.storage.local import is_gone
+from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.words import neighbours
+
+RECORD: Final = "record.json"
+META: Final = "meta"
+"""The directory of a deletion that has the metadata of its versions."""
+DROP: Final = "drop-"
+"""The name of a deletion that is being removed begins so."""
+_LAST_MOMENT: Final = 253_402_300_800
+"""The end of the year 9999: no later time can be printed."""
+_MAX_DEPTH: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TrashEntry:
+    """One deletion in the trash: its directory, its time in seconds since the epoch, the names in it.
+
+    `recorded` has those that its record names as deleted versions, `metadata` the files of their metadata that are
+    still there.
+    """
+
+    path: str
+    time: float
+    keep: bool
+    names: tuple[str, ...]
+    size_bytes: int
+    recorded: tuple[str, ...] = ()
+    metadata: tuple[str, ...] = ()
+    fault: EdlCkptError | None = None
+    """Why its record, which is there, cannot be read now; then it stays, and its time is that of the directory."""
+
+    @property
+    def numbers(self) -> set[int]:
+        """Return the numbers of the versions that can be put back, wholly or, after a kill, their metadata alone."""
+        owners = {metadata_owner(name) for name in self.metadata}
+        return {number for number in owners | set(map(_number_of, self.recorded)) if isinstance(number, int)}
+
+    def part(self, number: int) -> TrashEntry:
+        """Return the entry with one version only."""
+        recorded = tuple(name for name in self.recorded if _number_of(name) == number)
+        metadata = tuple(name for name in self.metadata if metadata_owner(name) == number)
+        return replace(self, recorded=recorded, metadata=metadata)
+
+
+def metadata_names(number: int) -> tuple[str, str]:
+    """Return the names of a version's files in a directory of metadata: its metadata, and its seal."""
+    return os.path.basename(version_file(number)), os.path.basename(seal_file(number))
+
+
+@contextmanager
+def opened_trash(root: Directory) -> Iterator[Directory | None]:
+    """Open the trash of a location, None when there is none."""
+    top = root.find(TRASH_DIR)
+    try:
+        yield top
+    finally:
+        if top is not None:
+            top.close()
+
+
+def list_trash(location: LocationLike) -> list[TrashEntry]:
+    """Return the deletions in a location's trash, the newest first. Only local storage has a trash.
+
+    What is no directory there is none of ours, and is left out.
+    """
+    store = open_store(location)
+    if not isinstance(store, LocalStore) or is_gone(store.root):
+        return []
+    with Directory.open(store.root) as root, opened_trash(root) as top:
+        if top is None:
+            return []
+        entries = [_read_entry(top, name) for name in top.names() if not name.startswith(DROP)]
+    return sorted((e for e in entries if e is not None), key=lambda entry: (entry.time, entry.path), reverse=True)
+
+
+def _read_entry(top: Directory, name: str) -> TrashEntry | None:
+    if not top.is_directory(name):
+        return None
+    with top.enter(name) as inside:
+        record, damage = read_record(inside)
+        present = [each for each in inside.names() if not is_record(each)]
+        recorded = record.get("time")
+        modified = os.fstat(inside.fd).st_mtime
+        return TrashEntry(
+            os.path.join(top.path, name),
+            float(recorded) if isinstance(recorded, int | float) and 0 <= recorded < _LAST_MOMENT else modified,
+            bool(record.get("keep", True)),  # `reshard --keep-old` writes no record
+            tuple(present),
+            _tree_bytes(inside.fd),
+            tuple(each for each in present if is_recorded(each, record)),
+            recorded_metadata(inside, record),
+            damage if damage is not None and is_unread(damage) else None,
+        )
+
+
+def recorded_metadata(inside: Directory, record: dict[str, Any]) -> tuple[str, ...]:
+    """Return the files in a deletion with the metadata of the versions that its record names."""
+    numbers = record.get("versions")
+    if not isinstance(numbers, list) or not inside.is_directory(META):
+        return ()
+    names = {name for number in numbers if isinstance(number, int) for name in metadata_names(number)}
+    with inside.enter(META) as meta:
+        return tuple(name for name in meta.names() if name in names and meta.is_file(name))
+
+
+def is_recorded(name: str, record: dict[str, Any]) -> bool:
+    """Say whether a record names this version; older records have the numbers only."""
+    number, names = _number_of(name), record.get("names")
+    listed = isinstance(record.get("versions"), list) and number is not None and number in record["versions"]
+    return listed and (names is None or (isinstance(names, list) and name in names))
+
+
+def _number_of(name: str) -> int | None:
+    """Return the number of a version by the name of its directory or file."""
+    parsed = parse_version_dir(name)
+    return parsed[1] if parsed else parse_single_file(name)
+
+
+def last_deletion(location: Location, number: int | None = None) -> TrashEntry:
+    """Return what `put_back` would put back: the last deletion, or of the last one that has a version only that.
+
+    Raises NotFoundError when there is none, and the error of reading a newer record: an older deletion is not the last.
+    """
+    known: set[int] = set()
+    for entry in list_trash(location):
+        if entry.fault is not None:
+            raise entry.fault
+        if number is None and entry.numbers:
+            return entry
+        if number in entry.numbers:
+            return entry.part(number)
+        known |= entry.numbers
+    if number is None or not known:
+        hint = "undo restores only versions that `prune --trash` deleted"
+        raise NotFoundError("nothing to undo", path=location.url, hint=hint)
+    near = ", ".join(map(str, neighbours(number, known, 8)))
+    raise NotFoundError(f"no version {number} in the trash", path=location.url, hint=f"versions there: {near}")
+
+
+def damaged_records(top: Directory) -> Iterator[tuple[str, str]]:
+    """Yield the entries of an open trash whose records are damaged, and why; not those that cannot be read now."""
+    for name in top.names():
+        if not name.startswith(DROP) and top.is_directory(name):
+            with top.enter(name) as inside:
+                damage = read_record(inside)[1]
+            if damage is not None and not is_unread(damage):
+                yield name, damage.message
+
+
+def is_record(name: str) -> bool:
+    """Say whether a name in an entry is not that of a version: the record, or a record that was being written."""
+    return name in {RECORD, META} or (name.startswith(f".{RECORD}.") and name.endswith(NEW))
+
+
+def has_content(inside: Directory) -> bool:
+    """Say whether a deletion has a version, or metadata of one."""
+    for name in inside.names():
+        if name == META and inside.is_directory(name):
+            with inside.enter(name) as meta:
+                if meta.names():
+                    return True
+        elif not is_record(name):
+            return True
+    return False
+
+
+def read_record(inside: Directory) -> tuple[dict[str, Any], EdlCkptError | None]:
+    """Return the record of an entry, {} when it has none, and why it cannot be read or used."""
+    try:
+        data = inside.read(RECORD, MAX_BYTES)
+        return (parse_document(data, inside.join(RECORD)) if data else {}), None
+    except EdlCkptError as error:
+        return {}, error
+
+
+def _tree_bytes(directory: int) -> int:
+    """Return the bytes of all files in an open directory; a file that is removed meanwhile counts as nothing."""
+    total = 0
+    with suppress(OSError):
+        for top, _, names, fd in os.fwalk(dir_fd=directory, topdown=True):
+            if top.count("/") > _MAX_DEPTH:
+                break
+            for name in names:
+                with suppress(OSError):
+                    total += os.stat(name, dir_fd=fd, follow_symlinks=False).st_size
+    return total
