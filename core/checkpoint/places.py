@@ -5,8 +5,10 @@ A piece lies in one shard. Several small ones are one task, and so are many byte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple, Self, TypeAlias, TypeVar
+
+import numpy as np
 
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import PIECE_BYTES, DensePiece, IdPiece, cut_piece
@@ -56,17 +58,45 @@ PieceAt: TypeAlias = IdsAt | DenseAt
 Place = TypeVar("Place")
 
 
+class RowMarks(NamedTuple):
+    """Some rows of a table whose places a plan knows: int64 [marks] each, ascending by shard, then by row."""
+
+    shards: bulk.I64
+    """The `ps_id` of the shard."""
+    ids_at: bulk.I64
+    """The offset of the id of the row in the file."""
+    rows: bulk.I64
+    """The number of the row in the shard."""
+
+    @classmethod
+    def of(cls, shards: bulk.I64, id_bytes: bulk.I64, rows: bulk.I64, first_at: bulk.I64) -> Self:
+        """Return marks at the beginnings of some runs of rows: each is in a shard, behind those before it there.
+
+        `first_at` are the offsets of the first id of each shard: int64 [ps_num].
+
+        >>> marks = RowMarks.of(*(np.array(some) for some in ([0, 1, 0], [9, 8, 7], [4, 4, 3], [100, 200])))
+        >>> [numbers.tolist() for numbers in marks]
+        [[0, 0, 1], [100, 109, 200], [0, 4, 0]]
+        """
+        order = np.argsort(shards, kind="stable")
+        shards, sizes = shards[order], np.stack((id_bytes[order], rows[order]))
+        before = np.cumsum(sizes, axis=1) - sizes
+        before -= before[:, np.searchsorted(shards, shards)]
+        return cls(shards, first_at[shards] + before[0], before[1])
+
+    def in_shard(self, ps_id: int) -> tuple[bulk.I64, bulk.I64]:
+        """Return (offsets of ids, numbers of rows) in a shard."""
+        own = slice(*np.searchsorted(self.shards, (ps_id, ps_id + 1)).tolist())
+        return self.ids_at[own], self.rows[own]
+
+
 def ids_at(checkpoint: Checkpoint, task_bytes: int, *, values: bool) -> Iterator[IdsAt]:
     """Yield the ids of all tables, by table, shard and row, in pieces of a task at most.
 
     With `values`, the values of the rows count for the size of a task too. However the ids are cut, the pieces that
     `cut_piece` makes of these are the same.
     """
-    numbers = {table: list[tuple[int, int]]() for table in checkpoint.table_names}
-    for number, shard in enumerate(checkpoint.shards):
-        for at, entry in enumerate(shard.tables):
-            numbers[entry.name].append((number, at))
-    for shard_at, table in (place for name in checkpoint.table_names for place in numbers[name]):
+    for shard_at, table in _entries(checkpoint):
         shard = checkpoint.shards[shard_at]
         entry = shard.tables[table]
         for number, run in enumerate(entry.ids):
@@ -79,6 +109,39 @@ def ids_at(checkpoint: Checkpoint, task_bytes: int, *, values: bool) -> Iterator
                 step *= max(wanted // step, 1)
             for start in range(run.start, run.end, step):
                 yield IdsAt(shard_at, table, number, start, min(start + step, run.end))
+
+
+def marked_at(checkpoint: Checkpoint, marks: Mapping[str, RowMarks], task_bytes: int) -> Iterator[IdsAt]:
+    """Yield what `ids_at` yields with values, cut at marks, so that the rows are numbered without reading an id.
+
+    A table without marks is one piece in each shard. Ids are packed, as edl-ckpt writes them.
+    """
+    for shard_at, table in _entries(checkpoint):
+        shard = checkpoint.shards[shard_at]
+        entry = shard.tables[table]
+        if not entry.ids:
+            continue
+        (run,) = entry.ids
+        if entry.name not in marks:
+            yield IdsAt(shard_at, table, 0, run.start, run.end, 0, entry.rows)
+            continue
+        ids_at, rows = marks[entry.name].in_shard(shard.file.ps_id)
+        id_bytes = run.end - run.start
+        wanted = max(task_bytes * id_bytes // (id_bytes + entry.values.size_bytes), 1)
+        first = np.unique((ids_at - run.start) // wanted, return_index=True)[1]
+        starts, first_rows = ids_at[first].tolist(), rows[first].tolist()
+        counts = np.diff(rows[first], append=entry.rows).tolist()
+        pieces = zip(starts, [*starts[1:], run.end], first_rows, counts, strict=True)
+        yield from (IdsAt(shard_at, table, 0, *piece) for piece in pieces)
+
+
+def _entries(checkpoint: Checkpoint) -> Iterator[tuple[int, int]]:
+    """Yield the numbers of the shard, and of the table in it, of all parts of tables, by table."""
+    numbers = {table: list[tuple[int, int]]() for table in checkpoint.table_names}
+    for number, shard in enumerate(checkpoint.shards):
+        for at, entry in enumerate(shard.tables):
+            numbers[entry.name].append((number, at))
+    return (place for name in checkpoint.table_names for place in numbers[name])
 
 
 def dense_at(checkpoint: Checkpoint, task_bytes: int) -> Iterator[DenseAt]:

@@ -18,6 +18,7 @@ from edl_ckpt.core.checkpoint.fingerprint import (
     Forms,
     sketch_checkpoint,
 )
+from edl_ckpt.core.checkpoint.places import RowMarks
 from edl_ckpt.core.checkpoint.planned import planned_shards
 from edl_ckpt.core.checkpoint.reader import Checkpoint, openings, raise_problems
 from edl_ckpt.core.checkpoint.scan import PIECE_BYTES, bundles
@@ -49,14 +50,16 @@ def prove_version(
     executor: Executor | None = None,
     batch_bytes: int = VALUE_BATCH_BYTES,
     piece_bytes: int = PIECE_BYTES,
+    marks: Mapping[str, RowMarks] | None = None,
     reporter: Reporter = SILENT,
 ) -> Seal:
     """Read back a written version and return its seal; EdlCkptError when it is not what was meant.
 
     `layouts` are those by which it was written. `source` is the fingerprint of the source, or the sketch of its values
-    when the source is not a checkpoint.
+    when the source is not a checkpoint. `marks` are rows whose places are planned, by the names of their tables: other
+    processes look for them there, and count none first.
     """
-    proof = _Proof(written, layouts, workers, executor, batch_bytes, piece_bytes, reporter)
+    proof = _Proof(written, layouts, workers, executor, batch_bytes, piece_bytes, marks, reporter)
     reporter.start("proving", layouts.value_bytes)
     try:
         is_elsewhere = executor is not None and executor.elsewhere
@@ -91,6 +94,7 @@ class _Proof:
         executor: Executor | None,
         batch_bytes: int,
         piece_bytes: int,
+        marks: Mapping[str, RowMarks] | None,
         reporter: Reporter,
     ) -> None:
         self._written = written
@@ -98,6 +102,7 @@ class _Proof:
         self._workers = workers
         self._executor = executor if executor is not None and executor.elsewhere else None
         self._batch_bytes, self._piece_bytes = batch_bytes, piece_bytes
+        self._marks = marks
         self._reporter = reporter
         self._sketch = ContentSketch()
         self._forms = Forms()
@@ -146,6 +151,7 @@ class _Proof:
                 literals=literals,
                 total_bytes=self._layouts.value_bytes,
                 placed=True,
+                marks=self._marks,
             )
         return read_back(
             checkpoint,

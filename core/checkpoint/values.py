@@ -23,7 +23,17 @@ from edl_ckpt.core.checkpoint.fingerprint import (
     fingerprint_of,
     value_bytes,
 )
-from edl_ckpt.core.checkpoint.places import DenseAt, IdsAt, PieceAt, dense_at, ids_at, in_sketched_tasks, in_tasks
+from edl_ckpt.core.checkpoint.places import (
+    DenseAt,
+    IdsAt,
+    PieceAt,
+    RowMarks,
+    dense_at,
+    ids_at,
+    in_sketched_tasks,
+    in_tasks,
+    marked_at,
+)
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import (
     PIECE_BYTES,
@@ -38,12 +48,14 @@ from edl_ckpt.core.checkpoint.scan import (
     row_batches,
 )
 from edl_ckpt.core.checkpoint.summing import ChunkSums
+from edl_ckpt.core.errors import CorruptError
 from edl_ckpt.core.format.literals import Literals
 from edl_ckpt.core.format.model import Extent
 from edl_ckpt.core.format.odd_values import odd_values
 from edl_ckpt.core.parallel import SMALL_READS, Advance, Executor
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.seal import Chunk
+from edl_ckpt.core.words import counted
 
 Bounds = Mapping[int, npt.NDArray[np.int64]]
 """Where the chunks of shards begin and end, int64 [chunks, 2], by the number of the shard."""
@@ -138,9 +150,11 @@ class ValuesWork:
         counts: npt.NDArray[np.int64],
         advance: Advance,
     ) -> None:
-        row, checkpoint = place.first_row, opened.checkpoint
+        row, end, checkpoint = place.first_row, place.first_row + place.rows, opened.checkpoint
         for cut in cut_piece(checkpoint, place, PIECE_BYTES):
             ids = read_piece(checkpoint, cut, sums).ids
+            if row + len(ids) > end:
+                raise _miscounted(checkpoint, place)
             piece = IdPiece(cut.shard, cut.entry, cut.run, cut.start, cut.end, row, len(ids))
             row += len(ids)
             if self.placed:
@@ -151,6 +165,8 @@ class ValuesWork:
                 if self.odd:
                     counts += odd_values(rows.reshape(-1), piece.entry.dtype)
                 advance(rows.nbytes)
+        if row != end:
+            raise _miscounted(checkpoint, place)
 
 
 def read_values(
@@ -208,15 +224,19 @@ def read_back_by(
     literals: Mapping[str, Literals] | None = None,
     total_bytes: int | None = None,
     placed: bool = False,
+    marks: Mapping[str, RowMarks] | None = None,
 ) -> list[list[Chunk]]:
     """Do what `read_back` does, with the values read wherever an executor reads them.
 
-    Tasks are those of a version with `total_bytes` of values, of which these shards may be a part.
+    Tasks are those of a version with `total_bytes` of values, of which these shards may be a part. `marks` are rows of
+    its tables, by name: with them the rows need not be counted first, and must be where the marks are.
     """
     readers = {shard.file.ps_id: checkpoint.reader(shard) for shard in checkpoint.shards}
     sums = ChunkSums(zip(readers.values(), chunks, strict=True), literals)
     sums.add_rest(checkpoint.shards, readers, workers=SMALL_READS)  # of another machine: each read is a wait
-    found = sketch_by(checkpoint, executor, reporter=reporter, sums=sums, total_bytes=total_bytes, placed=placed)
+    found = sketch_by(
+        checkpoint, executor, reporter=reporter, sums=sums, total_bytes=total_bytes, placed=placed, marks=marks
+    )
     sketch.add(found)
     return [sums.finish(reader.path) for reader in readers.values()]
 
@@ -238,12 +258,24 @@ def sketch_by(
     sums: ChunkSums | None = None,
     total_bytes: int | None = None,
     placed: bool = False,
+    marks: Mapping[str, RowMarks] | None = None,
 ) -> ContentSketch:
     """Return the sketch of all values, read by other processes.
 
-    `total_bytes` is as in `read_back_by`, `placed` as in `sketch_checkpoint`.
+    `total_bytes` and `marks` are as in `read_back_by`, `placed` as in `sketch_checkpoint`.
     """
     task_bytes = executor.task_bytes(value_bytes(checkpoint) if total_bytes is None else total_bytes)
+    if marks is None:
+        numbered = _numbered(checkpoint, executor, task_bytes)
+    else:
+        numbered = list(marked_at(checkpoint, marks, task_bytes))
+    return read_values(
+        checkpoint, numbered, executor, reporter.advance, task_bytes=task_bytes, sums=sums, placed=placed
+    ).sketch
+
+
+def _numbered(checkpoint: Checkpoint, executor: Executor, task_bytes: int) -> list[IdsAt]:
+    """Return the pieces of all tables, with their rows counted by other processes."""
     places = list(ids_at(checkpoint, task_bytes, values=True))
     work = _CountWork(CheckpointValue.of(checkpoint))
     id_bytes = sum(place.end - place.start for place in places)
@@ -251,12 +283,18 @@ def sketch_by(
     with closing(executor.run(work, checkpoint, tasks, lambda _: None)) as counts:
         rows = [count for counts_of_task in counts for count in counts_of_task]
     pieces = number_rows(checkpoint, [place.piece(checkpoint) for place in places], rows)
-    numbered = [
+    return [
         place._replace(first_row=piece.first_row, rows=piece.rows) for place, piece in zip(places, pieces, strict=True)
     ]
-    return read_values(
-        checkpoint, numbered, executor, reporter.advance, task_bytes=task_bytes, sums=sums, placed=placed
-    ).sketch
+
+
+def _miscounted(checkpoint: Checkpoint, place: IdPiece) -> CorruptError:
+    return CorruptError(
+        f"table {place.entry.name!r} has more or fewer ids than the {counted(place.rows, 'row')} that were counted",
+        code="id-row-mismatch",
+        path=checkpoint.reader(place.shard).path,
+        offset=place.start,
+    )
 
 
 def _sums_of(checkpoint: Checkpoint, own: Mapping[int, list[int]], bounds: Bounds) -> ChunkSums | None:

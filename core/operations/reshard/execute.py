@@ -25,7 +25,7 @@ from edl_ckpt.core.errors import LockedError, UnsupportedError
 from edl_ckpt.core.memory import peak_memory_bytes
 from edl_ckpt.core.operations.reshard.move import Move
 from edl_ckpt.core.operations.reshard.order import moved_by
-from edl_ckpt.core.operations.reshard.plan import ReshardPlan
+from edl_ckpt.core.operations.reshard.plan import ReshardPlan, row_marks
 from edl_ckpt.core.operations.reshard.send import send_parts
 from edl_ckpt.core.operations.reshard.settings import ReshardSettings, settings_for
 from edl_ckpt.core.parallel import Executor
@@ -159,6 +159,7 @@ def write_reshard(
                 executor=executor,
                 batch_bytes=settings.proof_batch_bytes,
                 piece_bytes=min(settings.piece_bytes, PIECE_BYTES),
+                marks=row_marks(plan) if executor is not None and executor.elsewhere else None,
                 reporter=reporter,
             )
             _check_unchanged(checkpoint)

@@ -13,6 +13,7 @@ from typing import overload
 
 import numpy as np
 
+from edl_ckpt.core.checkpoint.places import RowMarks
 from edl_ckpt.core.checkpoint.target import Target, TargetShard, target_shards
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.shard_layout import CountedTable, VersionLayout, lay_out_shards, layout_warnings
@@ -142,6 +143,20 @@ def plan_reshard(survey: Survey, target: Target, *, renumber: bool = False) -> R
         shards=shards,
         warnings=(*target.warnings, *layout_warnings(layouts, survey.variables, list(tables.values()))),
     )
+
+
+def row_marks(plan: ReshardPlan) -> dict[str, RowMarks]:
+    """Return where the rows of each stretch begin in the targets, by the names of the tables that have stretches."""
+    found: dict[str, list[bulk.I64]] = {}
+    for stretch in plan.survey.counts:
+        targets = np.flatnonzero(stretch.id_bytes)
+        some = np.stack((targets, stretch.id_bytes[targets], stretch.rows[targets]))
+        found.setdefault(stretch.table, []).append(some)
+    marks: dict[str, RowMarks] = {}
+    for name, parts in found.items():
+        targets, id_bytes, rows = np.concatenate(parts, axis=1)
+        marks[name] = RowMarks.of(targets, id_bytes, rows, plan.layouts.ids_at(name))
+    return marks
 
 
 def _count_tables(survey: Survey) -> dict[str, CountedTable]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import pickle
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,6 +19,7 @@ from edl_ckpt.core.checkpoint import proof, scan
 from edl_ckpt.core.commit.interface import Prove, Written
 from edl_ckpt.core.commit.local import LocalOutput
 from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.parallel import Advance, Opened, Result, Task, Threads, Work
 from edl_ckpt.core.state.seal import Seal
 
 _VARIABLES: dict[str, npt.NDArray[np.generic]] = {
@@ -28,11 +31,29 @@ _TABLES = {
     "u": Table(np.array([], np.int64), np.ones((0, 300))),
     "v": Table(np.array([4, 5]), np.ones((2, 0), np.float32)),
 }
+
+
+class Elsewhere(Threads):
+    """Does tasks as another process does: each is unpacked, opens what it needs, and closes it."""
+
+    elsewhere = True
+
+    def run(
+        self, work: Work[Opened, Task, Result], opened: Opened, tasks: Iterable[Task], advance: Advance
+    ) -> Generator[Result, None, None]:
+        """Yield the results of all tasks."""
+        for task in tasks:
+            there = pickle.loads(pickle.dumps(work))
+            with closing(there.open()) as own:
+                yield there.do(own, task, advance)
+
+
 _REWRITES: dict[str, Callable[[Version, Path], object]] = {
     "reshard": lambda version, out: edl.reshard_version(version, 2, output=out),
     "export": lambda version, out: edl.export_version(version, out, format_name="checkpoint"),
     "copy": lambda version, out: edl.execute_copy(edl.plan_copy([version], out)),
     "import": lambda version, out: edl.import_checkpoint(version, out, 9, 2),
+    "reshard elsewhere": lambda version, out: edl.reshard_version(version, 2, output=out, executor=Elsewhere(1)),
     "save": lambda _, out: edl.save_checkpoint(out, 1, 2, variables=_VARIABLES, tables=_TABLES),
 }
 
@@ -109,6 +130,13 @@ def test_flipped_bits_of_large_tables(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(scan, "_SMALL_BYTES", -1)
     monkeypatch.setattr(proof, "_MOST_ENTRIES", 1)
     check(tmp_path, monkeypatch, "reshard", whole=False)
+
+
+def test_flipped_bits_that_others_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same where other processes read tables in pieces, whose rows are where the plan has them."""
+    monkeypatch.setattr(scan, "_SMALL_BYTES", -1)
+    monkeypatch.setattr(Elsewhere, "task_bytes", lambda *_: 1)
+    check(tmp_path, monkeypatch, "reshard elsewhere", whole=False)
 
 
 @pytest.mark.parametrize("small", [True, False])

@@ -16,7 +16,7 @@ from edl_ckpt.core.format.checks import LARGE_SHARD_BYTES
 from edl_ckpt.core.format.model import DTYPES, ShardFile, State, TableInfo, Version
 from edl_ckpt.core.format.names import DESIGN, ELASTICDL
 from edl_ckpt.core.format.shard_layout import PlacedVariable
-from edl_ckpt.core.operations.reshard.plan import ReshardPlan, plan_reshard
+from edl_ckpt.core.operations.reshard.plan import ReshardPlan, plan_reshard, row_marks
 from edl_ckpt.core.operations.reshard.survey import PieceCounts, Survey, SurveyedTable
 from edl_ckpt.core.storage import Location
 from oracle import Model, Table, add_shard, variable_owner
@@ -110,6 +110,26 @@ def carried_out(plan: ReshardPlan, model: Model, from_ps: int) -> list[bytes]:
     return [bytes(shard.data) for shard in shards]
 
 
+def check_marks(plan: ReshardPlan, model: Model, from_ps: int) -> None:
+    """Check that marks are the first row of each piece in each target, found by putting down row after row."""
+    expected: dict[str, list[tuple[int, int, int]]] = {}
+    for name, table in model.tables.items():
+        at, row = plan.layouts.ids_at(name).tolist(), [0] * plan.to_ps
+        for ids in pieces_of(table, from_ps):
+            begun = set[int]()
+            for value, size in zip(ids, id_sizes(ids).tolist(), strict=True):
+                owner = value % plan.to_ps
+                if owner not in begun:
+                    expected.setdefault(name, []).append((owner, at[owner], row[owner]))
+                begun.add(owner)
+                at[owner] += size
+                row[owner] += 1
+    found = {
+        name: list(zip(*(part.tolist() for part in marks), strict=True)) for name, marks in row_marks(plan).items()
+    }
+    assert found == {name: sorted(marks) for name, marks in expected.items()}
+
+
 def check_layouts(plan: ReshardPlan) -> None:
     """Check that the offsets of all shards together are those of each shard alone, and so is what stands there."""
     layouts = plan.layouts
@@ -142,7 +162,10 @@ def by_row(model: Model) -> tuple[object, ...]:
 @example(Model(3, {}, {"t": Table(4, "zeros", "float32", {})}), (3, 4))
 @example(Model(3, {}, {"t": Table(1, "zeros", "int8", {-1: b"x"})}), (4, 3))
 def test_every_byte_once(model: Model, counts: tuple[int, int]) -> None:
-    """Every byte of each target is written exactly once, and protobuf reads the model that was surveyed."""
+    """Every byte of each target is written exactly once, and protobuf reads the model that was surveyed.
+
+    The marks, by which other processes find rows, are where these rows are.
+    """
     from_ps, to_ps = counts
     plan = plan_reshard(survey_of(model, from_ps, to_ps), TARGET)
     found = Model()
@@ -156,6 +179,7 @@ def test_every_byte_once(model: Model, counts: tuple[int, int]) -> None:
         assert plan.shards[ps_id].rows == sum(len(table.rows) for table in part.tables.values())
         assert plan.shards[ps_id].variables == len(part.dense)
     assert by_row(found) == by_row(model)
+    check_marks(plan, model, from_ps)
     assert plan.rows == sum(len(table.rows) for table in model.tables.values())
 
 
