@@ -106,7 +106,7 @@ def export_command(
         raise UsageError(f"--dense-rows expects a number or auto, got {dense_rows!r}")
     rows = int(dense_rows) if dense_rows and dense_rows != "auto" else dense_rows
     goal = Location(STDOUT) if words[-1] == "-" else out.location(words[-1])
-    with working(out, cluster, None, target=goal, parts=False) as work, resumable(out, _again(goal)):
+    with working(out, cluster, None, target=goal) as work, resumable(out, _again(goal)):
         result = export_version(
             version,
             goal,

@@ -140,6 +140,21 @@ def _sweep_outputs(folder: str) -> None:
             remove_tree(path)
 
 
+def work_name(name: str) -> str:
+    """Return a new name beside an output for the work of other processes on it."""
+    return f".{name[:_NAME_PART]}.{new_id()}.edl-ckpt{_WORK}"
+
+
+def sweep_work(store: ObjectStore) -> None:
+    """Remove the work of dead processes beside the outputs of a location without rename."""
+    for name in store.names(""):
+        owner = owner_in(name) if name.startswith(".") and name.endswith(f".edl-ckpt{_WORK}") else {}
+        if owner:
+            with suppress(EdlCkptError):
+                if is_presumed_dead(owner, min(store.ages(name).values(), default=0.0)):
+                    store.remove_many(store.tree(name))
+
+
 class _SentFile:
     """A local file of known size, of which parts are uploaded as soon as all of their bytes are final."""
 
@@ -202,6 +217,7 @@ class Ahead:
         self._store = store
         self._memory = PartMemory()
         self._files: dict[str, _SentFile] = {}
+        self._others: dict[str, ObjectWriter] = {}
 
     def begin(self, relative: str, path: str, size_bytes: int) -> Callable[[int, int], None] | None:
         """Begin with a file that has its size; return what is called with each (offset, bytes) that is final.
@@ -216,8 +232,18 @@ class Ahead:
         item.begin()
         return sent.final
 
+    def by_others(self, relative: str, size_bytes: int) -> ObjectWriter:
+        """Return an object whose parts other processes send; whoever calls begins it."""
+        self._others[relative] = item = self._store.new_object(relative, size_bytes, self._memory)
+        return item
+
+    @property
+    def others(self) -> Mapping[str, ObjectWriter]:
+        """Return the objects whose parts other processes send, by their names."""
+        return self._others
+
     def names(self) -> Iterable[str]:
-        """Return the names of all files that were begun."""
+        """Return the names of all local files that were begun."""
         return self._files.keys()
 
     def finish(self, relative: str) -> ObjectWriter:
@@ -231,6 +257,13 @@ class Ahead:
             each.close()
             with suppress(EdlCkptError):
                 each.item.abort()
+        for _ in run_parallel(_abort, list(self._others.values()), _UPLOADS):
+            pass
+
+
+def _abort(item: ObjectWriter) -> None:
+    with suppress(EdlCkptError):
+        item.abort()
 
 
 def put_files(store: ObjectStore, files: Mapping[str, str], *, replace: bool, ahead: Ahead) -> None:
@@ -238,7 +271,7 @@ def put_files(store: ObjectStore, files: Mapping[str, str], *, replace: bool, ah
 
     Names must be free unless `replace` is True. A failure before the first file is visible changes nothing; a later one
     leaves the files that are complete. Large files go part by part, small ones several at a time. Of some of them parts
-    were sent `ahead`.
+    were sent `ahead`, and all of those objects that other processes have sent.
     """
     objects: list[ObjectWriter] = []
 
@@ -262,6 +295,9 @@ def put_files(store: ObjectStore, files: Mapping[str, str], *, replace: bool, ah
 
     large = [relative for relative, path in files.items() if os.path.getsize(path) > UPLOAD_BYTES]
     try:
+        for item in ahead.others.values():
+            item.finish()
+            objects.append(item)
         for relative in large:
             send(relative)
         each(send, sorted(files.keys() - set(large)))

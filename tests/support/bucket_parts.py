@@ -11,6 +11,7 @@ import pytest
 from edl_ckpt.core.storage.s3.store import S3Store
 from program import PROGRAM
 from s3_fixtures import Bucket
+from s3_proxy import Call, Forward, Reply, status
 from waiting import wait_until
 
 
@@ -38,3 +39,9 @@ def killed_midway(s3: Bucket, *command: str) -> None:
     wait_until(lambda: s3.has_parts() or running.poll() is not None)
     running.kill()
     assert running.wait() == -signal.SIGKILL
+
+
+def without_upload(call: Call, forward: Forward) -> Reply | None:
+    """Answer as S3 does to a part of an upload that is gone, where moto fails."""
+    reply = forward(call)
+    return status(404, "NoSuchUpload")(call, forward) if reply is not None and reply.status == 500 else reply

@@ -70,7 +70,7 @@ def export_version(
 
     A version that does not match its seal is CorruptError; `use_seal=False` goes on, and the result says why.
 
-    An `executor` on a cluster writes safetensors, npy and parquet to a file system that its workers share.
+    An `executor` on a cluster writes safetensors, npy and parquet to S3, or to a file system that its workers share.
 
     Memory is a few times `part_bytes`; an output at a URL is written to the local disk first. Raises RefusedError for a
     target that exists, or that lies among checkpoints, where ElasticDL's scan would meet it; NoSpaceError before
@@ -84,7 +84,7 @@ def export_version(
     chosen = selection or Selection()
     work = None if executor is None else executor_of(executor, [version], reporter=reporter)
     if work is not None and work.elsewhere:
-        check_shared(goal)
+        check_shared(goal, parts=True)
     request = ExportRequest(version, chosen, limit, max_shard_bytes, part_bytes, reporter, use_seal, work)
     outcome = new_format(name, request).export(goal, force=force)
     return ExportResult(

@@ -112,7 +112,7 @@ def write_safetensors(
             at += tensor.size_bytes
     with ExitStack() as stay_open:
         if len(outputs) == 1:
-            stay_open.enter_context(next(iter(outputs.values())))
+            stay_open.enter_context(next(iter(outputs.values())).kept_open())
         content.fill(places)
     pending, fingerprint = (each["fingerprint"].encode() for each in (content.metadata, content.finish()))
     for path, head in heads.items():

@@ -21,11 +21,13 @@ from edl_ckpt.core.operations.export.interface import (
     ExportRequest,
     FormatTraits,
 )
+from edl_ckpt.core.operations.export.send import SendReader
 from edl_ckpt.core.operations.export.spread import SpreadReader
 from edl_ckpt.core.operations.export.target import ExportTarget, open_target
 from edl_ckpt.core.state.metadata import json_number
 from edl_ckpt.core.storage.files import check_space
 from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.storage.meeting import SharedPrefix
 from edl_ckpt.core.words import abridged
 
 
@@ -86,8 +88,11 @@ class ContentFormat(ABC):
         with self._reader(checkpoint, metadata, folder, trust, target) as reader:
             content = reader.content()
             spools = self.traits.spools or request.selection.dense_rows is not None
-            check_space(folder, estimated_bytes(content, spools=spools))
+            if not isinstance(reader, SendReader):
+                check_space(folder, estimated_bytes(content, spools=spools))
             self.write(content, target)
+            if isinstance(reader, SendReader):
+                reader.settle()
             fingerprint = content.finish()["fingerprint"]
             checkpoint.check_unchanged()
         proved = request.selection.is_lossless and request.limit is None and self.traits.is_lossless
@@ -101,7 +106,10 @@ class ContentFormat(ABC):
         common = (checkpoint, request.selection, metadata, folder, trust.confirm, request.part_bytes, request.reporter)
         if executor is None or not executor.elsewhere:
             return ContentReader(*common)
-        return SpreadReader(*common, executor=executor, shared=target.share())
+        shared = target.share()
+        if isinstance(shared, SharedPrefix):
+            return SendReader(*common, executor=executor, prefix=shared)
+        return SpreadReader(*common, executor=executor, shared=shared.path)
 
     def _counts(self, content: ExportContent) -> ContentCounts:
         """Return the counts of the output: fewer rows than the content when rows are limited."""

@@ -10,6 +10,7 @@ import functools
 import threading
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final
@@ -22,6 +23,7 @@ from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.storage.files import PreallocatedFile
+from edl_ckpt.core.storage.interface import ObjectWriter
 
 _POLYNOMIAL: Final = 0xEDB88320
 _ONE: Final = 1 << 31
@@ -124,6 +126,10 @@ class OutputFile:
                 file, self._file = self._file, None
                 file.close()
 
+    def kept_open(self) -> AbstractContextManager[object]:
+        """Keep the file open for a block, in which many write."""
+        return self
+
     def write(self, offset: int, data: bytes) -> None:
         """Write all of `data` at `offset`."""
         with self as file:
@@ -134,6 +140,25 @@ class OutputFile:
         if self.durable:
             with self as file:
                 file.flush()
+
+
+class SentFile(OutputFile):
+    """A file that is an upload, of which other processes send the parts; what is written here, they send too."""
+
+    def __init__(self, path: str, relative: str, item: ObjectWriter) -> None:
+        super().__init__(path, durable=False)
+        self.relative = relative
+        self.item = item
+        self.heads: dict[int, bytes] = {}
+        """What was written here, by its offset."""
+
+    def kept_open(self) -> AbstractContextManager[object]:
+        """Do nothing: there is no file."""
+        return nullcontext()
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Keep the bytes for the task that sends them."""
+        self.heads[offset] = data
 
 
 def flush_outputs(files: Sequence[OutputFile]) -> None:

@@ -129,13 +129,29 @@ class Runs:
         return 8 * self.rows
 
     @property
+    def run_ids_at(self) -> bulk.I64:
+        """Return where the ids of each run begin: int64 [count]."""
+        offsets: bulk.I64 = 8 * self.firsts[:-1]
+        return offsets
+
+    @property
+    def run_rows_at(self) -> bulk.I64:
+        """Return where the rows of each run begin: int64 [count]."""
+        offsets: bulk.I64 = self.rows_at + self.form.width * self.firsts[:-1]
+        return offsets
+
+    @property
     def index_at(self) -> int:
         """Return where the index begins: for each run, the numbers of the first ids of all ranges, and of all ids."""
         return self.rows * (8 + self.form.width)
 
-    def starting(self, totals: bulk.I64) -> Runs:
+    def starting(self, totals: bulk.I64) -> Self:
         """Return the runs with the numbers of rows in each range known."""
         return replace(self, starts=np.concatenate([[0], np.cumsum(totals)]))
+
+    def opened(self) -> RunsReader:
+        """Return a reader of the rows in order."""
+        return RunsReader(self)
 
     def repeated(self, ids: bulk.I64, places: bulk.I64) -> Exception:
         """Return the error for ids, ascending, of which some are equal to the one before them."""
@@ -165,21 +181,8 @@ class RunWork:
     def do(self, opened: Checkpoint, task: RunTask, advance: Advance) -> Found:
         """Read a piece, and write its run."""
         runs, found = self.runs[task.table], Found()
-        piece = task.ids.piece(opened)
-        ids = read_piece(opened, piece).ids
-        width, form = runs.form.width, runs.form
-        rows = np.empty((len(ids), width), np.uint8)
-        for some, values in row_batches(opened, piece, len(ids), VALUE_BATCH_BYTES):
-            rows[some] = found.take(form, ids[some], values)
-            advance(len(values) * (8 + width))
-        order = bulk.order_ids(ids)
-        twice = np.flatnonzero(ids[1:] == ids[:-1])
-        if len(twice):
-            raise runs.repeated(ids, twice)
-        first = int(runs.firsts[task.run])
-        if len(ids) != int(runs.firsts[task.run + 1]) - first:
-            raise LockedError("the ids of the shard have changed since they were counted", path=piece.shard.file.path)
-        begins = np.concatenate([[0], np.searchsorted(ids, runs.cuts), [len(ids)]]).astype(np.int64)
+        width, first = runs.form.width, int(runs.firsts[task.run])
+        ids, rows, order, begins = sorted_run(opened, runs, task.run, [task.ids], found, advance)
         file = PreallocatedFile(runs.path, None)
         try:
             file.write(8 * first, ids.data)
@@ -191,6 +194,36 @@ class RunWork:
         finally:
             file.close()
         return found
+
+
+def sorted_run(
+    checkpoint: Checkpoint, runs: Runs, run: int, places: Sequence[IdsAt], found: Found, advance: Advance
+) -> tuple[bulk.I64, bulk.U8, bulk.U32, bulk.I64]:
+    """Read the pieces of a run; return its ids, ascending, its rows as they were read, their order, and its index.
+
+    These are int64 [n], uint8 [n, width], uint32 [n] and int64 [ranges + 1]. What was read is added to `found`. Raises
+    CorruptError for an id that occurs twice, LockedError when the ids are not those that were counted.
+    """
+    form, count = runs.form, int(runs.firsts[run + 1] - runs.firsts[run])
+    ids, rows, at = np.empty(count, np.int64), np.empty((count, form.width), np.uint8), 0
+    for piece in (place.piece(checkpoint) for place in places):
+        own = read_piece(checkpoint, piece).ids
+        if at + len(own) > count:
+            break
+        ids[at : at + len(own)] = own
+        for some, values in row_batches(checkpoint, piece, len(own), VALUE_BATCH_BYTES):
+            rows[at + some.start : at + some.stop] = found.take(form, own[some], values)
+            advance(len(values) * (8 + form.width))
+        at += len(own)
+    if at != count:
+        path = checkpoint.shards[places[0].shard].file.path
+        raise LockedError("the ids of the shard have changed since they were counted", path=path)
+    order = bulk.order_ids(ids)
+    twice = np.flatnonzero(ids[1:] == ids[:-1])
+    if len(twice):
+        raise runs.repeated(ids, twice)
+    begins = np.concatenate([[0], np.searchsorted(ids, runs.cuts), [count]]).astype(np.int64)
+    return ids, rows, order, begins
 
 
 def in_order(rows: bulk.U8, order: bulk.U32) -> Iterator[tuple[int, bulk.U8]]:
@@ -231,7 +264,7 @@ class TotalsWork:
 
     def do(self, opened: NothingOpened, task: RangesAt, advance: Advance) -> bulk.I64:  # noqa: ARG002
         """Return the rows of each range, int64 [last - first]."""
-        with RunsReader(self.runs[task.table]) as reader:
+        with self.runs[task.table].opened() as reader:
             return reader.totals(task.first, task.last)
 
 
@@ -258,6 +291,11 @@ class RunsReader:
         self._file.read_into(at, data.view(np.uint8).data)
         return data
 
+    def _read_all(self, wanted: Sequence[tuple[int, memoryview]]) -> None:
+        """Fill memory from the (offset, memory) of the file."""
+        for at, data in wanted:
+            self._file.read_into(at, data)
+
     def _begins(self, first: int, last: int) -> bulk.I64:
         """Return where the ranges [first, last) and the one behind them begin in each run, int64 [runs, n + 1]."""
         if self._index is not None:
@@ -276,43 +314,65 @@ class RunsReader:
 
         Raises CorruptError for an id that occurs twice.
         """
-        runs, count = self._runs, last - first
-        assert runs.starts is not None  # noqa: S101 - the caller has waited for the totals
+        count = last - first
         ids, places = np.empty(count, np.int64), np.empty(count, np.uint32)
-        rows = np.empty((count, runs.form.width), np.uint8)
-        done = 0
+        rows = np.empty((count, self._runs.form.width), np.uint8)
+        for number, some, out in self._ranges(first, last):
+            ids[out], own = self._range(number, some, rows[out])
+            places[out] = own + np.uint32(out.start)
+        return ids, rows, places
+
+    def ids(self, first: int, last: int) -> bulk.I64:
+        """Return the ids of rows [first, last) of the order, int64 [n]; errors as `rows`."""
+        ids = np.empty(last - first, np.int64)
+        for number, some, out in self._ranges(first, last):
+            ids[out] = self._sorted(number)[0][some]
+        return ids
+
+    def _ranges(self, first: int, last: int) -> Iterator[tuple[int, slice, slice]]:
+        """Yield (range, its rows, their places) for rows [first, last) of the order."""
+        runs, done = self._runs, 0
+        assert runs.starts is not None  # noqa: S101 - the caller has waited for the totals
         number = int(np.searchsorted(runs.starts, first, "right")) - 1
-        while done < count:
+        while done < last - first:
             start = int(runs.starts[number])
             some = slice(max(first - start, 0), min(last, int(runs.starts[number + 1])) - start)
-            size = some.stop - some.start
-            if size:
-                own, place = self._range(number, some, rows[done : done + size])
-                ids[done : done + size], places[done : done + size] = own, place + np.uint32(done)
-            done += size
+            if some.stop > some.start:
+                yield number, some, slice(done, done + some.stop - some.start)
+                done += some.stop - some.start
             number += 1
-        return ids, rows, places
+
+    def _sorted(self, number: int) -> tuple[bulk.I64, bulk.U32, bulk.I64, bulk.I64]:
+        """Return the ids of a range, ascending; their order in runs; where each run begins, here and there."""
+        begins, ends = self._begins(number, number + 1).T
+        sizes = ends - begins
+        edges = np.concatenate([[0], np.cumsum(sizes)])
+        ids = np.empty(int(edges[-1]), np.int64)
+        at = self._runs.run_ids_at + 8 * begins
+        self._read_all(
+            [
+                (int(at[run]), ids[edges[run] : edges[run + 1]].view(np.uint8).data)
+                for run in np.flatnonzero(sizes).tolist()
+            ]
+        )
+        order = bulk.order_ids(ids)
+        twice = np.flatnonzero(ids[1:] == ids[:-1])
+        if len(twice):
+            raise self._runs.repeated(ids, twice)
+        return ids, order, edges, begins
 
     def _range(self, number: int, some: slice, out: bulk.U8) -> tuple[bulk.I64, bulk.U32]:
         """Fill `out` with some rows of a range; return their ids, ascending, and where the row of each is in `out`."""
         runs = self._runs
-        begins, ends = self._begins(number, number + 1).T
-        firsts, sizes = runs.firsts[:-1] + begins, ends - begins
-        edges = np.concatenate([[0], np.cumsum(sizes)])
-        ids = np.empty(int(edges[-1]), np.int64)
-        for run in np.flatnonzero(sizes).tolist():
-            own = ids[edges[run] : edges[run + 1]]
-            self._file.read_into(8 * int(firsts[run]), own.view(np.uint8).data)
-        order = bulk.order_ids(ids)
-        twice = np.flatnonzero(ids[1:] == ids[:-1])
-        if len(twice):
-            raise runs.repeated(ids, twice)
+        ids, order, edges, begins = self._sorted(number)
         wanted = order[some]
         by_place = np.sort(wanted)  # those of one run follow each other, there and in the file
         inside = np.searchsorted(by_place, edges)
         width, flat = runs.form.width, out.reshape(-1)
+        rows_at, asked = runs.run_rows_at + width * begins, list[tuple[int, memoryview]]()
         for run in np.flatnonzero(np.diff(inside) if width else 0).tolist():
             at, end = int(inside[run]), int(inside[run + 1])
-            row = int(firsts[run]) + int(by_place[at]) - int(edges[run])
-            self._file.read_into(runs.rows_at + row * width, flat[at * width : end * width].data)
+            first = int(rows_at[run]) + width * (int(by_place[at]) - int(edges[run]))
+            asked.append((first, flat[at * width : end * width].data))
+        self._read_all(asked)
         return ids[some], np.searchsorted(by_place, wanted).astype(np.uint32)

@@ -20,7 +20,7 @@ from edl_ckpt.core.format.checks import duplicate_id
 from edl_ckpt.core.format.model import DType
 from edl_ckpt.core.operations.export.casts import cast_bytes
 from edl_ckpt.core.operations.export.places import reads_back_differently
-from edl_ckpt.core.operations.export.runs import Found, NothingOpened, Runs, RunsReader, TableForm, in_order
+from edl_ckpt.core.operations.export.runs import Found, NothingOpened, Runs, TableForm, in_order
 from edl_ckpt.core.parallel import Advance
 from edl_ckpt.core.storage.files import PreallocatedFile
 from edl_ckpt.core.storage.interface import Sink
@@ -53,7 +53,7 @@ class Tables:
         What is read of the checkpoint itself is added to `found`.
         """
         if not span.pieces:
-            with RunsReader(self.runs[span.table]) as reader:
+            with self.runs[span.table].opened() as reader:
                 return reader.rows(span.first, span.last)
         form, count = self.forms[span.table], span.last - span.first
         ids, rows = np.empty(count, np.int64), np.empty((count, form.width), np.uint8)
@@ -67,13 +67,31 @@ class Tables:
                 rows[some] = found.take(form, ids[some], values)
         if not self.is_sorted:
             return ids, rows, None
+        return ids, rows, self._ordered(checkpoint, form, ids)
+
+    def ids(self, checkpoint: Checkpoint, span: Span) -> bulk.I64:
+        """Return the ids of a span alone, int64 [n]; nothing is added up."""
+        if not span.pieces:
+            with self.runs[span.table].opened() as reader:
+                return reader.ids(span.first, span.last)
+        ids = np.empty(span.last - span.first, np.int64)
+        for number, place in span.pieces:
+            first, last = max(span.first, number), min(span.last, number + place.rows)
+            own = read_piece(checkpoint, place.piece(checkpoint)).ids[first - number : last - number]
+            ids[first - span.first : last - span.first] = own
+        if self.is_sorted:
+            self._ordered(checkpoint, self.forms[span.table], ids)
+        return ids
+
+    def _ordered(self, checkpoint: Checkpoint, form: TableForm, ids: bulk.I64) -> bulk.U32:
+        """Put ids in order, and return where each of them was; CorruptError for one that is there twice."""
         order = bulk.order_ids(ids)
         twice = np.flatnonzero(ids[1:] == ids[:-1])
         if len(twice):
             version = checkpoint.version
             hint = f"try: edl-ckpt verify {version.ref}"
             raise duplicate_id(form.name, int(ids[twice[0]]), len(twice), path=version.path, hint=hint)
-        return ids, rows, order
+        return order
 
 
 def _some_rows(checkpoint: Checkpoint, piece: IdPiece, first: int, count: int) -> Iterator[tuple[int, bulk.U8]]:

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Final, NamedTuple, Self, cast
+from operator import itemgetter
+from typing import Final, Self, cast
 
 import numpy as np
 
@@ -21,8 +22,7 @@ from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
 from edl_ckpt.core.checkpoint.fingerprint import ContentSketch
 from edl_ckpt.core.checkpoint.partition import parts_needed, ranges_of_sample
 from edl_ckpt.core.checkpoint.places import DenseAt, IdsAt, dense_at, ids_at, in_sketched_tasks, in_tasks, packed
-from edl_ckpt.core.checkpoint.reader import Checkpoint
-from edl_ckpt.core.checkpoint.scan import number_rows, read_piece
+from edl_ckpt.core.checkpoint.scan import number_rows
 from edl_ckpt.core.checkpoint.values import OpenedValues, ValuesWork
 from edl_ckpt.core.commit.shared_files import SharedFiles
 from edl_ckpt.core.errors import UnsupportedError
@@ -33,6 +33,7 @@ from edl_ckpt.core.ids import kernel_id
 from edl_ckpt.core.operations.export.content import ContentReader
 from edl_ckpt.core.operations.export.encoded import EncodeWork, Placed, PlacedWork, PlaceWork
 from edl_ckpt.core.operations.export.interface import EncodedPart, Encoder, ExportContent, Tensor, batch_rows
+from edl_ckpt.core.operations.export.look import LookWork, share_of
 from edl_ckpt.core.operations.export.places import Place, compare_rows, reads_back_differently
 from edl_ckpt.core.operations.export.runs import (
     Found,
@@ -56,49 +57,15 @@ from edl_ckpt.core.operations.export.spans import (
     WriteTask,
     WriteWork,
 )
-from edl_ckpt.core.parallel import RESULT_BYTES, Advance, Executor, together
+from edl_ckpt.core.parallel import Executor, together
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import PreallocatedFile, check_space
 from edl_ckpt.core.storage.meeting import SharedDirectory
 
 _PIECE_BYTES: Final = 16 << 20
 """The most bytes of rows that a thread has at a time, read and put in order; a process has as much once more."""
-_SAMPLES: Final = 256
-"""Ids of a sample for each range: ranges then differ by a few percent."""
 _NO_MATRIX: Final = "a cluster writes tables as ids and vectors, and not as a matrix"
 _RANGES_AT_ONCE: Final = 4096
-
-
-class Look(NamedTuple):
-    """What a look at some ids gives: how many there are of each piece, and a sample of each."""
-
-    rows: list[int]
-    samples: list[bulk.I64]
-
-
-@dataclass(frozen=True, slots=True)
-class LookWork:
-    """Counting ids, and drawing samples of them; a task is some pieces. `shares` is the part of each table to draw."""
-
-    source: CheckpointValue
-    shares: Mapping[str, float]
-
-    def open(self) -> Checkpoint:
-        """Open the checkpoint in another process."""
-        return self.source.open()
-
-    def do(self, opened: Checkpoint, task: tuple[IdsAt, ...], advance: Advance) -> Look:  # noqa: ARG002
-        """Look at some pieces; a piece has the same sample each time."""
-        found = Look([], [])
-        for place in task:
-            piece = place.piece(opened)
-            ids = read_piece(opened, piece).ids
-            share = self.shares.get(piece.entry.name, 0.0)
-            count = min(round(len(ids) * share) + 1, RESULT_BYTES // 8 // len(task)) if share else 0
-            drawn = np.random.default_rng([place.shard, place.table, place.start]).integers(0, len(ids) or 1, count)
-            found.rows.append(len(ids))
-            found.samples.append(ids[drawn] if len(ids) else ids[:0].copy())
-        return found
 
 
 @dataclass(slots=True)
@@ -114,9 +81,9 @@ class SpreadReader(ContentReader):
         if self.selection.dense_rows is not None:
             raise UnsupportedError(_NO_MATRIX, hint="without --cluster, this machine writes a matrix")
         executor, checkpoint = self._by, self.checkpoint
-        executor.share(SharedDirectory(self.shared))
+        self._meet(0)
         places = list(ids_at(checkpoint, self._piece_bytes, values=True))
-        shares = {name: _share(self._rows_claimed(name), self._ranges_of(name)) for name in self._names}
+        shares = {name: share_of(self._rows_claimed(name), self._ranges_of(name)) for name in self._names}
         work = LookWork(CheckpointValue.of(checkpoint), shares)
         counts: list[int] = []
         samples: list[bulk.I64] = []
@@ -135,6 +102,10 @@ class SpreadReader(ContentReader):
         for name, some in drawn.items():
             self._cuts[name] = ranges_of_sample(np.concatenate(some), self._ranges_of(name)).cuts
         return self
+
+    def _meet(self, size_bytes: int) -> None:
+        """Raise UnsupportedError unless all processes can work beside the output, with room for some bytes."""
+        self._by.share(SharedDirectory(self.shared), size_bytes)
 
     @property
     def _by(self) -> Executor:
@@ -160,7 +131,7 @@ class SpreadReader(ContentReader):
         """Return what a format writes; what other processes write, they read themselves."""
         content = ContentReader.content(self)
         largest = max((self._bytes_of(table.name) for table in content.tables), default=0)
-        self._by.share(SharedDirectory(self.shared), sum(tensor.size_bytes for tensor in content.tensors) + largest)
+        self._meet(sum(tensor.size_bytes for tensor in content.tensors) + largest)
         return replace(content, spread=_Spread(self, [table.name for table in content.tables]))
 
     def _fill(
@@ -230,9 +201,7 @@ class SpreadReader(ContentReader):
             rows = self._row_count(form.name)
             if not rows or self._has_runs(form.name):
                 continue
-            places = self._places[form.name]
-            firsts = np.cumsum([0, *(place.rows for place in places)]).tolist()
-            numbered = list(zip(firsts, places, strict=False))
+            numbered = self._numbered(form.name)
             if self._is_sorted:
                 yield Span(number, 0, rows, tuple(numbered))
             elif not batch:
@@ -241,8 +210,13 @@ class SpreadReader(ContentReader):
                 step = self._aligned(form)
                 for first in range(0, rows, step):
                     last = min(first + step, rows)
-                    some = slice(bisect_right(firsts, first) - 1, bisect_left(firsts, last))
-                    yield Span(number, first, last, tuple(numbered[some]))
+                    yield Span(number, first, last, within(numbered, first, last))
+
+    def _numbered(self, name: str) -> list[tuple[int, IdsAt]]:
+        """Return the pieces of a table, each with the number of its first row."""
+        places = self._places[name]
+        firsts = np.cumsum([0, *(place.rows for place in places)]).tolist()
+        return list(zip(firsts, places, strict=False))
 
     def _aligned(self, form: TableForm) -> int:
         """Return how many rows of whole batches a task has."""
@@ -337,7 +311,7 @@ class SpreadReader(ContentReader):
         for form in forms:
             compare_rows(form.name, found.written if form.is_cast else found.source, proof)
         for name in kept:
-            if not _are_equal(found.source, proof, name):
+            if not are_equal(found.source, proof, name):
                 raise reads_back_differently(name, paths[dense[name].place.file])
 
     def _back(
@@ -448,12 +422,13 @@ def _absolute(paths: Iterable[str]) -> list[str]:
     return [os.path.abspath(path) for path in paths]
 
 
-def _share(rows: int, ranges: int) -> float:
-    """Return the part of the ids that are a sample for so many ranges."""
-    return min(_SAMPLES * ranges / max(rows, 1), 1.0) if ranges > 1 else 0.0
+def within(numbered: Sequence[tuple[int, IdsAt]], first: int, last: int) -> tuple[tuple[int, IdsAt], ...]:
+    """Return the pieces that have rows [first, last) of a table that is written as it is stored."""
+    begin = bisect_right(numbered, first, key=itemgetter(0)) - 1
+    return tuple(numbered[begin : bisect_left(numbered, last, key=itemgetter(0))])
 
 
-def _are_equal(one: ContentSketch, other: ContentSketch, name: str) -> bool:
+def are_equal(one: ContentSketch, other: ContentSketch, name: str) -> bool:
     """Say whether a variable has the same sums in both."""
     a, b = one.variables.get(name), other.variables.get(name)
     same = (a is None and b is None) or (a is not None and b is not None and np.array_equal(a, b))

@@ -19,6 +19,7 @@ from edl_ckpt.core.errors import RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.operations.export.interface import ExportedFile, FormatTraits
 from edl_ckpt.core.operations.export.places import OutputFile
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.meeting import SharedDirectory
 from edl_ckpt.core.storage.streams import open_stream
 
 _CHUNK_BYTES: Final = 1 << 20
@@ -77,7 +78,7 @@ class StreamTarget:
         """Make a file on the local disk, which is sent at the end."""
         return OutputFile(path, size_bytes, durable=False)
 
-    def share(self) -> str:
+    def share(self) -> SharedDirectory:
         """Raise UnsupportedError: a stream has one writer."""
         raise UnsupportedError(
             "a cluster cannot write into a stream", path=self._name, hint="give a file or a directory as OUTPUT"

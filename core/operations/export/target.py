@@ -16,17 +16,19 @@ from typing import IO, Final, Protocol, Self
 
 from edl_ckpt.core.checkpoint.grouping import is_version_dir
 from edl_ckpt.core.cluster.choice import not_shared
-from edl_ckpt.core.commit.single_file import Ahead, StagedOutput, put_files
+from edl_ckpt.core.commit.single_file import Ahead, StagedOutput, put_files, sweep_work, work_name
 from edl_ckpt.core.errors import RefusedError
 from edl_ckpt.core.format.names import parse_single_file, parse_version_dir
 from edl_ckpt.core.operations.export.interface import ExportedFile, FormatTraits
-from edl_ckpt.core.operations.export.places import OutputFile
+from edl_ckpt.core.operations.export.places import OutputFile, SentFile
 from edl_ckpt.core.operations.export.stream import StreamTarget
 from edl_ckpt.core.parallel import impatient
 from edl_ckpt.core.storage import LocalStore, open_store
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.interface import has_parts
 from edl_ckpt.core.storage.local import is_there
 from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.storage.meeting import SharedDirectory, SharedPrefix
 from edl_ckpt.core.storage.streams import descriptor_of, is_stream
 
 DENSE_FILE: Final = "dense.safetensors"
@@ -49,8 +51,11 @@ class ExportTarget(Protocol):
         """Make a file of known size at a path of the output."""
         ...
 
-    def share(self) -> str:
-        """Return the absolute path of a new directory beside the output, for the work of other processes on it."""
+    def share(self) -> SharedDirectory | SharedPrefix:
+        """Return a new place beside the output, for the work of other processes, which write its files from now on.
+
+        A prefix stands for object storage: files are objects there, of which parts are sent.
+        """
         ...
 
     def publish(self) -> tuple[ExportedFile, ...]:
@@ -115,9 +120,9 @@ class LocalTarget:
         """Make a file that is flushed to the disk."""
         return OutputFile(path, size_bytes)
 
-    def share(self) -> str:
+    def share(self) -> SharedDirectory:
         """Return a hidden directory beside the staged file."""
-        return self._staged.share()
+        return SharedDirectory(self._staged.share())
 
     def publish(self) -> tuple[ExportedFile, ...]:
         """Rename the output to its place; return its files."""
@@ -145,6 +150,8 @@ class UploadTarget:
         assert not isinstance(store, LocalStore)  # noqa: S101 - `open_target` asks only for remote goals
         self._goal, self._store, self._force = goal, store, force
         self._is_directory = is_directory
+        self._is_shared = False
+        self._shared: list[SentFile] = []
         self._check()
 
     def open_text(self) -> AbstractContextManager[IO[str]]:
@@ -152,14 +159,22 @@ class UploadTarget:
         return _text_file(self.path)
 
     def new_file(self, path: str, size_bytes: int) -> OutputFile:
-        """Make a file on the local disk whose parts are uploaded as soon as they are final."""
+        """Make a file on the local disk whose parts are uploaded as soon as they are final, or none if it is shared."""
+        if self._is_shared:
+            relative = os.path.relpath(path, self._directory.name)
+            self._shared.append(SentFile(path, relative, self._ahead.by_others(relative, size_bytes)))
+            return self._shared[-1]
         file = OutputFile(path, size_bytes, durable=False)
         file.final = self._ahead.begin(os.path.relpath(path, self._directory.name), path, size_bytes)
         return file
 
-    def share(self) -> str:
-        """Raise UnsupportedError: other machines do not see the local disk."""
-        raise not_shared(self._goal.url)
+    def share(self) -> SharedPrefix:
+        """Return a hidden prefix beside the objects; UnsupportedError where those have no parts."""
+        if not has_parts(self._store):
+            raise not_shared(self._goal.url, parts=True)
+        sweep_work(self._store)
+        self._is_shared = True
+        return SharedPrefix(self._store.location, work_name(self._name))
 
     def _check(self) -> None:
         """Raise RefusedError for a target that exists, or that ElasticDL's scan would meet."""
@@ -172,13 +187,18 @@ class UploadTarget:
 
     def publish(self) -> tuple[ExportedFile, ...]:
         """Upload all files, complete them back to back, and return them under their remote names."""
-        written = {os.path.relpath(file.path, self._directory.name): file for file in files_of(self.path)}
+        for empty in (each for each in self._shared if not each.item.upload_id):
+            empty.item.begin()
+            for at, data in empty.heads.items():
+                empty.item.write(at, data)
+        here = files_of(self.path) if os.path.exists(self.path) else ()
+        local = {os.path.relpath(file.path, self._directory.name): file.path for file in here}
+        sizes = {name: item.size_bytes for name, item in self._ahead.others.items()}
+        sizes |= {os.path.relpath(file.path, self._directory.name): file.size_bytes for file in here}
         old = self._store.tree(self._name) if self._force else []
-        put_files(
-            self._store, {name: file.path for name, file in written.items()}, replace=self._force, ahead=self._ahead
-        )
-        self._store.remove_many([name for name in old if name not in written])
-        return tuple(ExportedFile(self._store.path(name), file.size_bytes) for name, file in sorted(written.items()))
+        put_files(self._store, local, replace=self._force, ahead=self._ahead)
+        self._store.remove_many([name for name in old if name not in sizes])
+        return tuple(ExportedFile(self._store.path(name), size) for name, size in sorted(sizes.items()))
 
     def __enter__(self) -> Self:
         self._directory = tempfile.TemporaryDirectory(prefix="edl-ckpt-")
@@ -212,8 +232,10 @@ class PairTarget:
         is_beside = path.startswith(os.path.join(self.beside, ""))
         return (self._second if is_beside else self._first).new_file(path, size_bytes)
 
-    def share(self) -> str:
+    def share(self) -> SharedDirectory | SharedPrefix:
         """Return that of the first output."""
+        if isinstance(self._second, UploadTarget):
+            self._second.share()
         return self._first.share()
 
     def publish(self) -> tuple[ExportedFile, ...]:

@@ -160,7 +160,7 @@ def test_an_id_twice(tmp_path: Path, client: Any, small_tasks: None) -> None:
         ("m.csv", {"selection": Selection(tables=("wide",))}, "a cluster cannot export as csv"),
         ("m.npz", {}, "a cluster cannot export as npz"),
         ("m.npy", {"selection": Selection(dense_rows="auto")}, "not as a matrix"),
-        ("memory://out/m.safetensors", {}, "a file system that all of its workers share"),
+        ("memory://out/m.safetensors", {}, "to S3, or to a file system that all of its workers share"),
         ("-", {"format_name": "safetensors"}, "cannot write into a stream"),
     ],
 )

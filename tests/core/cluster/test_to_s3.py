@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bucket_parts import in_bucket, killed_midway, nothing_is_left, with_parts
+from bucket_parts import in_bucket, killed_midway, nothing_is_left, with_parts, without_upload
 from builders import models, write_checkpoint, write_unchecked
 from checkpoints import drop_seal, only, save_large, save_mixed, save_varied, shards_of
 from cluster_tasks import environment, renewed
@@ -41,7 +41,7 @@ from edl_ckpt.core.storage.s3.store import S3Store
 from oracle import Model
 from reporters import Recorder
 from s3_fixtures import Bucket
-from s3_proxy import Call, Fault, Forward, Reply, status
+from s3_proxy import Fault, status
 
 
 def copy(source: str | Path, target: str, executor: Any, **options: Any) -> CopyResult:
@@ -200,12 +200,6 @@ def a_part(s3: Bucket, upload_id: str, size_bytes: int) -> SharedUploads:
     """Return an upload of the bucket as tasks get it."""
     place = SharedPrefix(Location(s3.url), ".edl-ckpt-0/stage-0/x")
     return SharedUploads(Location(s3.url), {0: SharedUpload("object", size_bytes, upload_id)}, place, 5 << 20)
-
-
-def without_upload(call: Call, forward: Forward) -> Reply | None:
-    """Answer as S3 does to a part of an upload that is gone, where moto fails."""
-    reply = forward(call)
-    return status(404, "NoSuchUpload")(call, forward) if reply is not None and reply.status == 500 else reply
 
 
 @pytest.mark.parametrize("end", ["completed", "aborted"])

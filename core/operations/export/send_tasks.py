@@ -1,0 +1,199 @@
+"""The parts of an export's arrays as tasks: which bytes of the files a task sends, and what it reads for them.
+
+A file is cut where a variable or a table may be cut, into extents of at least one part. So each value belongs to one
+extent, and is read for that alone. A table that is sorted by one task is not cut at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
+from edl_ckpt.core.checkpoint.fingerprint import ContentSketch
+from edl_ckpt.core.checkpoint.places import DenseAt
+from edl_ckpt.core.checkpoint.reader import Checkpoint
+from edl_ckpt.core.checkpoint.scan import PIECE_BYTES, DensePiece, read_dense
+from edl_ckpt.core.commit.uploads import Extent, SharedUploads, TargetPart
+from edl_ckpt.core.operations.export.casts import cast_bytes
+from edl_ckpt.core.operations.export.runs import Found, in_order
+from edl_ckpt.core.operations.export.sent_runs import OpenedSending
+from edl_ckpt.core.operations.export.spans import ArrayAt, DenseForm, Span, Tables
+from edl_ckpt.core.parallel import RESULT_BYTES, Advance
+from edl_ckpt.core.storage.interface import Sink
+
+_MOST_PIECES: Final = 128
+
+
+class Segment(NamedTuple):
+    """Bytes of a file that are of one array, and may be cut at multiples of `step`."""
+
+    start: int
+    size: int
+    step: int
+    name: str
+    """A variable, or '' for a table."""
+    table: int = -1
+    rows: bool = False
+    """True for the rows of a table, False for its ids."""
+
+
+def extents(
+    segments: Iterable[Segment], size_bytes: int, first: int, usual: int
+) -> Iterator[tuple[int, int, list[tuple[Segment, int, int]]]]:
+    """Yield (start, end, [(segment, start, end)]): a file in pieces of at least `first` and then `usual` bytes.
+
+    The last piece is what is left. Starts and ends of segments count from where these begin.
+
+    >>> [(low, high) for low, high, _ in extents([Segment(8, 100, 7, "w")], 108, 10, 40)]
+    [(0, 15), (15, 57), (57, 99), (99, 108)]
+    """
+    low, wanted, some = 0, first, list[tuple[Segment, int, int]]()
+    for segment in segments:
+        at, end = segment.start, segment.start + segment.size
+        while at < end:
+            steps = max(-(-(low + wanted - at) // segment.step), 1)
+            # From the begin of the segment, so that every cut is a multiple of its step.
+            upto = min(segment.start + (at - segment.start) // segment.step * segment.step + steps * segment.step, end)
+            some.append((segment, at - segment.start, upto - segment.start))
+            at = upto
+            if at - low >= wanted and at < size_bytes:
+                yield low, at, some
+                low, wanted, some = at, usual, []
+    if low < size_bytes:
+        yield low, size_bytes, some
+
+
+class RowsPart(NamedTuple):
+    """A span of a table of which a task sends the ids, the rows or both; one task `counts` the rows."""
+
+    span: Span
+    ids: bool
+    rows: bool
+    counts: bool
+
+
+class SendTask(NamedTuple):
+    """What one task reads and sends; `heads` are (file, offset, bytes)."""
+
+    extents: tuple[Extent, ...] = ()
+    heads: tuple[tuple[int, int, bytes], ...] = ()
+    dense: tuple[tuple[DenseAt, bool], ...] = ()
+    spans: tuple[RowsPart, ...] = ()
+
+    def uncounted(self) -> SendTask:
+        """Return the task without its sums."""
+        dense = tuple((place, False) for place, _ in self.dense)
+        return self._replace(dense=dense, spans=tuple(each._replace(counts=False) for each in self.spans))
+
+    def counted(self) -> Iterator[SendTask]:
+        """Yield tasks that send nothing, and read what this one counts."""
+        yield from (SendTask(dense=(each,)) for each in self.dense if each[1])
+        yield from (SendTask(spans=(each._replace(ids=False),)) for each in self.spans if each.counts)
+
+
+class Measured(NamedTuple):
+    """A task, and the bytes that it reads and answers with, about."""
+
+    task: SendTask
+    size_bytes: int
+    result_bytes: int
+
+
+def together(tasks: Iterable[Measured], task_bytes: int) -> Iterator[SendTask]:
+    """Yield tasks, small ones as one; one whose sums are too large leaves them to others that only read."""
+    some: list[SendTask] = []
+    size = results = 0
+    for task, own, own_results in tasks:
+        if own_results > RESULT_BYTES and len(task.dense) + len(task.spans) > 1:
+            yield task.uncounted()
+            yield from task.counted()
+            continue
+        if some and (size + own > task_bytes or results + own_results > RESULT_BYTES or len(some) == _MOST_PIECES):
+            yield joined(some)
+            some, size, results = [], 0, 0
+        some.append(task)
+        size, results = size + own, results + own_results
+    if some:
+        yield joined(some)
+
+
+def joined(tasks: Sequence[SendTask]) -> SendTask:
+    """Return several tasks as one."""
+    return SendTask(*(sum(parts, ()) for parts in zip(*tasks, strict=True)))
+
+
+class Sent(NamedTuple):
+    """What a task answers: the sums of what it read and counted, of the rows of runs that it sent, and its parts."""
+
+    found: Found
+    proof: ContentSketch
+    parts: list[TargetPart]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SendWork:
+    """Sending arrays to their places; fields as in `WriteWork`."""
+
+    source: CheckpointValue
+    tables: Tables
+    places: Mapping[int, tuple[ArrayAt, ArrayAt]]
+    dense: Mapping[str, DenseForm]
+    uploads: SharedUploads
+
+    def open(self) -> OpenedSending:
+        """Open the checkpoint in another process."""
+        return OpenedSending(self.source.open())
+
+    def do(self, opened: OpenedSending, task: SendTask, advance: Advance) -> Sent:
+        """Read what a task needs, and send its parts."""
+        found, proof = Found(), ContentSketch()
+        with self.uploads.opened(task.extents, opened.memory) as files:
+            for file, at, data in task.heads:
+                files[file].write(at, data)
+            for place, counts in task.dense:
+                advance(
+                    self._send_dense(opened.checkpoint, place.piece(opened.checkpoint), files, found, counts=counts)
+                )
+            for part in task.spans:
+                advance(self._send_rows(opened.checkpoint, part, files, found, proof))
+        return Sent(found, proof, files.sent)
+
+    def _send_dense(
+        self, opened: Checkpoint, piece: DensePiece, files: Sequence[Sink], found: Found, *, counts: bool
+    ) -> int:
+        name, dtype, sent = piece.entry.name, piece.entry.dtype, 0
+        place, target = self.dense[name]
+        for start in range(piece.start, piece.start + piece.size, PIECE_BYTES):
+            size = min(PIECE_BYTES, piece.start + piece.size - start)
+            data = read_dense(opened, DensePiece(piece.shard, piece.entry, start, size))
+            written, overflowed = cast_bytes(data, dtype, target)
+            if counts:
+                found.source.add_dense(name, piece.entry.size_bytes, start, data)
+                found.overflowed += overflowed
+            files[place.file].write(place.offset + start // dtype.itemsize * target.itemsize, written.data)
+            sent += len(written) if counts else 0
+        return sent
+
+    def _send_rows(
+        self, opened: Checkpoint, part: RowsPart, files: Sequence[Sink], found: Found, proof: ContentSketch
+    ) -> int:
+        span, form = part.span, self.tables.forms[part.span.table]
+        ids_at, rows_at = self.places[span.table]
+        if not part.rows:
+            ids = self.tables.ids(opened, span)
+            files[ids_at.file].write(ids_at.offset + 8 * span.first, ids.view(np.uint8).data)
+            return 0
+        ids, rows, order = self.tables.rows(opened, span, found if part.counts else Found())
+        if part.ids:
+            files[ids_at.file].write(ids_at.offset + 8 * span.first, ids.view(np.uint8).data)
+        begin, adds = rows_at.offset + form.width * span.first, part.counts and not span.pieces
+        parts = ((0, rows),) if order is None or not form.width else in_order(rows, order)
+        for start, some in parts:
+            if adds:
+                proof.add_rows(form.name, ids[start : start + len(some)], some)
+            files[rows_at.file].write(begin + start * form.width, some.reshape(-1).data)
+        return len(ids) * (8 + form.width) if part.counts else 0
