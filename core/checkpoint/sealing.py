@@ -7,12 +7,13 @@ import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
+from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from edl_ckpt.core.format.model import ShardIndex
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
-from edl_ckpt.core.state.seal import Chunk, PackedChunks, Seal, SealedShard, base_name, now_text
+from edl_ckpt.core.state.seal import Chunk, PackedChunks, Seal, SealedShard, base_name, now_text, number_chunks
 from edl_ckpt.core.storage.interface import RangeReader
 
 if TYPE_CHECKING:
@@ -22,7 +23,15 @@ if TYPE_CHECKING:
 CHUNK_BYTES: Final = 4 << 20
 """The most bytes of a chunk of a version of up to a TiB, and what is read at a time for the chunks of a larger one."""
 _MOST_CHUNKS: Final = 1 << 18
-"""So many chunks have a seal of about 25 MB; above 64 MiB nothing of our state is read again."""
+"""So many chunks have a seal of about 25 MB."""
+_MOST_BYTES: Final = 32 << 20
+"""The most bytes that the chunks of a version take in a seal or a journal, of which no more than 64 MiB are read.
+
+The rest is for what stands beside them: at most 100 bytes for each of 65,535 shards in a seal, and in the journal of an
+upload another 300 for each, with a checksum of each chunk once more.
+"""
+_CHUNK_TEXT_BYTES: Final = 48
+"""The bytes of a chunk in a seal without its kind, its name and its numbers."""
 LOG: Final = logging.getLogger("edl_ckpt")
 
 
@@ -58,7 +67,8 @@ def cut(shard: ShardIndex, reader: RangeReader) -> list[Chunk]:
     """Return the chunks of a shard, without checksums: each field of the Model message begins one.
 
     Whoever has one shard knows how many there are, and takes them for equal. Where chunks are large, ids begin one too:
-    rows and ids of a table are read one after the other, and neither waits for the other.
+    rows and ids of a table are read one after the other, and neither waits for the other. Where a seal of all shards
+    would be too large to be read again, small fields that follow each other are one chunk.
     """
     step = chunk_bytes(reader.size_bytes * max(shard.file.ps_num, 1))
     ids = sorted(run.start for entry in shard.tables for run in entry.ids[:1]) if step > CHUNK_BYTES else []
@@ -71,14 +81,67 @@ def cut(shard: ShardIndex, reader: RangeReader) -> list[Chunk]:
     edges: Sequence[int] = shard.edges
     if len(edges) * shard.file.ps_num > _MOST_CHUNKS:
         edges = _without_infos(edges, of)
+    most = _MOST_BYTES // max(shard.file.ps_num, 1)
+    chunks = _chunks(edges, of, ids, reader.size_bytes, step)
+    if _text_bytes(chunks, of) <= most:
+        return chunks
+    join = max(reader.size_bytes // len(chunks), 1)
+    while join < reader.size_bytes:
+        join = 1 << join.bit_length()
+        own = dict(of)
+        joined = _joined(edges, own, reader.size_bytes, join)
+        chunks = _chunks(joined, own, ids, reader.size_bytes, max(step, join))
+        if _text_bytes(chunks, own) <= most:
+            break
+    else:  # names as long as the rest of a seal
+        chunks = [Chunk("", "", 0, 0, reader.size_bytes)]
+    return list(number_chunks((kind, name, start, end, "") for kind, name, _, start, end, _ in chunks))
+
+
+def _chunks(
+    edges: Sequence[int], of: Mapping[int, tuple[str, str]], ids: Sequence[int], size_bytes: int, step: int
+) -> list[Chunk]:
+    """Return the chunks that begin at edges, and at each `step` bytes behind them."""
     chunks: list[Chunk] = []
-    for start, end in pairwise([*edges, reader.size_bytes]):
+    for start, end in pairwise([*edges, size_bytes]):
         kind, name = of.get(start, ("", ""))
         inside = ids[bisect_right(ids, start) : bisect_left(ids, end)] if end - start > step else []
         parts = (range(one, two, step) for one, two in pairwise([start, *inside, end]))
         bounds = [*chain.from_iterable(parts), end]
         chunks += [Chunk(kind, name, number, *two) for number, two in enumerate(pairwise(bounds))]
     return chunks
+
+
+def _text_bytes(chunks: Sequence[Chunk], of: Mapping[int, tuple[str, str]]) -> int:
+    """Return a bound of the bytes of chunks as ASCII JSON."""
+    widest = 2 * len(str(chunks[-1].end)) if chunks else 0
+    names = {name: len(encode_basestring_ascii(name)) for _, name in of.values()}
+    own = sum(len(chunk.kind) + names.get(chunk.name, 2) for chunk in chunks)
+    return own + len(chunks) * (_CHUNK_TEXT_BYTES + widest)
+
+
+def _joined(edges: Sequence[int], of: dict[int, tuple[str, str]], size_bytes: int, most_bytes: int) -> list[int]:
+    """Return the edges of coarser chunks: fields that follow each other are one, without a name, up to some bytes."""
+    kept: list[int] = []
+    for start, end in pairwise([*edges, size_bytes]):
+        if kept and end - kept[-1] <= most_bytes:
+            of[kept[-1]] = ("", "")
+        else:
+            kept.append(start)
+    return kept
+
+
+def tensors_of(chunk: Chunk, shard: ShardIndex | None) -> str:
+    """Return in words the variable or table that a chunk is of, or those that begin in it, as far as they are known."""
+    if chunk.kind:
+        return f"{chunk.kind} {chunk.name!r}"
+    of_kinds = () if shard is None else (("variable", shard.variables), ("table", shard.tables))
+    known = ((entry.offset, kind, entry.name) for kind, entries in of_kinds for entry in entries)
+    found = [each for each in known if chunk.start <= each[0] < chunk.end]
+    if not found:
+        return "the header"
+    _, kind, name = min(found)
+    return f"{kind} {name!r}" + (f" and {len(found) - 1} more" if len(found) > 1 else "")
 
 
 def _without_infos(edges: Sequence[int], of: dict[int, tuple[str, str]]) -> list[int]:

@@ -1,12 +1,13 @@
 """Seals: the checksums of a version's bytes, kept beside its metadata, with which a deep verify compares them.
 
 `.edl-ckpt-0/meta-0/{version}.seal.json` contains the version's fingerprint and, for each shard, its size and the
-XXH3-128 of every chunk. Chunks begin where variables and tables begin, and are at most 4 MiB long; beyond a TiB, twice
-as long for each doubling, so that a seal never grows beyond what is read of our state. So a mismatch names the damaged
-variable or table, even when the shard can no longer be parsed. edl-ckpt seals everything that it writes; `verify
---seal` seals the versions of other programs. The digest at the end covers the whole document: every field, its place
-and its value, but not white space. `history` names the times when a person said `--force` over an older seal. A seal
-detects damage, not malice: a person who can change a shard can change its seal too.
+XXH3-128 of every chunk. Chunks begin where variables and tables begin, and are at most 4 MiB long. Beyond a TiB they
+are twice as long for each doubling, and where there are hundreds of thousands of them, small variables and tables share
+one: a seal never grows beyond what is read of our state. So a mismatch names the damaged variable or table, even when
+the shard can no longer be parsed. edl-ckpt seals everything that it writes; `verify --seal` seals the versions of other
+programs. The digest at the end covers the whole document: every field, its place and its value, but not white space.
+`history` names the times when a person said `--force` over an older seal. A seal detects damage, not malice: a person
+who can change a shard can change its seal too.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from edl_ckpt.core.checkpoint.fingerprint import (
 from edl_ckpt.core.checkpoint.proof import read_back
 from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.checkpoint.seal_work import make_seal
-from edl_ckpt.core.checkpoint.sealing import CHUNK_BYTES, batches, cut
+from edl_ckpt.core.checkpoint.sealing import CHUNK_BYTES, batches, cut, tensors_of
 from edl_ckpt.core.checkpoint.target import check_beside
 from edl_ckpt.core.checkpoint.trust import check_trust, hint
 from edl_ckpt.core.checkpoint.values import fingerprint_by, read_back_by
@@ -38,7 +38,7 @@ from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.commit.writers import StagedTargets
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError, RefusedError
 from edl_ckpt.core.format.checks import check_texts, check_version, restore_warnings
-from edl_ckpt.core.format.model import State, Version
+from edl_ckpt.core.format.model import ShardIndex, State, Version
 from edl_ckpt.core.format.names import copied_layouts
 from edl_ckpt.core.operations.copy.carry import CarryWork, OpenedCarry, carry, tasks_of
 from edl_ckpt.core.operations.copy.plan import CopyEntry, CopyPlan
@@ -242,6 +242,7 @@ class _Shard:
     name: str
     size_bytes: int
     reader: RangeReader
+    content: ShardIndex
     chunks: list[Chunk]
     sums: list[str]
     open_batches: int = 0
@@ -307,7 +308,7 @@ class _Copy:
             if reader.size_bytes != shard.file.size_bytes:
                 raise LockedError("still being written", path=shard.file.path)
             chunks = list(sealed[name].chunks) if name in sealed else cut(shard, reader)
-            shards.append(_Shard(index, name, reader.size_bytes, reader, chunks, [""] * len(chunks)))
+            shards.append(_Shard(index, name, reader.size_bytes, reader, shard, chunks, [""] * len(chunks)))
         return shards
 
     def _open_output(self, shards: Sequence[_Shard]) -> VersionOutput:
@@ -365,10 +366,9 @@ class _Copy:
         for number, total in enumerate(sums, first):
             chunk = shard.chunks[number]
             if self.seal is not None and total != chunk.sum:
-                what = f"{chunk.kind} {chunk.name!r}" if chunk.kind else "the header"
                 self.trust.overrule(
                     CorruptError(
-                        f"chunk {chunk.number} of {what} does not match its seal",
+                        f"chunk {chunk.number} of {tensors_of(chunk, shard.content)} does not match its seal",
                         code="checksum-mismatch",
                         path=shard.reader.path,
                         offset=chunk.start,

@@ -183,7 +183,7 @@ def _check_all(
         fingerprint = content.check_values(certain=certain, sums=sums)
     if seal is not None and sums is not None:
         with report.checking("seal"):
-            sound = compare_with_seal(seal, content.version, readers, report, sums, workers=content.executor.threads)
+            sound = compare_with_seal(seal, content.checkpoint, readers, report, sums, workers=content.executor.threads)
         if not sound:
             with report.checking("ids"):
                 content.wait_for_ids()

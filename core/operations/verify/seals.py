@@ -8,7 +8,7 @@ from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version, check_list
 from edl_ckpt.core.checkpoint.files import check_in_location
 from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint, openings
 from edl_ckpt.core.checkpoint.seal_work import make_seal
-from edl_ckpt.core.checkpoint.sealing import Mismatch, comparable, rereads_correctly
+from edl_ckpt.core.checkpoint.sealing import Mismatch, comparable, rereads_correctly, tensors_of
 from edl_ckpt.core.checkpoint.summing import ChunkSums
 from edl_ckpt.core.checkpoint.trust import check_trust
 from edl_ckpt.core.cluster.choice import ExecutorLike, executor_of
@@ -123,13 +123,20 @@ def sums_of_seal(seal: Seal, checkpoint: Checkpoint, readers: Mapping[str, Range
 
 
 def compare_with_seal(
-    seal: Seal, version: Version, readers: Mapping[str, RangeReader], report: Report, sums: ChunkSums, *, workers: int
+    seal: Seal,
+    checkpoint: Checkpoint,
+    readers: Mapping[str, RangeReader],
+    report: Report,
+    sums: ChunkSums,
+    *,
+    workers: int,
 ) -> bool:
     """Compare every byte with the seal; a finding names the shard, the chunk, its offset and its tensor.
 
     Returns whether all bytes were read as they are: a network or a disk may damage a single read.
     """
-    shards = {base_name(shard.path): shard for shard in version.shards}
+    shards = {base_name(shard.path): shard for shard in checkpoint.version.shards}
+    indexes = {base_name(shard.file.path): shard for shard in checkpoint.shards}
     is_sound = True
     wrong: list[Mismatch] = []
     for shard in comparable(seal, readers):
@@ -142,10 +149,10 @@ def compare_with_seal(
             else:
                 wrong.append(Mismatch(shard.name, chunk))
     for name, chunk in wrong:
-        tensor = f"{chunk.kind} {chunk.name!r}" if chunk.kind else "the header"
+        tensors = tensors_of(chunk, indexes.get(name))
         report.add(
             "checksum-mismatch",
-            f"chunk {chunk.number} of {tensor}, bytes {chunk.start} to {chunk.end}, differs from the seal",
+            f"chunk {chunk.number} of {tensors}, bytes {chunk.start} to {chunk.end}, differs from the seal",
             shard=shards[name],
             subject=chunk.name,
             offset=chunk.start,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -26,14 +27,28 @@ from edl_ckpt.core import (
 )
 from edl_ckpt.core.checkpoint import sealing as module
 from edl_ckpt.core.checkpoint import summing
+from edl_ckpt.core.checkpoint.planned import PlannedReader, planned_shards
 from edl_ckpt.core.errors import CorruptError, LockedError, UnavailableError
+from edl_ckpt.core.format.model import DTYPES, ShardFile, TableInfo
+from edl_ckpt.core.format.shard_layout import CountedTable, PlacedVariable, lay_out_shards
 from edl_ckpt.core.operations.copy import carry
 from edl_ckpt.core.operations.copy import execute as copying
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.operations.verify.seals import seal_version
 from edl_ckpt.core.state.paths import seal_file
-from edl_ckpt.core.state.seal import Chunk, PackedChunks, parse_seal, read_seal, seal_bytes
+from edl_ckpt.core.state.seal import (
+    Chunk,
+    PackedChunks,
+    Seal,
+    SealedShard,
+    now_text,
+    parse_seal,
+    parse_seal_bytes,
+    read_seal,
+    seal_bytes,
+)
 from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage.interface import SMALL_BYTES
 from edl_ckpt.core.storage.local import LocalReader
 from places import GOLDEN
 from program import document, edl
@@ -308,6 +323,70 @@ def test_infos_of_many_tables_are_one_chunk(tmp_path: Path, monkeypatch: pytest.
     assert kinds.count("table") == 30
     check_sums(tmp_path / "many")
     assert verify_version(version, level="deep").findings == ()
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_small_tables_share_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client: Any, there: bool) -> None:
+    """Where a seal would be too large, small tables share chunks, whoever seals; a flipped bit names the first of them.
+
+    A large table, and a variable beside it, keep chunks of their own.
+    """
+    monkeypatch.setattr(module, "_MOST_BYTES", 6000)
+    tables = {f"t{k:02}": Table(np.arange(9), np.full((9, 2), k, np.float32)) for k in range(40)}
+    tables["large"] = Table(np.arange(900), np.ones((900, 4), np.float32))
+    save_checkpoint(tmp_path / "saved", 7, 3, variables={"w": np.ones(999)}, tables=tables)
+    executor = client if there else None
+    reshard_version(only(tmp_path / "saved"), 4, output=tmp_path / "resharded", executor=executor)
+    execute_copy(plan_copy([only(tmp_path / "resharded")], tmp_path / "copied"), executor=executor)
+    again = only(tmp_path / "copied")
+    os.unlink(tmp_path / "copied" / seal_file(again.version))
+    seal_version(again, verify_version(again, level="deep").fingerprint or "", executor=executor)
+    for name in ("saved", "resharded", "copied"):
+        assert len((tmp_path / name / seal_file(7)).read_bytes()) < 6000 + 1000
+        assert len(check_sums(tmp_path / name)) > 24
+        version = only(tmp_path / name)
+        assert verify_version(version, level="deep", executor=executor).findings == ()
+        seal = read_seal(open_store(version.location), 7)
+        assert seal is not None
+        assert {("table", "large"), ("", "")} <= {chunk[:2] for shard in seal.shards for chunk in shard.chunks}
+        path = Path(version.shards[1].path)
+        data = bytearray(path.read_bytes())
+        data[data.rindex(np.full(2, 39, np.float32).tobytes())] ^= 4
+        path.write_bytes(data)
+        (finding,) = (
+            f for f in verify_version(only(tmp_path / name), level="deep", executor=executor).findings if f.shard == 1
+        )
+        assert re.search(r"chunk \d+ of table 't\d\d' and \d+ more, bytes", finding.message)
+
+
+@pytest.mark.parametrize(
+    ("tables", "ps_num", "name"),
+    [
+        (2000, 400, "embedding/{:05}"),
+        (2000, 64, "embedding/{:05}"),
+        (300, 1000, "é😀" * 99 + "{}"),
+        (1, 40_000, "n" * 400),
+    ],
+)
+def test_a_seal_can_be_read_again(tables: int, ps_num: int, name: str) -> None:
+    """However many tables and shards there are, and whatever their names, a seal is smaller than what is read of it.
+
+    Seals of up to 32 MiB have a chunk for each table.
+    """
+    float32 = DTYPES["float32"]
+    rows = np.arange(ps_num) % 90
+    counted = [CountedTable(TableInfo(name.format(k), 16, "uniform"), float32, rows, rows * 2) for k in range(tables)]
+    layouts = lay_out_shards(1, [PlacedVariable(f"v{k}", float32, (9,), 36) for k in range(9)], counted, ps_num)
+    file = ShardFile(63, ps_num, f"variables-63-of-{ps_num}.ckpt", int(layouts.size_bytes[63]), 0.0)
+    literals = layouts.literals(63)
+    (shard,) = planned_shards([file], [literals], 1)
+    chunks = [chunk._replace(sum="0" * 32) for chunk in module.cut(shard, PlannedReader(file, literals))]
+    one = SealedShard(file.path, file.size_bytes, PackedChunks(chunks))
+    data = seal_bytes(Seal(1, "edl1:" + "0" * 64, (one,), now_text()))
+    (read,) = parse_seal_bytes(data).shards
+    assert [(*chunk[:2], *chunk[3:]) for chunk in read.chunks] == [(*chunk[:2], *chunk[3:]) for chunk in chunks]
+    assert len(json.dumps(json.loads(data))) * ps_num < SMALL_BYTES
+    assert len({chunk.name for chunk in chunks} - {""}) >= tables or (tables, ps_num) != (2000, 64)
 
 
 def test_packed_chunks() -> None:
