@@ -42,6 +42,9 @@ SCREENS = {
 """The reference that the browser of a terminal opens for each picture, its window, and the keys that are pressed."""
 _WIDTH = 100
 _BEGIN = 1_790_000_000
+_DAY = "2026-09-21 18:00 UTC"
+"""When the report was made, in its picture: the same picture is drawn tomorrow."""
+_MADE = re.compile("As it was on [0-9-]+ [0-9:]+ UTC")
 NO_BREAK = "\xa0"
 
 
@@ -128,6 +131,8 @@ def page(name: str) -> bytes:
         folder = Path(temporary) / "page"
         _timed_demo(folder)
         Session(folder, {}, colour=False).run(Example("command", command, 0, 0))
+        text = (folder / file).read_text(encoding="utf-8")
+        (folder / file).write_text(_MADE.sub(f"As it was on {_DAY}", text, count=1), encoding="utf-8")
         return browser.picture(folder / file, width, height)
 
 
