@@ -226,6 +226,24 @@ def repeated_of_turn(
     return len(again), np.unique(again)[:5].tolist()
 
 
+def repeated_across(
+    checkpoint: Checkpoint, pieces: Sequence[IdPiece], rows: int, bits: int, turn: int
+) -> tuple[int, list[int]]:
+    """Return (the number of ids that more than one shard has, the lowest of them), of a hash as in `repeated_of_turn`.
+
+    The pieces of a shard follow each other; `rows` are those of all. An id that one shard has twice counts once there.
+    """
+
+    def own(some: Iterable[IdPiece]) -> bulk.I64:
+        ids = (_of_turn(read_piece(checkpoint, piece).ids, bits, turn) for piece in some)
+        found: bulk.I64 = np.unique(_gathered(ids, 0))
+        return found
+
+    of_shards = (own(some) for _, some in groupby(pieces, key=lambda piece: piece.shard.file.ps_id))
+    again = np.unique(repeated_ids(_gathered(of_shards, rows >> bits)))
+    return len(again), again[:5].tolist()
+
+
 def repeated_among(
     parts: Callable[[], Iterable[bulk.I64]], rows: int, *, lowest: int, highest: int, step: int = 1
 ) -> tuple[int, list[int]]:

@@ -20,6 +20,7 @@ from edl_ckpt.core.checkpoint.duplicates import (
     Search,
     count_repeated,
     order_of,
+    repeated_across,
     repeated_of_turn,
 )
 from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
@@ -99,11 +100,30 @@ class _IdsWork:
         return found
 
 
+@dataclass(slots=True)
+class _Table:
+    """The ids of one table in all shards: their order, where they are, and how many are in a wrong shard."""
+
+    order: IdOrder = NO_IDS
+    misplaced: int = 0
+    places: list[IdsAt] = field(default_factory=list)
+
+    def add(self, found: _Ids, places: Sequence[IdsAt]) -> None:
+        """Add those of the shard that follows."""
+        self.order = self.order.followed_by(found.order)
+        self.misplaced += found.misplaced
+        self.places += places
+
+
 @dataclass(frozen=True, slots=True)
 class _TwiceWork:
-    """The search for ids that occur twice in a table of one shard; a task is (its pieces, bits of a hash, turn)."""
+    """The search for ids that occur twice in a table of one shard, or with `across` in several shards.
+
+    A task is (their pieces, their rows, bits of a hash, turn).
+    """
 
     source: CheckpointValue
+    across: bool = False
 
     def open(self) -> Checkpoint:
         return self.source.open()
@@ -111,13 +131,12 @@ class _TwiceWork:
     def do(
         self,
         opened: Checkpoint,
-        task: tuple[tuple[IdsAt, ...], int, int],
+        task: tuple[tuple[IdsAt, ...], int, int, int],
         advance: Advance,  # noqa: ARG002
     ) -> tuple[int, list[int]]:
-        places, bits, turn = task
-        entry = opened.shards[places[0].shard].tables[places[0].table]
+        places, rows, bits, turn = task
         pieces = [cut for place in places for cut in cut_piece(opened, place.piece(opened), PIECE_BYTES)]
-        return repeated_of_turn(opened, pieces, entry.rows, bits, turn)
+        return (repeated_across if self.across else repeated_of_turn)(opened, pieces, rows, bits, turn)
 
 
 class ContentCheck:
@@ -139,6 +158,8 @@ class ContentCheck:
         self.executor = executor
         self.reporter = reporter
         self._places: list[IdsAt] = []
+        self._tables: dict[tuple[int, str], _Table] = {}
+        """By the number of shards of the set, and the name."""
         self._unsure: list[tuple[ShardIndex, TableEntry, list[IdsAt], IdOrder]] = []
         self._beside = Beside(1)
         self._search: Future[list[tuple[int, tuple[int, list[int]]]]] | None = None
@@ -177,6 +198,7 @@ class ContentCheck:
             for at, entry in enumerate(shard.tables):
                 if (number, at) not in units:  # rows without ids, or neither
                     sound &= self._has_all_ids(shard, entry, 0)
+        self._report_across()
         if self._unsure and self._with_values:
             workers = min(executor.threads, _BESIDE_WORKERS)
             self._search = self._beside.begin(lambda: self._search_large(workers, SORTED_AT_ONCE // 2))
@@ -218,11 +240,12 @@ class ContentCheck:
             if found.kept:
                 self._report_duplicates(shard, entry, count_repeated(found.kept))
             elif self.executor.elsewhere:
-                self._report_duplicates(shard, entry, self._find_repeated(entry, places))
+                self._report_duplicates(shard, entry, self._find_repeated(places, entry.rows))
             else:
                 self._unsure.append((shard, entry, list(places), found.order))
         found.kept.clear()
         self._places += places
+        self._tables.setdefault((shard.file.ps_num, entry.name), _Table()).add(found, places)
         return True
 
     def _has_all_ids(self, shard: ShardIndex, entry: TableEntry, ids: int) -> bool:
@@ -236,12 +259,30 @@ class ContentCheck:
     def _report_fault(self, shard: ShardIndex, entry: TableEntry, error: CorruptError) -> None:
         self.report.add(error.code, error.message, shard=shard.file, subject=entry.name, offset=error.offset)
 
-    def _find_repeated(self, entry: TableEntry, places: Sequence[IdsAt]) -> tuple[int, list[int]]:
+    def _report_across(self) -> None:
+        """Report ids that several shards have: only a table with a row in a wrong shard can have any."""
+        workers = self.executor.threads
+        for (_, name), table in self._tables.items():
+            if not table.misplaced or len({place.shard for place in table.places}) < 2:
+                continue
+            if not self.executor.elsewhere:
+                pieces = [place.piece(self.checkpoint) for place in table.places]
+                search = Search(self.checkpoint, max(SORTED_AT_ONCE // workers, 1))
+                if not search.repeated(pieces, table.order, workers)[0]:
+                    continue
+            count, named = self._find_repeated(table.places, table.order.rows, across=True)
+            if count:
+                ids = ", ".join(map(str, sorted(named)))
+                several = f"{counted(count, 'id')} {'is' if count == 1 else 'are'} in several shards"
+                message = f"{several}: {ids}; ElasticDL restores only one row per id"
+                self.report.add("duplicate-id", message, path=self.version.path, subject=name)
+
+    def _find_repeated(self, places: Sequence[IdsAt], rows: int, *, across: bool = False) -> tuple[int, list[int]]:
         """Return (the number of ids that repeat another one, the lowest of them); each turn sorts those of one hash."""
         at_once = SORTED_AT_ONCE // self.executor.threads
-        bits = (max(-(-entry.rows // at_once), 1) - 1).bit_length()
-        work = _TwiceWork(CheckpointValue.of(self.checkpoint))
-        tasks = ((tuple(places), bits, turn) for turn in range(1 << bits))
+        bits = (max(-(-rows // at_once), 1) - 1).bit_length()
+        work = _TwiceWork(CheckpointValue.of(self.checkpoint), across)
+        tasks = ((tuple(places), rows, bits, turn) for turn in range(1 << bits))
         with closing(self.executor.run(work, self.checkpoint, tasks, _ignore)) as results:
             found = list(results)
         return sum(count for count, _ in found), sorted(i for _, some in found for i in some)[:_NAMED]

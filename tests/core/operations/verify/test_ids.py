@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,6 +39,33 @@ def test_duplicate_and_misplaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert found.keys() == {"misplaced-row", "duplicate-id"}
     places = ", ".join(f"id {i} to shard 0" for i in (0, 2, 4, 6, 8))
     assert found["misplaced-row"].message == f"2003 rows belong to other shards: {places}"
+
+
+def test_an_id_in_two_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client: Any) -> None:
+    """An id in its own shard and in another one is misplaced, and is there twice: both are said, here and elsewhere.
+
+    An id that one wrong shard has twice is not in several.
+    """
+    (tmp_path / "run" / "version-5").mkdir(parents=True)
+    for number, ids in enumerate(([0, 2, 4, 8, *range(100, 900, 2)], [1, 4, 3, 8, 5, 6, 6])):
+        alone = write_unchecked(
+            tmp_path / f"{number}", 5, 1, {"t": Table(np.array(ids), np.zeros((len(ids), 2), "f4"))}
+        )
+        (shard,) = alone.iterdir()
+        shard.rename(tmp_path / "run" / "version-5" / f"variables-{number}-of-2.ckpt")
+    for limit, executor in product((1 << 20, 300), (None, client)):
+        monkeypatch.setattr(by_ids, "SORTED_AT_ONCE", limit)
+        found = verify_version(resolve(parse_ref(str(tmp_path / "run"))), executor=executor).findings
+        assert [(f.code, f.shard, f.subject, f.message.partition(";")[0]) for f in found] == [
+            ("duplicate-id", 1, "t", "1 row repeats an id: 6"),
+            (
+                "misplaced-row",
+                1,
+                "t",
+                "4 rows belong to other shards: " + ", ".join(f"id {i} to shard 0" for i in (4, 6, 6, 8)),
+            ),
+            ("duplicate-id", None, "t", "2 ids are in several shards: 4, 8"),
+        ]
 
 
 def test_one_of_each(tmp_path: Path) -> None:
