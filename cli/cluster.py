@@ -10,6 +10,7 @@ import typer
 
 from edl_ckpt.cli.documents import as_dict
 from edl_ckpt.cli.output import Output
+from edl_ckpt.cli.text import escaped
 from edl_ckpt.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def working(
     with cluster_at(cluster, reporter=out.reporter()) as executor:
         ask_workers(executor, out.reporter())
         if executor.dashboard:
-            out.say(f"dashboard: {executor.dashboard}")
+            out.say(f"dashboard: {escaped(executor.dashboard)}")
         out.doing = executor.doing
         if target is not None and size_bytes is not None:
             check_target(executor, target, size_bytes, parts=parts, reporter=out.reporter())

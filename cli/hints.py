@@ -164,7 +164,7 @@ def stoppable(out: Output, words: str | Callable[[], str]) -> Iterator[None]:
 def half_done(place: Location) -> str:
     """Return how to go on where a command was stopped: in its commit, or before it, when nothing is left of it.
 
-    Where a location cannot be asked, that is said: what stopped the command may be the storage itself.
+    The storage may be what stopped the command. Where it gives no answer, the words allow for both.
     """
     from edl_ckpt.core.checkpoint.grouping import has_journal, is_of_interest
     from edl_ckpt.core.storage import open_store

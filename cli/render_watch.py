@@ -93,9 +93,9 @@ def live_human(
     head = folded(_heading(moment, rates, title), width)
     yield from head
     room = max(1, height - 1 - len(head))
-    said = [*(next(iter(human(event))) for event in events), *(_note(note) for note in notes)]
-    most = min(len(said), room // 3) if room >= 6 else 0
-    tail = [part for line in said[len(said) - most :] for part in folded(line, width)]
+    news = [*(next(iter(human(event))) for event in events), *(_note(note) for note in notes)]
+    most = min(len(news), room // 3) if room >= 6 else 0
+    tail = [part for line in news[len(news) - most :] for part in folded(line, width)]
     tail = tail[len(tail) - min(len(tail), room // 3) :]
     lines = [Text.assemble(*line) for line in _table(moment, rates, limits).lines(width, blocks=False)]
     yield from lines[-max(1, room - len(tail) - bool(tail) - 1) :]

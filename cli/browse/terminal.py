@@ -20,7 +20,9 @@ def check_terminal(environment: Mapping[str, str] | None = None) -> None:
     variables = os.environ if environment is None else environment
     away = [name for name in ("stdin", "stdout", "stderr") if not getattr(sys, name).isatty()]
     if away:
-        raise UsageError(f"browse needs a terminal, and {' and '.join(away)} {_is(away)} not one", hint=_TRY)
+        *others, last = away
+        names = f"{', '.join(others)} and {last} are no terminals" if others else f"{last} is no terminal"
+        raise UsageError(f"browse needs a terminal; {names}", hint=_TRY)
     term = variables.get("TERM", "")
     if term in {"", "dumb", "unknown"}:
         named = f"TERM={term}" if term else "a terminal without a name (TERM is not set)"
@@ -39,7 +41,3 @@ def plain(stream: TextIO) -> Callable[[str], str] | None:
     """Return how a terminal without block characters, or without UTF-8, shows a text; None for one that has all."""
     every = "█é"
     return None if shown_on(stream, every) == every else partial(shown_on, stream)
-
-
-def _is(names: list[str]) -> str:
-    return "is" if len(names) == 1 else "are"

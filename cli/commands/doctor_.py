@@ -9,6 +9,7 @@ import typer
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.manual.codes import LISTS, exits
 from edl_ckpt.cli.output import Output
+from edl_ckpt.cli.text import escaped
 
 _PLACE_HELP = "The location whose storage is looked at, on disk or at a URL. Default: none."
 
@@ -36,7 +37,8 @@ def doctor_command(
     storage = None
     if location is not None:
         if not no_write:
-            out.say(f"doctor writes small files below {location}/.edl-ckpt-0 and removes them; not with --no-write")
+            place = f"{escaped(location)}/.edl-ckpt-0"
+            out.say(f"doctor writes small files below {place} and removes them; not with --no-write")
         storage = examine_storage(out.location(location), write=not no_write)
     out.show(
         lambda: render_doctor.document(program, extras, storage), lambda: render_doctor.human(program, extras, storage)

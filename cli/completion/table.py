@@ -22,7 +22,6 @@ _OF_OPTION: Final[Mapping[str, str]] = {
     "--experiment": "directory",
     "--keep-tag": "tag",
     "--metric": "metric",
-    "--output": "location",
     "--since": "version",
     "--sort": "metric",
     "--table": "table",
@@ -113,14 +112,10 @@ def _options(name: str, options: Iterable[Any], context: Any) -> Iterator[tuple[
             found["takes"] = _taken(name, option, context)
         if option.multiple:
             found["again"] = True
-        short = [flag for flag in option.opts if not flag.startswith("--")]
-        yield (
-            option.opts[0] if not short else next(f for f in option.opts if f.startswith("--")),
-            {
-                **found,
-                **({"short": short[0]} if short else {}),
-            },
-        )
+        long, *short = sorted(option.opts, key=len, reverse=True)
+        if short:
+            found["short"] = short[0]
+        yield long, found
 
 
 def _taken(name: str, option: Any, context: Any) -> str:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table; its kind is 'number', 'when', 'prose', 'name' for names of others, or ''.
+    """A column of a table; its kind is 'number', 'when', 'prose', 'name' for a name in a checkpoint, or ''.
 
-    With 'long' its title is the name of another.
+    With 'long' behind it, as in 'number long', the title is such a name too.
     """
 
     title: str
@@ -129,11 +129,11 @@ def _version_row(report: LocationReport, version: Version) -> list[Any]:
         reasons = "; ".join(map(escaped, entry.reasons))
         why = reasons if entry.action.value == "keep" else {"kind": "gone", "text": f"prune would delete it: {reasons}"}
     state = {"kind": "good" if version.state is State.COMPLETE else "bad", "text": version.state.value}
-    held = f"{len(version.shards)} of {version.ps_num}" if version.ps_num else str(len(version.shards))
+    shards = f"{len(version.shards)} of {version.ps_num}" if version.ps_num else str(len(version.shards))
     sealed = {"kind": "bad", "text": "does not match"} if version.seal_fault else "yes" if version.fingerprint else "no"
     tags = ", ".join(map(escaped, version.tags))
     saved, size, note = when(version.modified), words.size(version.size_bytes), escaped(version.note)
-    return [str(version.key), saved, state, size, held, tags, note, sealed, why]
+    return [str(version.key), saved, state, size, shards, tags, note, sealed, why]
 
 
 def _numbers(*titles: str) -> list[Column]:

@@ -297,13 +297,11 @@ def fingerprint_checkpoint(
     piece_bytes: int = PIECE_BYTES,
     reporter: Reporter = SILENT,
     sums: ChunkSums | None = None,
-    small: Iterable[Bundle] | None = None,
 ) -> Fingerprint:
     """Read every value of a checkpoint once and return its fingerprint.
 
-    All bytes that are read for it are added to `sums`. `small` are the bundles of the checkpoint, where the caller has
-    made them. Each worker needs memory for a few batches of `batch_bytes` of values and for the ids in `piece_bytes`.
-    Raises CorruptError where a table has more or fewer ids than rows.
+    All bytes that are read for it are added to `sums`. Each worker needs memory for a few batches of `batch_bytes` of
+    values and for the ids in `piece_bytes`. Raises CorruptError where a table has more or fewer ids than rows.
     """
     sketch = ContentSketch()
     sketch_checkpoint(
@@ -314,7 +312,6 @@ def fingerprint_checkpoint(
         piece_bytes=piece_bytes,
         reporter=reporter,
         sums=sums,
-        small=small,
     )
     return fingerprint_of(checkpoint, sketch)
 
@@ -333,7 +330,8 @@ def sketch_checkpoint(
 ) -> None:
     """Add every value of a checkpoint to a sketch; as `fingerprint_checkpoint`.
 
-    Each id must be in its own shard where the caller asks for it: CorruptError for one that is `placed` elsewhere.
+    `small` are the bundles of the checkpoint, where the caller has made them. Each id must be in its own shard where
+    the caller asks for it: CorruptError for one that is `placed` elsewhere.
     """
     checkpoint.keep_ids(workers)
     looks = Looks()

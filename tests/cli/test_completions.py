@@ -104,6 +104,7 @@ LINES = [
     ("edl-ckpt help ex", ["export", "exit-codes"]),
     ("edl-ckpt help tag ", ["add", "remove", "list"]),
     ("edl-ckpt completion ", ["bash", "zsh", "fish"]),
+    ("edl-ckpt report run -o bin/", ["bin/edl-ckpt"]),
     ("edl-ckpt list --recur", ["--recursive"]),
     ("edl-ckpt inspect -- --", []),
     ("EDL_CKPT_DIR=run edl-ckpt ver", ["verify", "version"]),

@@ -211,7 +211,7 @@ def test_no_terminal(tmp_path: Path) -> None:
     done = edl("browse", tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert "browse needs a terminal, and stdin and stdout and stderr are not one" in done.stderr
+    assert "browse needs a terminal; stdin, stdout and stderr are no terminals" in done.stderr
     assert "edl-ckpt list" in done.stderr
     done = edl("browse", tmp_path, "--json")
     assert (done.returncode, done.stdout) == (2, "")
