@@ -111,10 +111,14 @@ def multi(s3: Bucket) -> Bucket:
 def processes() -> Iterator[Any]:
     """Return the client of a cluster of two processes on this machine."""
     pytest.importorskip("distributed")
+    import dask
+
     from edl_ckpt.core.cluster.connection import connected
     from edl_ckpt.core.progress import SILENT
 
     with ExitStack() as stack:
+        # On a busy machine a killed worker may take longer to start again than Dask waits until it gives it up.
+        stack.enter_context(dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}))
         with patient():
             client = stack.enter_context(connected("local:2", SILENT))
         yield client

@@ -82,7 +82,7 @@ def cluster_at(address: str, *, reporter: Reporter = SILENT) -> Iterator[Cluster
     """Connect to a cluster by its address; errors as `connected`."""
     with connected(address, reporter) as client:
         executor = ClusterExecutor(client)
-        services = client.scheduler_info(n_workers=0).get("services", {})
+        services = executor.identity().get("services", {})
         executor.dashboard = client.dashboard_link if "dashboard" in services else ""
         yield executor
         executor.log_slowest()

@@ -23,6 +23,7 @@ from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.words import extra_hint
 
 START_WORKERS: Final = "start workers: dask worker SCHEDULER_ADDRESS"
+LOOK_AT_SCHEDULER: Final = "look at the log of the scheduler, and try again"
 _LOCAL: Final = "local:"
 _CONNECT_SECONDS: Final = 10
 _WORKER_SECONDS: Final = 30
@@ -184,6 +185,4 @@ def meanings() -> Iterator[None]:
 
 def lost() -> UnavailableError:
     """Return the error for a scheduler that does not answer any more."""
-    return UnavailableError(
-        "the connection to the scheduler is lost", hint="look at the log of the scheduler, and try again"
-    )
+    return UnavailableError("the connection to the scheduler is lost", hint=LOOK_AT_SCHEDULER)

@@ -18,10 +18,11 @@ from itertools import islice
 from typing import Any, Final
 
 from edl_ckpt.core.cluster import worker
-from edl_ckpt.core.cluster.connection import START_WORKERS, lost, meanings
+from edl_ckpt.core.cluster.connection import LOOK_AT_SCHEDULER, START_WORKERS, lost, meanings
 from edl_ckpt.core.cluster.worker import Done, Published, Seen, Shown
 from edl_ckpt.core.errors import UnavailableError, UnsupportedError
 from edl_ckpt.core.parallel import Advance, Meeting, Opened, Result, Task, Work
+from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.storage.meeting import TOKEN
 from edl_ckpt.core.words import abridged, counted, size
 
@@ -40,8 +41,13 @@ _LIGHT_BYTES: Final = 8 << 10
 """A plan of so many bytes goes along with each task. A larger one is a task itself, from which workers get it."""
 _LOOK_SECONDS: Final = 2.0
 _NO_WORKER_SECONDS: Final = 120.0
+"""How long the work waits for a worker, or for one that is not paused."""
+_PAUSED_SECONDS: Final = 10.0
+"""After so long a wait for paused workers, people are told."""
 _ANSWER_SECONDS: Final = 60.0
-"""How long workers may take for an answer."""
+"""How long each process may take for an answer before any work."""
+_SCHEDULER_SECONDS: Final = 120.0
+"""How long the scheduler may take for an answer during the work."""
 _END_SECONDS: Final = 10.0
 """How long workers may take to hear that a work is over."""
 _AGAIN_SECONDS: Final = 0.3
@@ -81,6 +87,8 @@ class ClusterExecutor:
         """The files that every worker sees, by (location, path)."""
         self.hidden: set[str] = set()
         """The storage options that no worker gets, and that were warned of."""
+        self.reporter: Reporter = SILENT
+        """Whom to tell that workers do not go on."""
         self._read: dict[tuple[str, str], int] = {}
         self._slowest: list[tuple[float, int, str, str]] = []
         self._tasks = 0
@@ -95,13 +103,35 @@ class ClusterExecutor:
         """Return what the scheduler knows of each worker, by its address; asked again after a while, or `now`."""
         time_now = time.monotonic()
         if now or time_now - self._asked > _LOOK_SECONDS / 2:
-            with meanings():
-                found = self.client.scheduler_info(n_workers=-1)
-            if "workers" not in found:  # Dask gives what it knows without them when nobody answers
-                raise lost()
-            self._workers = dict(found["workers"])
-            self._asked = time_now
+            self._workers = dict(self.identity()["workers"])
+            self._asked = time.monotonic()
         return self._workers
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the scheduler says of itself and of its workers."""
+        client = self.client
+        if client.status != "running":
+            raise lost()
+        try:
+            with meanings():
+                return dict(self._in_time(_SCHEDULER_SECONDS, client.scheduler.identity, n_workers=-1))
+        except UnavailableError:  # an OSError too
+            raise
+        except OSError as error:
+            raise lost() from error
+
+    def ask_scheduler(self, function: Callable[..., Any]) -> Any:
+        """Return what the scheduler answers; raises its errors, and UnavailableError when it does not answer."""
+        return self._in_time(_ANSWER_SECONDS, self.client._run_on_scheduler, function)  # noqa: SLF001
+
+    def _in_time(self, seconds: float, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Call a function of the client, which would wait for ever for a scheduler that is stopped."""
+        try:
+            return self.client.sync(function, *args, callback_timeout=seconds, **options)
+        except TimeoutError:
+            raise UnavailableError(
+                f"the scheduler has not answered for {seconds:.0f} seconds", hint=LOOK_AT_SCHEDULER
+            ) from None
 
     @property
     def threads(self) -> int:
@@ -112,13 +142,13 @@ class ClusterExecutor:
         """Return the bytes of a task: enough tasks for every thread, and few enough for the scheduler."""
         return bytes_of_task(total_bytes, sum(int(info["nthreads"]) for info in self.workers().values()))
 
-    def ask(self, function: Callable[..., Any], *args: Any) -> dict[str, Any]:
+    def ask(self, function: Callable[..., Any], *args: Any, found: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return what each worker answers, or the error that it raised, by its address; `function` raises no OSError.
 
-        Workers come and go meanwhile: who has gone needs no answer, and who has come is asked too. Raises
-        UnavailableError for a worker that does not answer.
+        Workers come and go meanwhile: who has gone needs no answer, and who has come is asked too. All answers are put
+        into `found`, also of those who have gone since. Raises UnavailableError for a worker that does not answer.
         """
-        found: dict[str, Any] = {}
+        found = {} if found is None else found
         why, until = "nothing came in time", time.monotonic() + _ANSWER_SECONDS
         while True:
             there = self.workers(now=True)
@@ -176,8 +206,8 @@ class ClusterExecutor:
         place.write(token, token.encode())
         found: dict[str, Any] = {}
         try:
-            found = self.ask(worker.reach, worker.packed(place), token)
-            self._check_reached(place, token, found, size_bytes)
+            there = self.ask(worker.reach, worker.packed(place), token, found=found)
+            self._check_reached(place, token, there, size_bytes)
         finally:
             names = [reached.name for reached in found.values() if isinstance(reached, worker.Reached)]
             for name in filter(None, (token, *names)):
@@ -232,7 +262,7 @@ class ClusterExecutor:
         """Yield the results of all tasks, in their order."""
         waiting, published = iter(tasks), Published.of(work, list(self.shown.values()))
         name = type(work).__name__.strip("_")
-        running = _Running(self.client, published, self._left, name)
+        running = _Running(self.client, published, self._watch, name)
         self._at_work.append(running)
         try:
             while True:
@@ -289,8 +319,9 @@ class ClusterExecutor:
         ]
         return tuple(sorted(found, key=lambda each: (each.name, each.address)))
 
-    def _left(self) -> int:
-        return len(self.workers())
+    def _watch(self, silence: Silence, done: int) -> None:
+        """Look whether the workers go on."""
+        silence.look(self.workers(), done, self.name_of, self.reporter)
 
     def log_slowest(self) -> None:
         """Log how many tasks there were, and the slowest of them."""
@@ -310,14 +341,63 @@ def bytes_of_task(total_bytes: int, threads: int) -> int:
     return max(min(share, _MOST_TASK_BYTES), _LEAST_TASK_BYTES, total_bytes // _TASKS)
 
 
+class Silence:
+    """The time in which a command waits for a result, and no worker can go on."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._why = ""
+        self._done = 0
+        self._has_warned = False
+
+    def look(
+        self, workers: Mapping[str, Mapping[str, Any]], done: int, name_of: Callable[[str], str], reporter: Reporter
+    ) -> None:
+        """Look at the workers again; warn, and then raise UnavailableError, when nobody has gone on for long.
+
+        `done` are the tasks that are done, of those that the scheduler has.
+        """
+        paused = [name_of(address) for address, info in workers.items() if info["status"] == "paused"]
+        is_at_work = any(info["metrics"].get("task_counts", {}).get("executing") for info in workers.values())
+        why = "" if workers else "no worker"
+        if paused and not is_at_work:
+            why = "paused"
+        if not why or (why, done) != (self._why, self._done):
+            self._since = None
+        self._why, self._done = why, done
+        if not why:
+            return
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        if paused and now - self._since > _PAUSED_SECONDS and not self._has_warned:
+            self._has_warned = True
+            reporter.warn(
+                f"{abridged(paused, _NAMED)}: paused by Dask, with more in memory than it allows; the work waits"
+                f" {_NO_WORKER_SECONDS:.0f} seconds"
+            )
+        if now - self._since > _NO_WORKER_SECONDS:
+            raise self._error(paused)
+
+    def _error(self, paused: Sequence[str]) -> UnavailableError:
+        if not paused:
+            return UnavailableError(
+                f"the cluster has had no worker for {_NO_WORKER_SECONDS:.0f} seconds", hint=START_WORKERS
+            )
+        return UnavailableError(
+            f"{abridged(paused, _NAMED)}: paused by Dask for {_NO_WORKER_SECONDS:.0f} seconds, with more in memory than"
+            " it allows",
+            hint="give workers more memory (their --memory-limit), or start them again",
+        )
+
+
 class _Running:
     """The tasks of one work that the scheduler has."""
 
-    def __init__(self, client: Any, published: Published, workers: Callable[[], int], name: str) -> None:
+    def __init__(self, client: Any, published: Published, watch: Callable[[Silence, int], None], name: str) -> None:
         self._client = client
         self._name = name
         self._published = published
-        self._workers = workers
+        self._watch = watch
         self._plan: Any = published
         if len(published.data) + len(published.shown) > _LIGHT_BYTES:
             with meanings():
@@ -375,18 +455,13 @@ class _Running:
     def _wait(self, future: Any) -> Done:
         from distributed import TimeoutError as NotYet
 
-        alone_since: float | None = None
+        silence = Silence()
         while True:
             try:
                 with meanings():
                     done: Done = future.result(timeout=_LOOK_SECONDS)
             except NotYet:
-                now = time.monotonic()
-                alone_since = None if self._workers() else alone_since or now
-                if alone_since is not None and now - alone_since > _NO_WORKER_SECONDS:
-                    raise UnavailableError(
-                        f"the cluster has had no worker for {_NO_WORKER_SECONDS:.0f} seconds", hint=START_WORKERS
-                    ) from None
+                self._watch(silence, self.done())
             else:
                 return done
 

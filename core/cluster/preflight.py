@@ -39,6 +39,7 @@ _ENVIRONMENT: Final = "workers take credentials from their own environment, as A
 
 def ask_workers(executor: ClusterExecutor, reporter: Reporter) -> None:
     """Compare the edl-ckpt of every process with this one, and look at the memory of workers; only once."""
+    executor.reporter = reporter
     if executor.asked:
         return
     mine = worker.look()
@@ -83,7 +84,9 @@ def _check_version(name: str, seen: Any, mine: Seen) -> None:
 def _of_scheduler(executor: ClusterExecutor) -> Any:
     """Return what the scheduler says; it unpacks what workers are sent."""
     try:
-        return executor.client.run_on_scheduler(worker.look)
+        return executor.ask_scheduler(worker.look)
+    except UnavailableError:
+        raise
     except Exception as error:  # noqa: BLE001 - whatever it raises is the answer
         return error
 

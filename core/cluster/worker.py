@@ -6,6 +6,7 @@ word be lost, the oldest openings give way to new ones. Everything here is small
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import pickle
@@ -29,11 +30,15 @@ from edl_ckpt.core.parallel import Meeting, Resource, Work, alone, kept_memory
 from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.location import OPEN_OPTIONS
 
-PROCESS: Final = f"{os.uname().nodename}:{os.getpid()}:{uuid.uuid4().hex}"
-"""Identifies this process: addresses and numbers are used again."""
 VERSION: str = import_module("edl_ckpt.core").__version__  # by name: the door of the engine is above all of its rooms
 _MOST_OPENED: Final = 4
 _MOST_ENDED: Final = 1000
+
+
+@functools.cache
+def _process(pid: int) -> str:
+    """Return a name that no other process has: addresses and numbers are used again, and a fork has all but its pid."""
+    return f"{os.uname().nodename}:{pid}:{uuid.uuid4().hex}"
 
 
 class _Packer(pickle.Pickler):
@@ -201,7 +206,7 @@ def do_task(data: bytes, published: Published) -> Done:
     with _OPENINGS.use(published) as opening, alone():
         result = opening.work.do(opening.resource, pickle.loads(data), advance)  # noqa: S301 - see above
         read = opening.resource.bytes_read
-    return Done(result, done, time.perf_counter() - begin, PROCESS, read)
+    return Done(result, done, time.perf_counter() - begin, _process(os.getpid()), read)
 
 
 def end_work(token: str) -> None:

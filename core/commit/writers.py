@@ -29,7 +29,7 @@ from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import PreallocatedFile
 from edl_ckpt.core.storage.interface import Sink
-from edl_ckpt.core.storage.meeting import SharedDirectory
+from edl_ckpt.core.storage.meeting import TOKEN, SharedDirectory
 
 WRITERS: Final = "writers"
 _ATTEMPTS: Final = 1000
@@ -143,6 +143,9 @@ class Writers:
         for _ in range(_ATTEMPTS):
             with self._stage.enter(self._name) as records:
                 for name in records.names():
+                    if name.startswith(TOKEN):  # of a worker that was gone when tokens were removed
+                        records.unlink(name)
+                        continue
                     record = _read(records, name)
                     if not _has_ended(record):
                         targets = record.get("targets")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -130,6 +131,16 @@ def closed() -> list[int]:
     found = list(CLOSED)
     CLOSED.clear()
     return found
+
+
+def pause(fraction: float, dask_worker: Any = None) -> None:
+    """Let Dask give a worker no task while it has more than a fraction of its memory."""
+    dask_worker.memory_manager.memory_pause_fraction = fraction
+
+
+async def never(**_: Any) -> None:
+    """Answer when nobody waits any more."""
+    await asyncio.sleep(2)
 
 
 def left_open() -> int:

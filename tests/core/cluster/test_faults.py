@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from checkpoints import only, save_large
-from cluster_tasks import Gated, Opened, Slow, closed, left_open, renewed, tasks_known
+from cluster_tasks import Gated, Opened, Slow, closed, left_open, never, pause, renewed, tasks_known
 from edl_ckpt.core import CorruptError, UnavailableError, errors, reshard_version, verify_version
 from edl_ckpt.core.cluster import executor as executor_module
+from edl_ckpt.core.cluster import preflight, worker
 from edl_ckpt.core.cluster.choice import cluster_at
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.cluster.worker import packed
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.format.names import DESIGN
-from edl_ckpt.core.progress import SilentReporter
+from edl_ckpt.core.progress import SILENT, Progress, SilentReporter
 from edl_ckpt.core.storage.location import Location
 from waiting import wait_until
 
@@ -72,6 +75,58 @@ def test_the_first_error_ends_the_work(processes: Any) -> None:
     assert caught.value.hint == "look"
     wait_until(lambda: processes.run(left_open) == before)  # tasks that were on their way close what they open
     wait_until(lambda: processes.run_on_scheduler(tasks_known) <= known)
+
+
+def test_paused_workers(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """People are told that all workers are paused; the work goes on when they do, and ends with 13 when they do not."""
+    monkeypatch.setattr(executor_module, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(executor_module, "_PAUSED_SECONDS", 0.0)
+    executor = ClusterExecutor(client)
+    executor.reporter = told = Progress(on_warning=lambda _: client.run(pause, 0.8) and None)
+    text = r"worker 0 at inproc.*, worker 1 at inproc.*: paused by Dask"
+
+    def pause_all() -> None:
+        client.run(pause, 1e-9)
+        wait_until(lambda: {info["status"] for info in executor.workers(now=True).values()} == {"paused"})
+
+    try:
+        pause_all()
+        assert len(list(executor.run(Slow(0.0), Opened(), range(5), ignore))) == 5
+        assert re.match(text, told.warnings[0])
+        pause_all()
+        executor.reporter = SILENT
+        monkeypatch.setattr(executor_module, "_NO_WORKER_SECONDS", 0.2)
+        with pytest.raises(UnavailableError, match=f"{text} for 0 seconds"):
+            list(executor.run(Slow(0.0), Opened(), range(5), ignore))
+    finally:
+        client.run(pause, 0.8)
+    wait_until(lambda: {info["status"] for info in executor.workers(now=True).values()} == {"running"})
+
+
+def test_a_scheduler_that_does_not_answer(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for ever for a scheduler that is stopped: the command ends with 13."""
+    executor = ClusterExecutor(client)
+    monkeypatch.setattr(executor_module, "_ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(executor_module, "_SCHEDULER_SECONDS", 0.1)
+    monkeypatch.setattr(worker, "look", never)
+    with pytest.raises(UnavailableError, match="the scheduler has not answered for 0 seconds"):
+        preflight._of_scheduler(executor)
+    executor.client = SimpleNamespace(status="running", sync=client.sync, scheduler=SimpleNamespace(identity=never))
+    with pytest.raises(UnavailableError, match="the scheduler has not answered for 0 seconds"):
+        executor.workers(now=True)
+
+
+def test_a_fork_has_a_name_of_its_own() -> None:
+    """A worker that was started by a fork is counted apart from the process that it was forked from."""
+    mine, (end, begin) = worker.do_task.__globals__["_process"](os.getpid()), os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.write(begin, worker.do_task.__globals__["_process"](os.getpid()).encode())
+        os._exit(0)
+    os.close(begin)
+    os.waitpid(pid, 0)
+    with os.fdopen(end) as found:
+        assert found.read() not in {"", mine}
 
 
 def test_the_end_waits_for_no_stopped_worker(processes: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,6 +190,18 @@ def test_silence_leaves_no_token(tmp_path: Path, client: Any, monkeypatch: pytes
     assert not list(tmp_path.iterdir())
 
 
+def test_a_worker_that_goes_leaves_no_token(tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a worker wrote that has gone since its answer is removed too."""
+    real = ClusterExecutor._run
+
+    def run(self: ClusterExecutor, function: Any, args: Any, *rest: Any) -> dict[str, Any]:
+        return {**real(self, function, args, *rest), "tcp://gone:1": function(*args)}
+
+    monkeypatch.setattr(ClusterExecutor, "_run", run)
+    ClusterExecutor(client).share(SharedDirectory(str(tmp_path)))
+    assert not list(tmp_path.iterdir())
+
+
 def test_no_room_for_temporary_files(tmp_path: Path, processes: Any) -> None:
     """A diff of large tables is refused where a worker lacks room for the files of its tasks."""
     ids, rows = np.arange(20_000), np.ones((20_000, 8), np.float32)

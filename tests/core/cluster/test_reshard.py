@@ -32,6 +32,7 @@ from edl_ckpt.core.commit import writers
 from edl_ckpt.core.commit.writers import StagedTargets, Writers
 from edl_ckpt.core.ids import kernel_id
 from edl_ckpt.core.storage.beneath import Directory
+from edl_ckpt.core.storage.meeting import TOKEN
 from oracle import Model
 from program import PROGRAM
 from waiting import wait_until
@@ -190,6 +191,14 @@ def test_an_attempt_that_ended(staged: tuple[Writers, StagedTargets]) -> None:
     assert records.end() == set()
     with pytest.raises(LockedError, match="is over"), targets.opened([1]):
         pass
+
+
+def test_a_token_is_no_attempt(staged: tuple[Writers, StagedTargets]) -> None:
+    """What a worker has left that went before tokens were removed holds up nobody, and lets no file be copied."""
+    records, targets = staged
+    targets.place.write(f"{TOKEN}left", b"x")
+    assert records.end() == set()
+    assert not Path(targets.writers).exists()
 
 
 def test_an_attempt_that_goes_on(staged: tuple[Writers, StagedTargets]) -> None:
