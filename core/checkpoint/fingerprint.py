@@ -62,6 +62,7 @@ from edl_ckpt.core.checkpoint.scan import (
     read_dense,
     read_piece,
     row_batches,
+    sketch_directly,
     together,
 )
 from edl_ckpt.core.checkpoint.summing import ChunkSums
@@ -347,9 +348,13 @@ def sketch_checkpoint(
                 sketch.add_dense(part.entry.name, part.entry.size_bytes, part.start, data)
                 reporter.advance(part.size)
             return
-        block = read_piece(checkpoint, piece, sums)
+        block, reader = read_piece(checkpoint, piece, sums), checkpoint.reader(piece.shard)
         if placed:
-            check_placement(checkpoint.reader(piece.shard), piece.shard.file, piece.entry, block.ids)
+            check_placement(reader, piece.shard.file, piece.entry, block.ids)
+        own = bulk.new_sketch(piece.entry.row_bytes)
+        if sketch_directly(reader, piece, block.ids, batch_bytes, own, sums, reporter.advance):
+            sketch.add_sketch(piece.entry.name, own)
+            return
         for some, rows in row_batches(checkpoint, piece, len(block.ids), batch_bytes, sums, looks=looks):
             sketch.add_rows(piece.entry.name, block.ids[some], rows)
             reporter.advance(rows.nbytes)

@@ -1,6 +1,6 @@
 /* Compiled inner loops of bulk.py, which has each of them in numpy too: the same results and the same errors, faster.
  *
- * `move_file_rows` alone reads and writes files too; where it is missing, Python does that with `move_rows`.
+ * `move_file_rows` and `sketch_file_rows` use files too; without them, Python reads and writes beside the other calls.
  * Every function takes buffers of exact element types and releases the GIL. It checks the sizes of all buffers first,
  * and no write ever leaves a buffer. A failed check raises a ValueError that names the argument, the expected value
  * and the one that came. Multi-byte values are little-endian: on other machines the module refuses to load, and numpy
@@ -1229,6 +1229,49 @@ static PyObject *move_file_rows(PyObject *self, PyObject *args)
     return Py_BuildValue("ni", failed, error);
 }
 
+static PyObject *sketch_file_rows(PyObject *self, PyObject *args)
+{
+    PyObject *sums_o, *ids_o, *data_o;
+    Py_ssize_t row_bytes, look_rows, n, from, now, needed;
+    Buffers b = {.count = 0};
+    Py_buffer *sums, *ids, *data;
+    long long offset;
+    int file, error = 0;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOiLnnO:sketch_file_rows", &sums_o, &ids_o, &file, &offset, &row_bytes, &look_rows,
+                          &data_o))
+        return NULL;
+    if (!(sums = acquire(&b, sums_o, 1)) || !(ids = acquire(&b, ids_o, 0)) || !(data = acquire(&b, data_o, 1))) {
+        release(&b);
+        return NULL;
+    }
+    n = ids->len / 8;
+    if (row_bytes < 1 || look_rows < 1)
+        return refuse(&b, "sketch_file_rows: row_bytes and look_rows must be at least 1, got %zd and %zd", row_bytes,
+                      look_rows);
+    if (data->len / row_bytes != n || data->len % row_bytes)
+        return refuse_size(&b, "sketch_file_rows", "data", data, n, row_bytes);
+    needed = (((row_bytes < CHUNK_BYTES ? row_bytes : CHUNK_BYTES) + 1) / 2 + 1) * LIMBS * 4;
+    if (sums->len != needed)
+        return refuse(&b, "sketch_file_rows: sketch has %zd byte%s, rows of %zd byte%s need %zd", COUNTED(sums->len),
+                      COUNTED(row_bytes), needed);
+    Py_BEGIN_ALLOW_THREADS
+    for (from = 0; from < n && !error; from += now) {
+        uint8_t *to = (uint8_t *)data->buf + from * row_bytes;
+        Py_ssize_t row, count;
+        now = n - from < look_rows ? n - from : look_rows;
+        error = read_whole(file, to, now * row_bytes, offset + from * row_bytes);
+        for (row = 0; row < now && !error; row += count) {
+            count = now - row < BLOCK_ROWS ? now - row : BLOCK_ROWS;
+            sketch_whole_rows(sums->buf, (const int64_t *)ids->buf + from + row, count, to + row * row_bytes,
+                              row_bytes);
+        }
+    }
+    Py_END_ALLOW_THREADS
+    release(&b);
+    return PyLong_FromLong(error);
+}
+
 /* Small parts of many tables in one call. Each is a row of int64 numbers, in this order. */
 enum { PART_IDS, PART_ID_BYTES, PART_ROWS, PART_TABLE, PART_VALUES, PART_ROW_BYTES, PART_SUMS, PART_NUMBERS };
 
@@ -2326,6 +2369,7 @@ static PyMethodDef methods[] = {
     {"count_varints", count_varints, METH_VARARGS, "Return how many varints end in some bytes."},
     {"move_rows", move_rows, METH_VARARGS, "Add rows to a sketch and copy them to the places of their owners."},
     {"move_file_rows", move_file_rows, METH_VARARGS, "Do so with the rows of a file, and write them to their targets."},
+    {"sketch_file_rows", sketch_file_rows, METH_VARARGS, "Read rows of a file and add them to a sketch."},
     {"sketch_parts", sketch_parts, METH_VARARGS, "Add the rows of many small tables to their sketches."},
     {"tally_parts", tally_parts, METH_VARARGS, "Decode the ids of many small tables; add rows and id bytes per owner."},
     {"move_parts", move_parts, METH_VARARGS, "Move the rows and ids of many small tables, and add them to sketches."},

@@ -75,8 +75,8 @@ class FailedCall(NamedTuple):
 
 
 def can_move_file_rows() -> bool:
-    """Say whether `move_file_rows` can be called; else its caller reads, calls `move_rows`, and writes."""
-    return hasattr(bulk.kernel, "move_file_rows")
+    """Say whether the kernel can read and write rows of files; else a caller does so between the other calls."""
+    return hasattr(bulk.kernel, "sketch_file_rows")  # and the other: both are as old
 
 
 def move_file_rows(
@@ -104,6 +104,17 @@ def move_file_rows(
         sums, ids, owner, descriptor, offset, row_bytes, step, targets, values_at, look, gathered
     )
     return None if failed is None else FailedCall(*failed)
+
+
+def sketch_file_rows(sums: bulk.U32, ids: bulk.I64, source: tuple[int, int], look_bytes: int, rows: bulk.U8) -> int:
+    """Read rows uint8 [n, row_bytes] from a file and add them to a sketch; return 0, or as `FailedCall.error`.
+
+    `source` is (descriptor, offset of the first row). About `look_bytes` are read at a time, and looked at while they
+    are in the cache. It needs the kernel, which `can_move_file_rows` tells. Raises ValueError as `move_rows`.
+    """
+    assert bulk.kernel is not None  # noqa: S101 - the caller asked `can_move_file_rows`
+    width = rows.shape[1]
+    return int(bulk.kernel.sketch_file_rows(sums, ids, *source, width, max(look_bytes // max(width, 1), 1), rows))
 
 
 def _copy_groups(data: bulk.U8, sizes: bulk.I64, places: bulk.I64, out: bulk.U8) -> None:

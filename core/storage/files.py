@@ -30,6 +30,8 @@ _SYNC_FILE_RANGE_WRITE: Final = 2
 _SPARE_BYTES: Final = 1 << 20
 _FLUSHERS: Final = 4
 _COPY_BYTES: Final = 4 << 20
+_AHEAD_BYTES: Final = 1 << 20
+"""Bytes that the kernel is asked to read at a time: of more, it may read only the beginning."""
 _FLUSH_BYTES: Final = 64 << 20
 _OTHERS_SECONDS: Final = 0.25
 """How often a flush begins of what other processes write."""
@@ -85,6 +87,10 @@ class PreallocatedFile:
         """Count bytes that were written."""
         with self._lock:
             self.bytes_written += size_bytes
+
+    def will_need(self, offset: int, size_bytes: int) -> None:
+        """Let the system begin to read some bytes."""
+        begin_reading(self._fd, offset, size_bytes)
 
     def failed(self, error: int, offset: int) -> EdlCkptError:  # noqa: ARG002 - the protocol has it
         """Return what the number of a system's error means for this file."""
@@ -219,6 +225,19 @@ def begin_flush(file: int, offset: int, size_bytes: int) -> None:
     begin = _sync_file_range()
     if begin is not None:
         begin(file, offset, size_bytes, _SYNC_FILE_RANGE_WRITE)
+
+
+def begin_reading(file: int, offset: int, size_bytes: int) -> None:
+    """Let the kernel begin to read some bytes of an open file, where it can.
+
+    It reads ahead of one thread for each open file, and two that read the same file look to it like jumps.
+    """
+    advise = getattr(os, "posix_fadvise", None)  # macOS lacks it
+    if advise is None:
+        return
+    for at in range(offset, offset + size_bytes, _AHEAD_BYTES):
+        with suppress(OSError):  # advice only: whoever reads gets the error
+            advise(file, at, min(_AHEAD_BYTES, offset + size_bytes - at), os.POSIX_FADV_WILLNEED)
 
 
 def flush_file(path: str) -> None:

@@ -443,6 +443,10 @@ class OnDisk(Protocol):
         """Count bytes that the kernel has read or written."""
         ...
 
+    def will_need(self, offset: int, size_bytes: int) -> None:
+        """Let the system begin to read some bytes, so that the disk works beside the look at those before them."""
+        ...
+
     def failed(self, error: int, offset: int) -> EdlCkptError:
         """Return what the number of a system's error means here; -1 for a file that has become shorter."""
         ...

@@ -15,6 +15,7 @@ from edl_ckpt.core.storage.beneath import Directory, ForeignError, kind_of
 from edl_ckpt.core.storage.disk_facts import disk_facts
 from edl_ckpt.core.storage.facts import Fact
 from edl_ckpt.core.storage.faults import Fault, error_of_call, storage_errors
+from edl_ckpt.core.storage.files import begin_reading
 from edl_ckpt.core.storage.interface import SMALL_BYTES, Entry, Inside, Properties, RangeReader
 from edl_ckpt.core.storage.location import Location
 
@@ -73,6 +74,10 @@ class LocalReader:
     def add_moved(self, size_bytes: int) -> None:
         """Count bytes that the kernel has read."""
         self.bytes_read += size_bytes
+
+    def will_need(self, offset: int, size_bytes: int) -> None:
+        """Let the system begin to read some bytes, so that the disk works beside the look at those before them."""
+        begin_reading(self._fd, offset, size_bytes)
 
     def failed(self, error: int, offset: int) -> EdlCkptError:
         """Return what the number of a system's error means; -1 for a file that has become shorter."""

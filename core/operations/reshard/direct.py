@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from edl_ckpt.core.checkpoint.scan import DIRECT_BYTES
 from edl_ckpt.core.format import bulk, routing
 from edl_ckpt.core.format.model import TableEntry
 from edl_ckpt.core.parallel import Advance
@@ -19,10 +20,10 @@ from edl_ckpt.core.storage.interface import OnDisk, RangeReader, Sink, is_on_dis
 
 LOOK_BYTES: Final = 256 << 10
 """Bytes of values that are read at a time, and looked at while they are in the L2 cache."""
+_AHEAD_BYTES: Final = 4 << 20
+"""Bytes behind those of a call that the disk begins to read."""
 _CALL_BYTES: Final = 16 << 20
 """Bytes that the kernel moves in one call: an interrupted command waits for no longer."""
-_DIRECT_BYTES: Final = 1 << 20
-"""The values of a piece that are worth such a call: fewer take a few reads and writes in any case."""
 
 
 class Rows(NamedTuple):
@@ -52,7 +53,7 @@ def move_directly(
     reader and the files raise.
     """
     row_bytes, count = entry.row_bytes, len(rows.ids)
-    if count * row_bytes < _DIRECT_BYTES or not (is_on_disk(reader) and routing.can_move_file_rows()):
+    if count * row_bytes < DIRECT_BYTES or not (is_on_disk(reader) and routing.can_move_file_rows()):
         return False
     targets: dict[int, OnDisk] = {}
     for target in np.flatnonzero(rows.counts).tolist():
@@ -67,6 +68,7 @@ def move_directly(
     for start in range(0, count, step):
         some, before = slice(start, min(start + step, count)), values_at.copy()
         at, size = entry.values.start + (rows.first + start) * row_bytes, (min(start + step, count) - start) * row_bytes
+        reader.will_need(at, min(size + _AHEAD_BYTES, entry.values.end - at))
         failed = routing.move_file_rows(
             sketch,
             rows.ids[some],

@@ -125,8 +125,12 @@ def test_flipped_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str
     check(tmp_path, monkeypatch, work, whole=work == "reshard")
 
 
-def test_flipped_bits_of_large_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, either_kernel: str) -> None:
-    """The same where tables are read in pieces, and with numpy alone; shards may be proved one by one."""
+@pytest.mark.parametrize("direct", [1, 1 << 20])
+def test_flipped_bits_of_large_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, either_kernel: str, direct: int
+) -> None:
+    """The same where tables are read in pieces, by the kernel or by Python; shards may be proved one by one."""
+    monkeypatch.setattr(scan, "DIRECT_BYTES", direct)
     monkeypatch.setattr(scan, "_SMALL_BYTES", -1)
     monkeypatch.setattr(proof, "_MOST_ENTRIES", 1)
     check(tmp_path, monkeypatch, "reshard", whole=False)

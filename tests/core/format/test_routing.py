@@ -171,11 +171,15 @@ def test_rows_of_a_file(tmp_path: Path, width: int, look: int, gathered: int) ->
             buffers = np.empty(look * width, np.uint8), np.empty(gathered * width, np.uint8)
             numbers = np.array(targets, np.int32)
             assert routing.move_file_rows(sums, ids, owner, (source, 4, width), numbers, at, buffers) is None
+            again, rows = bulk.new_sketch(width), np.empty_like(values)
+            assert routing.sketch_file_rows(again, ids, (source, 4), look * width, rows) == 0
         finally:
             for file in opened:
                 os.close(file)
         bulk.sketch_rows(sketch, ids, values)
         assert np.array_equal(sums, sketch)
+        assert np.array_equal(again, sketch)
+        assert np.array_equal(rows, values)
         for number in range(ps_num):
             own = values[owner == number].tobytes()
             assert (tmp_path / f"target-{number}").read_bytes()[3:] == own
@@ -211,6 +215,13 @@ def test_rows_of_a_file_that_fails(tmp_path: Path) -> None:
         assert move(good, good, read_only) == (1, errno.EBADF)
         assert move(-1, good, good) == (-1, errno.EBADF)
         assert move(good, good, good) == (-1, -1)  # its last row is not there
+        rows = np.empty((100, 8), np.uint8)
+        assert routing.sketch_file_rows(sums, ids, (good, 0), 80, rows) == -1
+        assert routing.sketch_file_rows(sums, ids, (-1, 0), 80, rows) == errno.EBADF
+        with pytest.raises(ValueError, match="data has 792 bytes"):
+            routing.sketch_file_rows(sums, ids, (good, 0), 80, rows[1:])
+        with pytest.raises(ValueError, match="sketch has"):
+            routing.sketch_file_rows(sums[:, 1:].copy(), ids, (good, 0), 80, rows)
         path.write_bytes(bytes(100 * 8))
         assert move(good, good, good) is None
         before = path.read_bytes()

@@ -81,7 +81,7 @@ def test_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, either_
         (0, 200, 100, 5, 0),
         (900, 7, 50, 3, 10),
     ):
-        monkeypatch.setattr(direct, "_DIRECT_BYTES", least)
+        monkeypatch.setattr(direct, "DIRECT_BYTES", least)
         monkeypatch.setattr(direct, "_CALL_BYTES", least)
         monkeypatch.setattr(survey, "_SMALL_TABLE_BYTES", small)
         monkeypatch.setattr(survey, "_LEAST_STRETCH_BYTES", 50)
@@ -191,7 +191,7 @@ def test_a_file_that_cannot_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyP
     if not routing.can_move_file_rows():
         pytest.skip("the compiled kernel was not built here: no C compiler at installation")
     monkeypatch.setattr(survey, "_SMALL_TABLE_BYTES", -1)
-    monkeypatch.setattr(direct, "_DIRECT_BYTES", 0)
+    monkeypatch.setattr(direct, "DIRECT_BYTES", 0)
     model = Model(7, {}, {"t": Table(2, "zeros", "float32", {i: bytes(8) for i in range(300)})})
     write_checkpoint(tmp_path / "a", model, 2)
     seen: list[str] = []
