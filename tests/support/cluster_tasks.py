@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.core.cluster import worker
 from edl_ckpt.core.commit import writers
@@ -16,6 +17,9 @@ from edl_ckpt.core.errors import CorruptError, NotFoundError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.memory import peak_memory_bytes
 from waiting import wait_until
+
+if TYPE_CHECKING:
+    import pytest
 
 CLOSED: list[int] = []
 """The processes that closed what they had opened."""
@@ -65,6 +69,41 @@ class Gated(Slow):
         if task >= 10:
             wait_until(lambda: os.path.exists(self.gate))
         return Slow.do(self, opened, task, advance)
+
+
+def what_travels(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Return the list to which everything is added that is sent to workers from now on."""
+    sent: list[bytes] = []
+    real = worker.packed
+
+    def packed(value: object) -> bytes:
+        sent.append(real(value))
+        return sent[-1]
+
+    monkeypatch.setattr(worker, "packed", packed)
+    return sent
+
+
+@contextmanager
+def killed_worker(client: Any, monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> Iterator[None]:
+    """Let workers reach S3, and kill one when a method of a class is called first, here; wait until all are back."""
+    killed: list[int] = []
+    real = getattr(owner, name)
+
+    def killing(*arguments: Any, **named: Any) -> Any:
+        if not killed:
+            killed.append(pid)
+            os.kill(pid, signal.SIGKILL)
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, killing)
+    with environment(client):
+        pid = min(client.run(os.getpid).values())
+        try:
+            yield
+        finally:
+            renewed(client, pid)
+    assert killed
 
 
 @contextmanager

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,9 +15,8 @@ from safetensors.numpy import load_file
 from bucket_parts import killed_midway, nothing_is_left, with_parts, without_upload
 from builders import models, write_checkpoint, write_unchecked
 from checkpoints import only, save_mixed, save_varied
-from cluster_tasks import environment, peak_bytes, renewed
+from cluster_tasks import environment, killed_worker, peak_bytes, what_travels
 from edl_ckpt.core import CorruptError, LockedError, RefusedError, Table, UnsupportedError
-from edl_ckpt.core.cluster import worker
 from edl_ckpt.core.commit.uploads import SharedUploads
 from edl_ckpt.core.ids import host_name
 from edl_ckpt.core.operations.export import Selection, export_version, send, send_tasks, spread
@@ -148,24 +145,9 @@ def test_a_killed_worker(
 ) -> None:
     """A real process that is killed when parts have arrived changes nothing of the result; memory stays bounded."""
     monkeypatch.setattr(spread, "_PIECE_BYTES", 5 << 20)
-    killed: list[int] = []
-    real = send.SendReader._send
-
-    def sending(self: Any, tasks: Any, found: Any) -> Any:
-        if not killed:
-            killed.append(pid)
-            os.kill(pid, signal.SIGKILL)
-        return real(self, tasks, found)
-
-    monkeypatch.setattr(send.SendReader, "_send", sending)
-    with environment(processes):
-        pid = min(processes.run(os.getpid).values())
-        try:
-            same_export(s3, large, processes, tmp_path, "m.safetensors")
-        finally:
-            renewed(processes, pid)
-        assert max(processes.run(peak_bytes).values()) < 400 << 20
-    assert killed
+    with killed_worker(processes, monkeypatch, send.SendReader, "_send"):
+        same_export(s3, large, processes, tmp_path, "m.safetensors")
+    assert max(processes.run(peak_bytes).values()) < 400 << 20
 
 
 def test_a_killed_command(s3: Bucket, large: Path, tmp_path: Path, processes: Any) -> None:
@@ -215,14 +197,7 @@ def test_a_late_task(s3: Bucket, tmp_path: Path, client: Any, monkeypatch: pytes
 def test_no_credentials_in_a_task(s3: Bucket, tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What travels has neither the key nor the secret of the command line."""
     save_varied(tmp_path / "run", 2)
-    sent: list[bytes] = []
-    real = worker.packed
-
-    def packed(value: object) -> bytes:
-        sent.append(real(value))
-        return sent[-1]
-
-    monkeypatch.setattr(worker, "packed", packed)
+    sent = what_travels(monkeypatch)
     target = Location(f"{s3.url}/m.safetensors", {"key": "nobody-else", "secret": "not-to-be-seen"})
     export_version(only(tmp_path / "run"), target, executor=client)
     assert any(b"SendWork" in data for data in sent)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from safetensors.numpy import save_file
 from bucket_parts import in_bucket, killed_midway, nothing_is_left, with_parts
 from builders import models, write_checkpoint
 from checkpoints import only, save_large, save_mixed, save_varied, shards_of
-from cluster_tasks import environment, renewed
+from cluster_tasks import environment, killed_worker, what_travels
 from edl_ckpt.core import (
     CorruptError,
     UnsupportedError,
@@ -26,7 +24,6 @@ from edl_ckpt.core import (
     recover,
     verify_version,
 )
-from edl_ckpt.core.cluster import worker
 from edl_ckpt.core.commit.part_plan import PartsPlan
 from edl_ckpt.core.commit.remote import RemoteOutput
 from edl_ckpt.core.operations.export import Selection, export_version
@@ -165,14 +162,7 @@ def test_no_credentials_in_a_task(s3: Bucket, tmp_path: Path, client: Any, monke
     """What travels has neither the key nor the secret of the command line."""
     save_varied(tmp_path / "run", 2)
     export_version(only(tmp_path / "run"), tmp_path / "m.safetensors")
-    sent: list[bytes] = []
-    real = worker.packed
-
-    def packed(value: object) -> bytes:
-        sent.append(real(value))
-        return sent[-1]
-
-    monkeypatch.setattr(worker, "packed", packed)
+    sent = what_travels(monkeypatch)
     target = Location(s3.url, {"key": "nobody-else", "secret": "not-to-be-seen"})
     import_arrays(tmp_path / "m.safetensors", target, 5, 2, executor=client)
     assert any(b"SendWork" in data for data in sent)
@@ -184,23 +174,8 @@ def test_a_killed_worker(
 ) -> None:
     """A real process that is killed when parts have arrived changes nothing of the result."""
     export_version(only(large), tmp_path / "m.safetensors")
-    killed: list[int] = []
-    real = RemoteOutput.take
-
-    def take(self: RemoteOutput, parts: Any) -> None:
-        if not killed:
-            killed.append(pid)
-            os.kill(pid, signal.SIGKILL)
-        real(self, parts)
-
-    monkeypatch.setattr(RemoteOutput, "take", take)
-    with environment(processes):
-        pid = min(processes.run(os.getpid).values())
-        try:
-            same_import(s3, tmp_path / "m.safetensors", 3, processes, tmp_path)
-        finally:
-            renewed(processes, pid)
-    assert killed
+    with killed_worker(processes, monkeypatch, RemoteOutput, "take"):
+        same_import(s3, tmp_path / "m.safetensors", 3, processes, tmp_path)
 
 
 def test_a_killed_command(s3: Bucket, large: Path, tmp_path: Path, processes: Any) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from hypothesis import strategies as st
 from bucket_parts import in_bucket, killed_midway, nothing_is_left, with_parts, without_upload
 from builders import models, write_checkpoint, write_unchecked
 from checkpoints import drop_seal, only, save_large, save_mixed, save_varied, shards_of
-from cluster_tasks import environment, renewed
+from cluster_tasks import environment, killed_worker
 from edl_ckpt.core import (
     LockedError,
     Table,
@@ -122,23 +120,8 @@ def test_goes_on(
 
 def test_killed_workers(s3: Bucket, large: Path, processes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that is killed when its first part has arrived changes nothing of the result."""
-    with environment(processes):
-        pid = min(processes.run(os.getpid).values())
-        real = RemoteOutput.take
-
-        def take(self: RemoteOutput, parts: Any) -> None:
-            if pid not in killed:
-                killed.append(pid)
-                os.kill(pid, signal.SIGKILL)
-            real(self, parts)
-
-        killed: list[int] = []
-        monkeypatch.setattr(RemoteOutput, "take", take)
-        try:
-            copy(large, s3.url, processes)
-        finally:
-            renewed(processes, pid)
-    assert killed == [pid]
+    with killed_worker(processes, monkeypatch, RemoteOutput, "take"):
+        copy(large, s3.url, processes)
     assert in_bucket(s3) == shards_of(large)
     nothing_is_left(s3)
 
@@ -365,22 +348,8 @@ def test_a_killed_worker_of_a_reshard(
     s3: Bucket, large: Path, tmp_path: Path, processes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that is killed when parts have arrived changes nothing of the result."""
-    killed: list[int] = []
-    real = RemoteOutput.take
-
-    def take(self: RemoteOutput, parts: Any) -> None:
-        if not killed:
-            killed.append(pid)
-            os.kill(pid, signal.SIGKILL)
-        real(self, parts)
-
-    monkeypatch.setattr(RemoteOutput, "take", take)
-    with environment(processes):
-        pid = min(processes.run(os.getpid).values())
-        try:
-            reshard_version(only(large), 3, output=s3.url, executor=processes)
-        finally:
-            renewed(processes, pid)
+    with killed_worker(processes, monkeypatch, RemoteOutput, "take"):
+        reshard_version(only(large), 3, output=s3.url, executor=processes)
     reshard_version(only(large), 3, output=tmp_path / "here")
     assert in_bucket(s3) == shards_of(tmp_path / "here")
     nothing_is_left(s3)
