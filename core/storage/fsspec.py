@@ -372,6 +372,10 @@ class Spool:
         """Raise UnsupportedError: the object is uploaded whole."""
         raise UnsupportedError("this storage takes no parts of objects", path=self.path)
 
+    def join(self, parts: Iterable[SentPart]) -> None:
+        """Raise UnsupportedError: the object is uploaded whole."""
+        self.take(parts)
+
     def complete(self, *, replace: bool = False) -> None:
         """Put the file in its place."""
         self._store.put(self._file.path, self._relative, replace=replace)

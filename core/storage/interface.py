@@ -213,6 +213,10 @@ class ObjectWriter(Protocol):
         """Take parts that other processes have sent; UnsupportedError where an object has none."""
         ...
 
+    def join(self, parts: Iterable[SentPart]) -> None:
+        """Take all parts, in this order, of an object whose size is theirs; numbers may be missing between theirs."""
+        ...
+
     def complete(self, *, replace: bool = False) -> None:
         """Make the object visible, whole. Raises RefusedError when the name is taken, unless `replace` is set."""
         ...

@@ -18,7 +18,7 @@ from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.commit.writers import StagedTargets
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.ids import kernel_id
-from edl_ckpt.core.operations.export.interface import EncodedPart, Encoder, batch_rows
+from edl_ckpt.core.operations.export.interface import EncodedPart, EncodedRows, Encoder, batch_rows
 from edl_ckpt.core.operations.export.places import compare_rows, reads_back_differently
 from edl_ckpt.core.operations.export.runs import Found, NothingOpened
 from edl_ckpt.core.operations.export.spans import Span, Tables
@@ -48,47 +48,51 @@ class EncodeWork:
         return self.source.open()
 
     def do(self, opened: Checkpoint, task: tuple[Span, ...], advance: Advance) -> tuple[Found, list[EncodedPart]]:
-        """Encode the spans of a task.
-
-        What was encoded of runs is found as `written`, to be compared with what the runs were made from. What was read
-        of the checkpoint is compared here.
-        """
+        """Encode the spans of a task; what is found is that of `encoded_span`."""
         found, parts = Found(), []
         for span in task:
-            form, read, encoded = self.tables.forms[span.table], Found(), ContentSketch()
-            ids, rows, order = self.tables.rows(opened, span, read)
-            parts.append(self._encode(span, ids, rows, order, encoded))
-            if span.pieces:
-                compare_rows(form.name, read.written if form.is_cast else read.source, encoded)
-                found.source.add(read.source)
-                found.overflowed += read.overflowed
-            else:
-                found.written.add(encoded)
-            advance(len(ids) * (8 + form.width))
+            parts.append(self._write(encoded_span(opened, self.tables, self.encoder, span, found)))
+            advance((span.last - span.first) * (8 + self.tables.forms[span.table].width))
         return found, parts
 
-    def _encode(
-        self, span: Span, ids: bulk.I64, rows: bulk.U8, order: bulk.U32 | None, sketch: ContentSketch
-    ) -> EncodedPart:
-        form = self.tables.forms[span.table]
+    def _write(self, encoded: Iterator[EncodedRows]) -> EncodedPart:
         path = os.path.join(self.directory, f"encoded-{uuid.uuid4().hex}")
         batches, total = [], xxhash.xxh3_128()
-        step = batch_rows(form.dim)
         with storage_errors(path), open(path, "xb", buffering=0) as file:
-            for start in range(0, len(ids), step):
-                some = slice(start, start + step)
-                values = rows[some]
-                if order is not None and form.width:
-                    values = bulk.take_rows(rows, order[some])
-                sketch.add_rows(form.name, ids[some], values)
-                vectors = as_dtype(values.reshape(-1), form.target).reshape(len(values), form.dim)
-                encoded = self.encoder.encode(form.name, ids[some], vectors)
-                total.update(encoded.data)
-                file.writelines(encoded.data[at : at + _COPY_BYTES] for at in range(0, len(encoded.data), _COPY_BYTES))
-                batches.append((encoded.rows, len(encoded.data), encoded.note))
+            for each in encoded:
+                total.update(each.data)
+                file.writelines(each.data[at : at + _COPY_BYTES] for at in range(0, len(each.data), _COPY_BYTES))
+                batches.append((each.rows, len(each.data), each.note))
             if self.kernel != kernel_id():
                 os.fsync(file.fileno())
         return EncodedPart(path, tuple(batches), total.hexdigest())
+
+
+def encoded_span(
+    opened: Checkpoint, tables: Tables, encoder: Encoder, span: Span, found: Found
+) -> Iterator[EncodedRows]:
+    """Yield the batches of a span, encoded; add its sums to `found` at the end.
+
+    What was encoded of runs is found as `written`, to be compared with what the runs were made from. What was read of
+    the checkpoint is compared here.
+    """
+    form, read, sketch = tables.forms[span.table], Found(), ContentSketch()
+    ids, rows, order = tables.rows(opened, span, read)
+    step = batch_rows(form.dim)
+    for start in range(0, len(ids), step):
+        some = slice(start, start + step)
+        values = rows[some]
+        if order is not None and form.width:
+            values = bulk.take_rows(rows, order[some])
+        sketch.add_rows(form.name, ids[some], values)
+        vectors = as_dtype(values.reshape(-1), form.target).reshape(len(values), form.dim)
+        yield encoder.encode(form.name, ids[some], vectors)
+    if span.pieces:
+        compare_rows(form.name, read.written if form.is_cast else read.source, sketch)
+        found.source.add(read.source)
+        found.overflowed += read.overflowed
+    else:
+        found.written.add(sketch)
 
 
 class Placed(NamedTuple):

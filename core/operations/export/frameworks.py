@@ -89,7 +89,7 @@ class Parquet(ContentFormat):
         files = {table.name: file for table, file in outputs.items() if table is not None}
         encoder = RowGroups.of({name: file.schema for name, file in files.items()})
         if content.spread is not None:
-            spread_row_groups(content.spread, encoder, files)
+            spread_row_groups(content.spread, encoder, files, target)
         for table, file in outputs.items():
             if table is None:
                 file.write(())

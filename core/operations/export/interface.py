@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.checkpoint.partition import PART_BYTES
 from edl_ckpt.core.format.model import DType, Version
-from edl_ckpt.core.operations.export.places import Place
+from edl_ckpt.core.operations.export.places import Place, SentFile
 from edl_ckpt.core.operations.export.selection import Selection
 from edl_ckpt.core.parallel import Executor
 from edl_ckpt.core.progress import SILENT, Reporter
@@ -99,7 +99,15 @@ class EncodedPart:
 
 
 class Spread(Protocol):
-    """What other processes do of an export that encodes tables: each part by one of them, then put into its place."""
+    """What other processes do of an export that encodes tables: each part by one of them, then put into its place.
+
+    One that `sends` takes parts to object storage, as soon as they are encoded.
+    """
+
+    @property
+    def sends(self) -> bool:
+        """Say whether it is a `SpreadToObjects`."""
+        ...
 
     def encode(self, encoder: Encoder) -> Mapping[str, Sequence[EncodedPart]]:
         """Return all rows of each table, in parts."""
@@ -108,6 +116,23 @@ class Spread(Protocol):
     def place(self, parts: Mapping[str, Sequence[tuple[int, EncodedPart]]]) -> None:
         """Copy parts into files that are there, at offsets, and compare what these then have with the checksums."""
         ...
+
+
+class SpreadToObjects(Spread, Protocol):
+    """A `Spread` that sends parts."""
+
+    def most_bytes(self, table: str) -> int:
+        """Return how large the file of a table may become."""
+        ...
+
+    def send(self, encoder: Encoder, files: Mapping[str, SentFile], head: bytes) -> Mapping[str, Sequence[EncodedPart]]:
+        """Send all rows of each table behind a head; what is written to a file from now on, is sent as its end."""
+        ...
+
+
+def sends(spread: Spread) -> TypeGuard[SpreadToObjects]:
+    """Say whether the parts of tables are sent to object storage."""
+    return spread.sends
 
 
 @dataclass(frozen=True, slots=True)

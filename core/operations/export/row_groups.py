@@ -9,7 +9,7 @@ to be known but the numbers of a few fields (parquet.thrift, at github.com/apach
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 from edl_ckpt.core.errors import UnsupportedError
 from edl_ckpt.core.libraries import library
-from edl_ckpt.core.operations.export.interface import EncodedPart, EncodedRows, Spread
-from edl_ckpt.core.operations.export.places import OutputFile
+from edl_ckpt.core.operations.export.interface import EncodedPart, EncodedRows, Spread, sends
+from edl_ckpt.core.operations.export.places import OutputFile, SentFile
+from edl_ckpt.core.operations.export.target import ExportTarget
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import begin_flush
 
@@ -91,8 +92,16 @@ def _rows(schema: Any, name: str, ids: npt.NDArray[np.int64], vectors: npt.NDArr
     return arrow.Table.from_arrays(columns[: len(schema.names)], schema=schema)
 
 
-def spread_row_groups(spread: Spread, encoder: RowGroups, files: Mapping[str, RowGroupFile]) -> None:
+def spread_row_groups(
+    spread: Spread, encoder: RowGroups, files: Mapping[str, RowGroupFile], target: ExportTarget
+) -> None:
     """Let other processes write the row groups of all tables to their files."""
+    if sends(spread):
+        sent = {name: target.new_file(file.path, spread.most_bytes(name)) for name, file in files.items()}
+        shared = {name: file for name, file in sent.items() if isinstance(file, SentFile)}
+        for name, own in spread.send(encoder, shared, _MAGIC).items():
+            files[name].sent(shared[name], own)
+        return
     parts = spread.encode(encoder)
     spread.place({files[name].path: list(files[name].room_for(own)) for name, own in parts.items()})
 
@@ -105,19 +114,28 @@ class RowGroupFile:
         self.schema = schema
         self._rows = 0
         self._groups: list[bytes] = []
+        self._end = len(_MAGIC)
+        self._sent: SentFile | None = None
 
     def room_for(self, parts: Iterable[EncodedPart]) -> Iterator[tuple[int, EncodedPart]]:
         """Make the file as large as row groups of these sizes; yield the offset of each part."""
-        at = end = len(_MAGIC)
-        listed = list(parts)
-        for part in listed:
-            for rows, size, footer in part.batches:
-                self._add(rows, memoryview(footer), end)
-                end += size
-        OutputFile(self.path, end).write(0, _MAGIC)
+        listed, at = list(parts), len(_MAGIC)
+        self._note(listed)
+        OutputFile(self.path, self._end).write(0, _MAGIC)
         for part in listed:
             yield at, part
             at += part.size_bytes
+
+    def sent(self, file: SentFile, parts: Sequence[EncodedPart]) -> None:
+        """Note row groups that others have sent to a file, all of them; the footer goes there too."""
+        self._sent = file
+        self._note(parts)
+
+    def _note(self, parts: Iterable[EncodedPart]) -> None:
+        for part in parts:
+            for rows, size, footer in part.batches:
+                self._add(rows, memoryview(footer), self._end)
+                self._end += size
 
     def _add(self, rows: int, footer: memoryview, at: int) -> None:
         self._groups.append(moved_group(footer, at - len(_MAGIC), len(self._groups)))
@@ -145,8 +163,12 @@ class RowGroupFile:
             writer.add_key_value_metadata(dict(notes))
         _, empty = _data_and_footer(memoryview(sink.getvalue()).cast("B"))
         footer = joined_footer(empty, self._rows, self._groups)
+        end = footer + len(footer).to_bytes(4, "little") + _MAGIC
+        if self._sent is not None:
+            self._sent.write(self._end, end)
+            return
         with storage_errors(self.path), open(self.path, "ab") as file:
-            file.write(footer + len(footer).to_bytes(4, "little") + _MAGIC)
+            file.write(end)
             file.flush()
             os.fsync(file.fileno())
 

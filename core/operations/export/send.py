@@ -22,7 +22,7 @@ from edl_ckpt.core.commit.uploads import Extent, SharedUpload, SharedUploads, ev
 from edl_ckpt.core.errors import EdlCkptError, LockedError, UnsupportedError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.routing import sketch_size
-from edl_ckpt.core.operations.export.interface import EncodedPart, Encoder, Tensor
+from edl_ckpt.core.operations.export.interface import EncodedPart, Encoder, Spread, Tensor, batch_rows
 from edl_ckpt.core.operations.export.places import Place, SentFile, compare_rows
 from edl_ckpt.core.operations.export.runs import Found, TableForm
 from edl_ckpt.core.operations.export.send_tasks import (
@@ -34,6 +34,7 @@ from edl_ckpt.core.operations.export.send_tasks import (
     extents,
     together,
 )
+from edl_ckpt.core.operations.export.sent_groups import MOST_SPANS, SendGroupsWork, SentGroups
 from edl_ckpt.core.operations.export.sent_runs import OpenedSending, SendRunsWork, SentRuns, SentRunTask
 from edl_ckpt.core.operations.export.spans import ArrayAt, DenseForm, Span, Tables
 from edl_ckpt.core.operations.export.spread import SpreadReader, are_equal, within
@@ -50,6 +51,8 @@ _RUN_PIECES: Final = 4
 _MOST_RUNS: Final = 2048
 """Each task reads a piece of each run, so requests grow with their square."""
 _REQUESTS: Final = 32
+_ENCODED_ROOM: Final = 64 << 20
+"""What a file of encoded tables has beside its rows, at most."""
 
 
 @dataclass(slots=True)
@@ -63,6 +66,7 @@ class SendReader(SpreadReader):
     _work: SendWork | None = None
     _held_found: Found = field(default_factory=Found)
     _sent_files: list[SentFile] = field(default_factory=list)
+    _groups: SentGroups | None = None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -86,15 +90,49 @@ class SendReader(SpreadReader):
     def _least_bytes(self) -> int:
         return self._store.properties.part_bytes
 
-    def encode(self, tables: Sequence[str], encoder: Encoder) -> Mapping[str, Sequence[EncodedPart]]:
-        """Raise UnsupportedError: the offsets of parts are not known before all are encoded."""
-        del tables, encoder
-        assert self.prefix is not None  # noqa: S101 - as above
-        raise UnsupportedError(
-            "a cluster encodes tables only on a file system that all of its workers share",
-            path=self.prefix.location.url,
-            hint="try: --format safetensors, or without --cluster",
-        )
+    def _spread(self, tables: Sequence[str]) -> Spread:
+        return _SendSpread(self, tables)
+
+    def most_bytes(self, table: str) -> int:
+        """Return how large a table may become when it is encoded."""
+        return self._bytes_of(table) * 3 // 2 + _ENCODED_ROOM
+
+    def send(
+        self, tables: Sequence[str], encoder: Encoder, files: Mapping[str, SentFile], head: bytes
+    ) -> Mapping[str, Sequence[EncodedPart]]:
+        """Let other processes encode all rows of each table, and send them."""
+        forms, found, sent = [self._form(name) for name in tables], Found(), Found()
+        self._start("exporting", tables, ())
+        for _ in run_parallel(lambda file: file.item.begin(), list(files.values()), _REQUESTS):
+            pass
+        self._send_runs(forms, found)
+        uploads = self._uploads({n: (files[f.name].relative, files[f.name].item) for n, f in enumerate(forms)})
+        shown = Tables(forms, self._runs, self._is_sorted)
+        work = SendGroupsWork(CheckpointValue.of(self.checkpoint), shown, encoder, uploads)
+        self._groups = SentGroups(work, self._by, self.checkpoint, [files[form.name] for form in forms], self.reporter)
+        spans = ((number, list(self._encoded_spans(number, form))) for number, form in enumerate(forms))
+        made = self._groups.send(spans, head, self._piece_bytes, sent)
+        for number, form in enumerate(forms):
+            if number in self._runs:
+                compare_rows(form.name, found.written if form.is_cast else found.source, sent.written)
+        found.source.add(sent.source)
+        found.overflowed += sent.overflowed
+        self._take(found)
+        return {form.name: parts for form, parts in zip(forms, made, strict=True)}
+
+    def _encoded_spans(self, number: int, form: TableForm) -> Iterator[Span]:
+        """Yield spans of whole batches, each for one part of a file."""
+        rows, batch = self._row_count(form.name), batch_rows(form.dim)
+        if not rows:
+            return
+        numbered = [] if number in self._runs else self._numbered(form.name)
+        if self._is_sorted and numbered:
+            yield Span(number, 0, rows, tuple(numbered))
+            return
+        step = max(self._aligned(form), -(-rows // MOST_SPANS // batch) * batch)
+        for first in range(0, rows, step):
+            last = min(first + step, rows)
+            yield Span(number, first, last, within(numbered, first, last) if numbered else ())
 
     def _run_bytes(self, name: str) -> int:
         """Return about how many bytes a run of a large table has."""
@@ -144,6 +182,8 @@ class SendReader(SpreadReader):
             )
             self._send(tasks, found)
             self._compare(found)
+        if self._groups is not None:
+            self._groups.end()
         self._drop_runs()
 
     def _compare(self, found: Found) -> None:
@@ -347,3 +387,24 @@ def _run_tasks(table: int, runs: SentRuns, groups: Sequence[tuple[IdsAt, ...]], 
         edges = (low, *even_edges(low, high, least))
         yield SentRunTask(table, number, group, Extent(table, edges, first))
         first += len(edges) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _SendSpread:
+    """What a format asks of the other processes."""
+
+    reader: SendReader
+    tables: Sequence[str]
+    sends: bool = True
+
+    def encode(self, encoder: Encoder) -> Mapping[str, Sequence[EncodedPart]]:
+        return self.reader.encode(self.tables, encoder)
+
+    def place(self, parts: Mapping[str, Sequence[tuple[int, EncodedPart]]]) -> None:
+        self.reader.place(parts)
+
+    def most_bytes(self, table: str) -> int:
+        return self.reader.most_bytes(table)
+
+    def send(self, encoder: Encoder, files: Mapping[str, SentFile], head: bytes) -> Mapping[str, Sequence[EncodedPart]]:
+        return self.reader.send(self.tables, encoder, files, head)

@@ -32,7 +32,7 @@ from edl_ckpt.core.format.routing import sketch_size
 from edl_ckpt.core.ids import kernel_id
 from edl_ckpt.core.operations.export.content import ContentReader
 from edl_ckpt.core.operations.export.encoded import EncodeWork, Placed, PlacedWork, PlaceWork
-from edl_ckpt.core.operations.export.interface import EncodedPart, Encoder, ExportContent, Tensor, batch_rows
+from edl_ckpt.core.operations.export.interface import EncodedPart, Encoder, ExportContent, Spread, Tensor, batch_rows
 from edl_ckpt.core.operations.export.look import LookWork, share_of
 from edl_ckpt.core.operations.export.places import Place, compare_rows, reads_back_differently
 from edl_ckpt.core.operations.export.runs import (
@@ -132,7 +132,11 @@ class SpreadReader(ContentReader):
         content = ContentReader.content(self)
         largest = max((self._bytes_of(table.name) for table in content.tables), default=0)
         self._meet(sum(tensor.size_bytes for tensor in content.tensors) + largest)
-        return replace(content, spread=_Spread(self, [table.name for table in content.tables]))
+        return replace(content, spread=self._spread([table.name for table in content.tables]))
+
+    def _spread(self, tables: Sequence[str]) -> Spread:
+        """Return what a format that encodes tables asks of other processes."""
+        return _Spread(self, tables)
 
     def _fill(
         self, variables: Sequence[str], tables: Sequence[str], tensors: Sequence[Tensor], places: Mapping[str, Place]
@@ -410,6 +414,7 @@ class _Spread:
 
     reader: SpreadReader
     tables: Sequence[str]
+    sends: bool = False
 
     def encode(self, encoder: Encoder) -> Mapping[str, Sequence[EncodedPart]]:
         return self.reader.encode(self.tables, encoder)

@@ -237,6 +237,13 @@ class Upload:
                 self.bytes_written += part.size_bytes - (0 if known is None else known.size_bytes)
                 self.verified = self.verified and part.verified
 
+    def join(self, parts: Iterable[SentPart]) -> None:
+        """Take all parts, in this order, of an object whose size is theirs; numbers may be missing between theirs."""
+        with self._lock:
+            self._sent_parts = dict(enumerate(parts))
+            self.size_bytes = self.bytes_written = sum(part.size_bytes for part in self._sent_parts.values())
+            self.verified = self.verified and all(part.verified for part in self._sent_parts.values())
+
     def _wait(self) -> None:
         """Wait for the parts that are on their way."""
         for sent in self._sent:
@@ -289,7 +296,7 @@ class Upload:
             answer = self._connection.upload("put_object", self.path, b"", **self._target, **condition, Metadata=ours)
             self.verified = answer["verified"]
             return
-        parts = [{"PartNumber": number + 1, "ETag": part.etag} for number, part in sorted(self._sent_parts.items())]
+        parts = [{"PartNumber": part.number + 1, "ETag": part.etag} for _, part in sorted(self._sent_parts.items())]
         self._connection.request(
             "complete_multipart_upload",
             self.path,

@@ -21,6 +21,7 @@ from edl_ckpt.core.commit.uploads import SharedUploads
 from edl_ckpt.core.ids import host_name
 from edl_ckpt.core.operations.export import Selection, export_version, send, send_tasks, spread
 from edl_ckpt.core.storage.location import Location
+from frameworks import need
 from oracle import Model
 from s3_fixtures import Bucket
 from s3_proxy import Fault, status
@@ -72,6 +73,47 @@ def test_few_tasks(s3: Bucket, tmp_path: Path, client: Any, name: str) -> None:
     save_varied(tmp_path / "run", 3)
     same_export(s3, tmp_path / "run", client, tmp_path, name)
     assert s3.proxy.count("upload_part") == s3.proxy.count("create_upload") == s3.proxy.count("complete")
+
+
+@pytest.mark.parametrize(("order", "part_bytes"), [("id", 8 << 10), ("stored", 64 << 10), ("id", 5 << 20)])
+def test_parquet(
+    s3: Bucket,
+    tmp_path: Path,
+    client: Any,
+    small_tasks: None,
+    monkeypatch: pytest.MonkeyPatch,
+    order: str,
+    part_bytes: int,
+) -> None:
+    """Each table is a file whose parts are encoded where they are sent, also where most are too small for a part."""
+    need("pyarrow")
+    with_parts(monkeypatch, part_bytes)
+    monkeypatch.setattr("edl_ckpt.core.operations.export.interface._BATCH_ELEMENTS", 1 << 11)
+    save_mixed(tmp_path / "run")
+    same_export(s3, tmp_path / "run", client, tmp_path, "m.parquet", selection=Selection(order=order))
+    for name in ("wide", "narrow"):
+        found = need("pyarrow.parquet").read_table(pyarrow_file(s3.get(f"run/m.parquet/{name}.parquet")))
+        assert found.num_rows == {"wide": 200, "narrow": 30_000}[name]
+    if part_bytes < 5 << 20:
+        assert s3.proxy.count("upload_part") > 20
+
+
+def pyarrow_file(data: bytes) -> Any:
+    """Return bytes as pyarrow reads them."""
+    return need("pyarrow").BufferReader(data)
+
+
+@settings(max_examples=2, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(model=models(dtypes=st.sampled_from(["float32", "float16", "int64"])), ps_num=st.integers(1, 4))
+def test_any_model_in_parquet(
+    tmp_path_factory: pytest.TempPathFactory, s3: Bucket, client: Any, small_tasks: None, model: Model, ps_num: int
+) -> None:
+    """Any model is the same Parquet."""
+    need("pyarrow")
+    tmp = tmp_path_factory.mktemp("any")
+    s3.delete(*s3.objects())
+    write_checkpoint(tmp / "run", model, ps_num)
+    same_export(s3, tmp / "run", client, tmp, "out", format_name="parquet")
 
 
 @settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
