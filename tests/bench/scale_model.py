@@ -169,13 +169,14 @@ class Counting:
 
 def _answer(work: Any, checkpoint: Checkpoint, task: Any) -> tuple[Any, int, int, int]:
     """Return (the result of a task, the bytes that it reads, those that it writes, the files that it writes)."""
+    from edl_ckpt.core.checkpoint import unique
     from edl_ckpt.core.operations.reshard import move, survey  # the works of a reshard
 
     match work:
         case survey._StretchWork():
             done = [_counted(checkpoint, place, work.ps_num) for place in task]
             return done, sum(place.end - place.start for place in task), 0, 0
-        case survey._UniqueWork():
+        case unique._UniqueWork():
             return None, sum(place.end - place.start for places, _ in task for place in places), 0, 0
         case move.MoveWork():
             sketch = ContentSketch()

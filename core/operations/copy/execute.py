@@ -30,6 +30,7 @@ from edl_ckpt.core.checkpoint.seal_work import make_seal
 from edl_ckpt.core.checkpoint.sealing import CHUNK_BYTES, batches, cut, tensors_of
 from edl_ckpt.core.checkpoint.target import check_beside
 from edl_ckpt.core.checkpoint.trust import check_trust, hint
+from edl_ckpt.core.checkpoint.unique import check_unique_ids_by
 from edl_ckpt.core.checkpoint.values import fingerprint_by, read_back_by
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, executor_of
 from edl_ckpt.core.commit import open_output
@@ -172,7 +173,7 @@ def _obstacle(entry: CopyEntry) -> EdlCkptError | None:
     return None
 
 
-def _check_content(source: Checkpoint, workers: int, reporter: Reporter, *, sealed: bool = False) -> None:
+def _check_content(source: Checkpoint, executor: Executor, reporter: Reporter, *, sealed: bool = False) -> None:
     """Make the checks that other writers make when they lay out shards: a copy takes the shards as they are.
 
     The ids of a `sealed` version were checked before it was sealed, and its seal shows that they are the same.
@@ -189,7 +190,10 @@ def _check_content(source: Checkpoint, workers: int, reporter: Reporter, *, seal
     variables = [variable for shard in source.shards for variable in shard.variables]
     check_texts([variable.name for variable in variables], source.infos.values())
     if not sealed:
-        check_unique_ids(source, workers=workers)
+        if executor.elsewhere:
+            check_unique_ids_by(source, executor, reporter=reporter)
+        else:
+            check_unique_ids(source, workers=executor.threads)
     dtypes = [*(variable.dtype for variable in variables), *map(source.table_dtype, source.table_names)]
     sizes = [shard.file.size_bytes for shard in source.shards]
     for warning in restore_warnings(sizes, len(variables), dtypes, source.infos.values()):
@@ -217,7 +221,7 @@ def _seal_twin(entry: CopyEntry, there: Version, how: _How, *, force: bool) -> C
     executor = how.elsewhere or Threads(workers)
     trust, old = (check_trust(v, force=force, reporter=reporter) for v in (entry.version, there))
     with open_checkpoint(entry.version) as source, open_checkpoint(there) as target:
-        _check_content(source, workers, reporter)
+        _check_content(source, executor, reporter)
         one, two = (make_seal(c, "", executor, reporter=reporter) for c in (source, target))
         if one.shards != two.shards:
             raise RefusedError("exists there already with other content", path=entry.to, hint="nothing was changed")
@@ -272,7 +276,8 @@ class _Copy:
     def run(self, to: str) -> CopiedVersion:
         """Read, write, prove, publish."""
         with open_checkpoint(self.version) as source:
-            _check_content(source, self.workers, self.reporter, sealed=self.seal is not None)
+            executor = self.elsewhere or Threads(self.workers)
+            _check_content(source, executor, self.reporter, sealed=self.seal is not None)
             shards = self._shards(source)
             with self._open_output(shards) as output:
                 sinks = output.create([shard.size_bytes for shard in shards])

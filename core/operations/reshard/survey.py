@@ -25,6 +25,7 @@ from edl_ckpt.core.checkpoint.scan import (
     number_rows,
     read_piece,
 )
+from edl_ckpt.core.checkpoint.unique import check_unique_at
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.checks import check_ps_num
 from edl_ckpt.core.format.model import DType, ShardIndex, TableEntry, TableInfo, Version
@@ -40,12 +41,9 @@ from edl_ckpt.core.words import counted, describe, escaped
 _MAX_STRETCHES: Final = 256
 """About how many stretches all ids are counted in, however many they are: a plan does not grow with the rows."""
 _LEAST_STRETCH_BYTES: Final = 8 << 20
-_SORTED_BYTES: Final = 128 << 20
-"""Memory for the ids that all threads of a process compare at a time."""
 _COUNTED_BYTES: Final = 512
 """About the bytes of the counts of a stretch as a result, without targets."""
 _TARGET_BYTES: Final = 24
-_MOST_UNITS: Final = 64
 _SMALL_TABLE_BYTES: Final = 1 << 20
 """The most bytes of a table whose parts move together with those of others."""
 
@@ -167,7 +165,7 @@ def survey_ids(
     small = counting.small_tables()
     stretches, counts, orders = counting.large_tables()
     if executor.elsewhere:
-        counting.check_unique(stretches, orders)
+        counting.check_unique(orders)
     else:  # sorting takes memory and a core, and waits for no request
         sorters = min(workers, default_workers())
         check_unique(checkpoint, stretches, orders, workers=sorters, max_memory_bytes=max_memory_bytes)
@@ -273,25 +271,6 @@ class _StretchWork:
         return _Counted(SparsePair.of(rows, id_bytes, np.flatnonzero(id_bytes)), order)
 
 
-_Unit = tuple[list[IdsAt], list[IdOrder]]
-
-
-@dataclass(frozen=True, slots=True)
-class _UniqueWork:
-    """The search for ids that a table has twice; a task is some units: ids that can be equal, with their orders."""
-
-    source: CheckpointValue
-    max_memory_bytes: int
-
-    def open(self) -> Checkpoint:
-        return self.source.open()
-
-    def do(self, opened: Checkpoint, task: Sequence[_Unit], advance: Advance) -> None:  # noqa: ARG002
-        for places, orders in task:
-            pieces = [place.piece(opened) for place in places]
-            check_unique(opened, pieces, orders, workers=1, max_memory_bytes=self.max_memory_bytes)
-
-
 class _Counting:
     """The pass over all ids."""
 
@@ -365,27 +344,9 @@ class _Counting:
         places = ids_at(self._checkpoint, task_bytes or stretch_bytes, values=bool(task_bytes))
         return [place for place in places if place.piece(self._checkpoint).entry.name not in self._small]
 
-    def check_unique(self, stretches: Sequence[IdPiece], orders: Sequence[IdOrder]) -> None:
+    def check_unique(self, orders: Sequence[IdOrder]) -> None:
         """Let other processes find ids that a table has twice."""
-        units: dict[tuple[str, int], _Unit] = {}
-        placed = {piece.entry.name: True for piece in stretches}
-        for piece, order in zip(stretches, orders, strict=True):
-            placed[piece.entry.name] &= order.placed
-        for place, piece, order in zip(self._places, stretches, orders, strict=True):
-            key = piece.entry.name, piece.shard.file.ps_id if placed[piece.entry.name] else -1
-            places, seen = units.setdefault(key, ([], []))
-            if places and places[-1][:3] == place[:3] and places[-1].end == place.start:  # one, so a task stays small
-                places[-1] = places[-1]._replace(end=place.end)
-                seen[-1] = seen[-1].followed_by(order)
-            else:
-                places.append(place)
-                seen.append(order)
-        work = _UniqueWork(self._source, _SORTED_BYTES // self._executor.threads)
-        sized = ((unit, sum(place.end - place.start for place in unit[0])) for unit in units.values())
-        tasks = together(sized, self._executor.task_bytes(total_id_bytes(self._checkpoint)), most=_MOST_UNITS)
-        with closing(self._executor.run(work, self._checkpoint, tasks, lambda _: None)) as results:
-            for _ in results:
-                pass
+        check_unique_at(self._checkpoint, self._executor, self._places, orders)
 
 
 def is_small_table(checkpoint: Checkpoint, name: str) -> bool:

@@ -8,23 +8,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import elasticdl_rules
-from builders import models, write_checkpoint
+from builders import models, write_checkpoint, write_unchecked
 from checkpoints import at, only, save_large, save_mixed, shards_of
 from cluster_tasks import renewed
 from edl_ckpt.core import (
     CorruptError,
     LockedError,
+    Table,
     UnsupportedError,
     execute_copy,
     list_versions,
     plan_copy,
     verify_version,
 )
+from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.commit.local import LocalOutput, forget_seal
 from edl_ckpt.core.commit.writers import StagedTargets
 from edl_ckpt.core.operations.copy.execute import CopyResult
@@ -187,3 +190,41 @@ def test_not_to_object_storage(tmp_path: Path, client: Any) -> None:
     save_mixed(tmp_path / "run")
     with pytest.raises(UnsupportedError, match="a file system that all of its workers share"):
         execute_copy(plan_copy([only(tmp_path / "run")], "memory://out"), executor=client)
+
+
+@pytest.mark.parametrize("misplaced", [False, True])
+def test_ids_are_looked_at_by_workers(
+    tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch, misplaced: bool
+) -> None:
+    """Of a version without a seal workers look for ids that a table has twice; one is the error of this machine."""
+    ids = np.array([*range(30_000, 0, -1)])
+    tables = {"t": Table(ids, np.ones((len(ids), 2), np.float32)), "u": Table(ids[:9], np.ones((9, 2), np.float32))}
+    write_unchecked(tmp_path / "run", 5, 2, tables)
+    if misplaced:
+        left, right = (shard.path for shard in only(tmp_path / "run").shards)
+        Path(left).rename(f"{left}.moved")
+        Path(right).rename(left)
+        Path(f"{left}.moved").rename(right)
+    asked: list[str] = []
+    real = ClusterExecutor.run
+
+    def run(self: ClusterExecutor, work: Any, *rest: Any) -> Any:
+        asked.append(type(work).__name__)
+        return real(self, work, *rest)
+
+    monkeypatch.setattr(ClusterExecutor, "run", run)
+    monkeypatch.setattr("edl_ckpt.core.operations.copy.execute.check_unique_ids", None)
+    monkeypatch.setattr("edl_ckpt.core.cluster.executor._LEAST_TASK_BYTES", 1 << 12)
+    copy(tmp_path / "run", tmp_path / "there", client)
+    assert shards_of(tmp_path / "there") == shards_of(tmp_path / "run")
+    assert asked[:2] == ["_OrderWork", "_UniqueWork"]
+    monkeypatch.undo()
+    tables["t"] = Table(np.array([*ids[:-1], 7]), np.ones((len(ids), 2), np.float32))
+    write_unchecked(tmp_path / "bad", 5, 2, tables)
+    errors = []
+    for executor in (None, client):
+        with pytest.raises(CorruptError) as caught:
+            copy(tmp_path / "bad", tmp_path / "never", executor)
+        errors.append(str(caught.value))
+    assert errors[0] == errors[1]
+    assert "id 7 occurs twice" in errors[0]
