@@ -164,15 +164,17 @@ class LocalLock:
     def _open(self) -> int | None:
         """Open the lock's file; None when another process made or removed the empty directory in between."""
         root = Directory.open(self._root)
-        with storage_errors(self._root), root, root.enter(STATE_DIR, make=True) as state:
+        with storage_errors(self._root), root:
             try:
-                return state.open_file(_NAME, os.O_RDWR | os.O_CREAT)
-            except FileNotFoundError:
-                return None
-            except ForeignError:
-                self._make_way(state)
-                return None
-            except OSError:  # a full disk, say: the directory that was just made does not stay
+                with root.enter(STATE_DIR, make=True) as state:
+                    try:
+                        return state.open_file(_NAME, os.O_RDWR | os.O_CREAT)
+                    except FileNotFoundError:
+                        return None
+                    except ForeignError:
+                        self._make_way(state)
+                        return None
+            except (OSError, EdlCkptError):  # a full disk, say: the directory that was just made does not stay
                 root.rmdir(STATE_DIR)
                 raise
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import pytest
 import elasticdl_rules
 from checkpoints import save_small
 from edl_ckpt.core.commit.recovery import location_lock
-from edl_ckpt.core.errors import LockedError
+from edl_ckpt.core.errors import EdlCkptError, LockedError
 from edl_ckpt.core.state import lock as lock_module
 from edl_ckpt.core.state.owner import describe
 from reporters import Recorder
@@ -71,6 +74,26 @@ def test_lock(run: Path) -> None:
     assert not (run / ".edl-ckpt-0/lock-0").exists()
     with location_lock(str(run), "second", wait_seconds=0):
         pass
+
+
+@pytest.mark.parametrize("has_other", [False, True])
+def test_a_directory_that_was_made_with_an_error(run: Path, monkeypatch: pytest.MonkeyPatch, has_other: bool) -> None:
+    """An error for a directory that was made all the same leaves no empty one behind, and nothing of others goes."""
+    state = run / ".edl-ckpt-0"
+    shutil.rmtree(state, ignore_errors=True)
+    if has_other:
+        (state / "meta-0").mkdir(parents=True)
+    real = os.mkdir
+
+    def mkdir(path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        with suppress(FileExistsError):
+            real(path, mode, dir_fd=dir_fd)
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    with pytest.raises(EdlCkptError, match="Input/output error"), location_lock(run, "first"):
+        pass
+    assert state.exists() == has_other
 
 
 @pytest.mark.parametrize(("host", "age", "taken"), [(None, 0, True), ("elsewhere", 0, False), ("elsewhere", 900, True)])
