@@ -172,6 +172,12 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
             self._readers = dict(keep(self.shards, self._readers, workers))
         return dict(self._readers)
 
+    @property
+    def has_near_ids(self) -> bool:
+        """Say whether no id needs a request: all are on the local disk."""
+        some = (self._readers[shard.file.ps_id] for shard in self.shards if any(table.ids for table in shard.tables))
+        return all(isinstance(reader, KeptReader) or not reader.block_bytes for reader in some)
+
     def take_ids(self, kept: Mapping[int, RangeReader]) -> None:
         """Use what another opening kept of the same generations of these files."""
         self._readers = dict(take_over(kept, self._readers))

@@ -291,7 +291,8 @@ def row_batches(
         block = most = step
     if reader.block_bytes and block:
         block = -(-rows // max(round(rows / block), 1))  # requests of one size, and no small one at the end
-        most += most // 2  # of one size for all pieces, so that the memory of one is used again for the next
+        if looks is None:
+            most += most // 2  # of one size for all pieces, so that the memory of one is used again for the next
     with ExitStack() as stack:
         room = max(block, most) * piece.entry.row_bytes
         looks = looks if reader.block_bytes else None

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -188,7 +189,7 @@ def read_values(
     numbers = {checkpoint.reader(shard).path: number for number, shard in enumerate(checkpoint.shards)}
     bounds = {} if sums is None or not executor.elsewhere else sums.bounds(numbers)
     work = ValuesWork(CheckpointValue.of(checkpoint), sketched=sketched, odd=odd, bounds=bounds, placed=placed)
-    tasks = in_sketched_tasks(checkpoint, [*dense_at(checkpoint, task_bytes), *places], task_bytes)
+    tasks = in_sketched_tasks(checkpoint, chain(dense_at(checkpoint, task_bytes), places), task_bytes)
     total = Values()
     with closing(executor.run(work, OpenedValues(checkpoint, sums), tasks, advance)) as results:
         for found in results:

@@ -134,10 +134,10 @@ def _verify(
             content = ContentCheck(checkpoint, version, report, executor, reporter, values=level == "deep")
             stack.callback(content.close)
             with report.checking("ids"):
-                sound = content.check_ids()
+                content.check_ids()
             if level == "deep":
                 contradicted = blocking_problems(version, checkpoint.shards)
-                certain = whole and sound and not contradicted and version.state is not State.MIXED
+                certain = whole and not contradicted and version.state is not State.MIXED
                 fingerprint = _check_all(content, seal, readers, certain=certain)
                 if seal is not None and fingerprint not in {None, seal.fingerprint}:
                     message = f"the fingerprint was {seal.fingerprint} when the version was sealed"
@@ -145,6 +145,7 @@ def _verify(
                         report.add("fingerprint-mismatch", message, path=version.path)
             with report.checking("ids"):
                 content.wait_for_ids()
+            sound = content.sound
         check_all_unchanged(version.location, [checkpoint.reader(shard) for shard in checkpoint.shards])
         bytes_read = checkpoint.bytes_read + executor.bytes_read() - read_before
         shards_read = len(checkpoint.shards)

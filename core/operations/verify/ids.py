@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain
+from queue import Empty, SimpleQueue
 from typing import Final
 
 import numpy as np
@@ -30,12 +31,21 @@ from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import PIECE_BYTES, cut_piece, read_piece
 from edl_ckpt.core.checkpoint.summing import ChunkSums
 from edl_ckpt.core.checkpoint.values import read_values
-from edl_ckpt.core.errors import CorruptError, EdlCkptError
+from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError
 from edl_ckpt.core.format import bulk, placement
 from edl_ckpt.core.format.model import DenseEntry, ShardIndex, TableEntry, Version
 from edl_ckpt.core.format.odd_values import HUGE_EXPONENT
 from edl_ckpt.core.operations.verify.findings import Report
-from edl_ckpt.core.parallel import Advance, Beside, Executor, awaited
+from edl_ckpt.core.parallel import (
+    LOOK_SECONDS,
+    Advance,
+    Beside,
+    Executor,
+    Threads,
+    awaited,
+    default_workers,
+    stop_requested,
+)
 from edl_ckpt.core.progress import Reporter
 from edl_ckpt.core.words import counted
 
@@ -43,6 +53,7 @@ _NAMED: Final = 5
 """The number of ids that a finding names."""
 _KEPT_ROWS: Final = 1 << 16
 """Parts of tables of at most so many rows keep their ids until they were searched: there may be thousands of them."""
+_NONE: Final = np.zeros(0, np.int64)
 _BESIDE_WORKERS: Final = 2
 """Threads that search for ids that occur twice while values are read."""
 
@@ -89,11 +100,15 @@ class _IdsWork:
         try:
             for piece in cut_piece(checkpoint, place.piece(checkpoint), PIECE_BYTES):
                 ids = read_piece(checkpoint, piece).ids
-                wrong = np.flatnonzero(placement.row_owners(ids, shard.file.ps_num) != shard.file.ps_id)
-                negative = np.flatnonzero(ids < 0)
+                order, wrong, negative = order_of(ids), _NONE, _NONE
+                ps_id, ps_num = shard.file.ps_id, shard.file.ps_num
+                if ps_num > bulk.MAX_OWNERS or not bulk.have_owner(ids, ps_num, ps_id):
+                    wrong = np.flatnonzero(placement.row_owners(ids, ps_num) != ps_id)
+                if order.lowest < 0:
+                    negative = np.flatnonzero(ids < 0)
                 odd = (ids[wrong[:_NAMED]].tolist(), ids[negative[:_NAMED]].tolist())
                 kept = [ids] if self.keep and entry.rows <= _KEPT_ROWS and len(ids) else []
-                found.add(_Ids(order_of(ids), len(wrong), len(negative), *odd, kept))
+                found.add(_Ids(order, len(wrong), len(negative), *odd, kept))
                 advance(piece.end - piece.start)
         except CorruptError as error:
             found.fault = error
@@ -161,50 +176,83 @@ class ContentCheck:
         self._tables: dict[tuple[int, str], _Table] = {}
         """By the number of shards of the set, and the name."""
         self._unsure: list[tuple[ShardIndex, TableEntry, list[IdsAt], IdOrder]] = []
-        self._beside = Beside(1)
+        self._beside = Beside(2)
         self._search: Future[list[tuple[int, tuple[int, list[int]]]]] | None = None
+        self._pass: Future[None] | None = None
+        self._passed: SimpleQueue[list[IdsAt]] = SimpleQueue()  # of each part of a table; an empty one is the end
+        self._of_ids = report
+        self._sound = True
         self._odd: Mapping[tuple[int, bool, str], npt.NDArray[np.int64]] = {}
         self._id_bytes = sum(run.end - run.start for s in checkpoint.shards for t in s.tables for run in t.ids)
         total = self._id_bytes + (value_bytes(checkpoint) if values else 0)
         self._task_bytes = executor.task_bytes(total)
         self._with_values = values
 
-    def check_ids(self) -> bool:
-        """Check placement, duplicates and counts of all ids; return whether ids and rows match everywhere.
+    @property
+    def sound(self) -> bool:
+        """Say whether ids and rows match everywhere; waits for the check of ids."""
+        if self._pass is not None:
+            awaited(self._pass)
+        return self._sound
 
-        Where values are read too, large tables are searched for duplicates beside that, until `wait_for_ids`.
+    def check_ids(self) -> None:
+        """Check placement, duplicates and counts of all ids.
+
+        Where values are read too, large tables are searched for duplicates beside that, until `wait_for_ids`. Of far
+        storage all ids are checked beside that: the network brings the values of one table, while another is checked.
         """
         checkpoint, executor = self.checkpoint, self.executor
         if not executor.elsewhere:
             checkpoint.keep_ids(executor.threads)
-        self.reporter.start("checking ids", self._id_bytes)
+        is_far = any(checkpoint.reader(shard).block_bytes for shard in checkpoint.shards)
+        if self._with_values and is_far and not executor.elsewhere:
+            self._of_ids = Report()
+            self.reporter.start("checking ids and values", self._id_bytes + value_bytes(checkpoint))
+            # What takes no request takes a core: with more threads no table would be done before all of them are.
+            near = Threads(default_workers()) if checkpoint.has_near_ids else executor
+            self._pass = self._beside.begin(lambda: self._check_beside(near))
+        else:
+            self.reporter.start("checking ids", self._id_bytes)
+            self._check_all(executor)
+
+    def _check_beside(self, executor: Executor) -> None:
+        try:
+            with self._of_ids.checking("ids"):
+                self._check_all(executor)
+        finally:
+            self._passed.put([])
+
+    def _check_all(self, executor: Executor) -> None:
+        """Check all ids; whoever reads values may begin with those of each part of a table that has passed."""
+        checkpoint = self.checkpoint
         units: dict[tuple[int, int], tuple[_Ids, list[IdsAt]]] = {}
         places = list(ids_at(checkpoint, self._task_bytes, values=self._with_values))
         work = _IdsWork(CheckpointValue.of(checkpoint), keep=not executor.elsewhere)
         some = in_tasks(places, self._task_bytes)
-        sound, current = True, None
+        current: tuple[int, int] | None = None
         with closing(executor.run(work, checkpoint, some, self.reporter.advance)) as results:
             for place, found in zip(places, chain.from_iterable(results), strict=True):
                 key = (place.shard, place.table)
                 if current not in {None, key}:
-                    sound &= self._finish_unit(*units[current])
+                    self._sound &= self._finish_unit(*units[current])
+                    if stop_requested():
+                        raise LockedError("stopped")
                 current = key
                 unit, own = units.setdefault(key, (_Ids(), []))
                 own.append(place._replace(first_row=unit.order.rows, rows=found.order.rows))
                 unit.add(found)
         if current is not None:
-            sound &= self._finish_unit(*units[current])
+            self._sound &= self._finish_unit(*units[current])
         for number, shard in enumerate(checkpoint.shards):
             for at, entry in enumerate(shard.tables):
                 if (number, at) not in units:  # rows without ids, or neither
-                    sound &= self._has_all_ids(shard, entry, 0)
+                    self._sound &= self._has_all_ids(shard, entry, 0)
         self._report_across()
         if self._unsure and self._with_values:
-            workers = min(executor.threads, _BESIDE_WORKERS)
+            workers = min(self.executor.threads, _BESIDE_WORKERS)
             self._search = self._beside.begin(lambda: self._search_large(workers, SORTED_AT_ONCE // 2))
         elif self._unsure:
             self._report_large(self._search_large(executor.threads, SORTED_AT_ONCE))
-        return sound
 
     def _search_large(self, workers: int, at_once: int) -> list[tuple[int, tuple[int, list[int]]]]:
         """Search large tables for ids that occur twice, with so many ids in memory at a time."""
@@ -218,6 +266,11 @@ class ContentCheck:
 
     def wait_for_ids(self) -> None:
         """Wait for what `check_ids` left to other threads, and report it; raises their errors."""
+        if self._of_ids is not self.report:
+            assert self._pass is not None  # noqa: S101 - they have findings of their own
+            awaited(self._pass)
+            self.report.take(self._of_ids)
+            self._of_ids = self.report
         search, self._search = self._search, None
         if search is not None:
             self._report_large(awaited(search))
@@ -246,7 +299,23 @@ class ContentCheck:
         found.kept.clear()
         self._places += places
         self._tables.setdefault((shard.file.ps_num, entry.name), _Table()).add(found, places)
+        self._passed.put(places)
         return True
+
+    def _places_passed(self) -> Iterator[IdsAt]:
+        """Yield the places of all ids that have passed, as soon as they have; raises the errors of the check."""
+        assert self._pass is not None  # noqa: S101 - it was begun
+        while True:
+            try:
+                places = self._passed.get(timeout=LOOK_SECONDS)
+            except Empty:
+                if stop_requested():
+                    raise LockedError("stopped") from None
+                continue
+            if not places:  # the check is over
+                awaited(self._pass)
+                return
+            yield from places
 
     def _has_all_ids(self, shard: ShardIndex, entry: TableEntry, ids: int) -> bool:
         try:
@@ -257,7 +326,7 @@ class ContentCheck:
         return True
 
     def _report_fault(self, shard: ShardIndex, entry: TableEntry, error: CorruptError) -> None:
-        self.report.add(error.code, error.message, shard=shard.file, subject=entry.name, offset=error.offset)
+        self._of_ids.add(error.code, error.message, shard=shard.file, subject=entry.name, offset=error.offset)
 
     def _report_across(self) -> None:
         """Report ids that several shards have: only a table with a row in a wrong shard can have any."""
@@ -275,7 +344,7 @@ class ContentCheck:
                 ids = ", ".join(map(str, sorted(named)))
                 several = f"{counted(count, 'id')} {'is' if count == 1 else 'are'} in several shards"
                 message = f"{several}: {ids}; ElasticDL restores only one row per id"
-                self.report.add("duplicate-id", message, path=self.version.path, subject=name)
+                self._of_ids.add("duplicate-id", message, path=self.version.path, subject=name)
 
     def _find_repeated(self, places: Sequence[IdsAt], rows: int, *, across: bool = False) -> tuple[int, list[int]]:
         """Return (the number of ids that repeat another one, the lowest of them); each turn sorts those of one hash."""
@@ -293,11 +362,11 @@ class ContentCheck:
             named = ", ".join(f"id {i} to shard {i % n}" for i in counts.examples)
             belong = "row belongs to another shard" if counts.misplaced == 1 else "rows belong to other shards"
             message = f"{counts.misplaced} {belong}: {named}"
-            self.report.add("misplaced-row", message, shard=shard.file, subject=entry.name, offset=entry.offset)
+            self._of_ids.add("misplaced-row", message, shard=shard.file, subject=entry.name, offset=entry.offset)
         if counts.negative:
             named = ", ".join(map(str, counts.negative_examples))
             message = f"the table has {counted(counts.negative, 'negative id')} in this shard: {named}"
-            self.report.add("negative-id", message, shard=shard.file, subject=entry.name, offset=entry.offset)
+            self._of_ids.add("negative-id", message, shard=shard.file, subject=entry.name, offset=entry.offset)
 
     def _report_duplicates(self, shard: ShardIndex, entry: TableEntry, found: tuple[int, list[int]]) -> None:
         count, named = found
@@ -305,7 +374,7 @@ class ContentCheck:
             repeat = "repeats" if count == 1 else "repeat"
             ids = ", ".join(map(str, named))
             message = f"{counted(count, 'row')} {repeat} an id: {ids}; ElasticDL restores only one row per id"
-            self.report.add("duplicate-id", message, shard=shard.file, subject=entry.name, offset=entry.offset)
+            self._of_ids.add("duplicate-id", message, shard=shard.file, subject=entry.name, offset=entry.offset)
 
     def check_values(self, *, certain: bool, sums: ChunkSums | None = None) -> str | None:
         """Read every value: find NaN, infinite and huge ones, and return the fingerprint when the content is `certain`.
@@ -313,20 +382,21 @@ class ContentCheck:
         All bytes that are read are added to `sums`. A second call stands for the first: `report_odd` is for the end.
         Shards that contradict each other have no fingerprint: their rows, of one name and two sizes, do not add up.
         """
-        checkpoint = self.checkpoint
-        self.reporter.start("checking values", value_bytes(checkpoint))
+        checkpoint, is_first = self.checkpoint, self._of_ids is not self.report
+        if not is_first:
+            self.reporter.start("checking values", value_bytes(checkpoint))
         found = read_values(
             checkpoint,
-            self._places,
+            self._places_passed() if is_first else self._places,
             self.executor,
             self.reporter.advance,
             task_bytes=self._task_bytes,
-            sketched=certain,
+            sketched=certain and self._sound,
             odd=True,
             sums=sums,
         )
         self._odd = found.odd
-        if not certain:
+        if not certain or not self.sound:
             return None
         try:
             return fingerprint_of(checkpoint, found.sketch).text

@@ -10,10 +10,14 @@ import numpy as np
 import pytest
 
 from builders import write_unchecked
-from edl_ckpt.core import list_versions, parse_ref, resolve, verify_version
+from edl_ckpt.core import list_versions, parse_ref, resolve, save_checkpoint, verify_version
 from edl_ckpt.core.checkpoint import duplicates
+from edl_ckpt.core.checkpoint import kept as kept_ids
+from edl_ckpt.core.errors import UnavailableError
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.operations.verify import ids as by_ids
+from edl_ckpt.core.storage.local import LocalReader
+from places import GOLDEN
 
 
 def test_duplicate_and_misplaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,3 +82,46 @@ def test_one_of_each(tmp_path: Path) -> None:
         "duplicate-id": "1 row repeats an id: 4; ElasticDL restores only one row per id",
         "nan": "1 of the table's values in this shard is NaN",
     }
+
+
+def outcome(path: Path) -> tuple[object, ...]:
+    """Return what a deep verification finds."""
+    found = verify_version(list_versions(str(path)).versions[0], level="deep")
+    return found.findings, found.fingerprint, found.ids_read, [check.name for check in found.checks]
+
+
+@pytest.mark.parametrize("kept", [1 << 16, 0])
+def test_far_storage_has_the_same_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int) -> None:
+    """Where ids are checked while values are read, as of far storage, nothing else is found than one after the other.
+
+    That holds for all damaged golden checkpoints, repeated, misplaced and negative ids, and without room to keep ids.
+    """
+    ids = np.array([*range(0, 40_000, 2), 8, 10, 8, -4], np.int64)
+    write_unchecked(tmp_path / "bad", 5, 2, {t: Table(ids, np.zeros((len(ids), 2), np.float32)) for t in "tuv"})
+    save_checkpoint(
+        tmp_path / "good", 5, 3, variables={"w": np.arange(9.0)}, tables={"t": Table(ids[:99], ids[:99, None])}
+    )
+    paths = [tmp_path / "bad", tmp_path / "good", *(GOLDEN / "bad").iterdir(), *(GOLDEN / "current").iterdir()]
+    monkeypatch.setattr(by_ids, "_KEPT_ROWS", kept)
+    near = [outcome(path) for path in paths]
+    assert sum(fingerprint is not None for _, fingerprint, *_ in near) > 1
+    if not kept:
+        monkeypatch.setattr(kept_ids, "KEPT_BYTES", 0)
+    monkeypatch.setattr(LocalReader, "block_bytes", 4096)
+    monkeypatch.setattr(LocalReader, "view", lambda *_: None)
+    assert [outcome(path) for path in paths] == near
+
+
+def test_an_error_of_far_ids_ends_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the storage while ids are checked beside the values is that of the verification, and soon."""
+    ids = np.arange(40_000)
+    save_checkpoint(tmp_path, 5, 2, variables={}, tables={t: Table(ids, ids[:, None]) for t in "tu"})
+    monkeypatch.setattr(LocalReader, "block_bytes", 4096)
+    monkeypatch.setattr(kept_ids, "KEPT_BYTES", 0)
+
+    def fail(*_: object) -> None:
+        raise UnavailableError("S3 does not answer")
+
+    monkeypatch.setattr(by_ids, "read_piece", fail)
+    with pytest.raises(UnavailableError, match="does not answer"):
+        verify_version(resolve(parse_ref(str(tmp_path))), level="deep")
