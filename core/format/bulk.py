@@ -25,7 +25,6 @@ except ImportError:  # no compiler at installation: numpy does the same work
     kernel = None
 """The compiled kernel, or None; tests set it to None to compare numpy with it."""
 
-
 U8 = npt.NDArray[np.uint8]
 U16 = npt.NDArray[np.uint16]
 U32 = npt.NDArray[np.uint32]
@@ -33,40 +32,19 @@ U64 = npt.NDArray[np.uint64]
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 
-
 MAX_VARINT_BYTES: Final = 10
-
-
 TOO_LONG: Final = "a varint is longer than 10 bytes"
-
-
 TOO_WIDE: Final = "a varint has more than 64 bits"
-
-
 CUT_SHORT: Final = "a varint is cut short"
-
-
 MAX_OWNERS: Final = 1 << 16
 """Owners are uint16."""
-
-
 LIMBS: Final = 8
 """Signed 16-bit numbers in the key of a row; see `fingerprint.py`."""
-
-
 CHUNK_BYTES: Final = 4096
 """A row is sketched in chunks of this many bytes; see `fingerprint.py`."""
-
-
 _LEAST_RADIX: Final = 1 << 14  # fewer ids are sorted before the digits of a radix sort are counted
-
-
 _ROWS_AT_ONCE: Final = 2048  # the numpy sketch works in batches that stay in the L2 cache
-
-
 _MASK64: Final = 0xFFFFFFFFFFFFFFFF
-
-
 _GROUPS: Final = np.array([0x7F7F7F7F7F7F7F7F & ((1 << 8 * min(k, 8)) - 1) for k in range(11)], np.uint64)
 """The seven-bit groups of a varint of k bytes among the eight that a load brings."""
 
