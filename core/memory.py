@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+from contextlib import suppress
 
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.words import size
@@ -40,6 +41,15 @@ def physical_memory_bytes() -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
         return 0
+
+
+def page_cache_bytes() -> int:
+    """Return how much memory files can have at most: that of the machine, or of the container; 0 where nothing says."""
+    found = [physical_memory_bytes()]
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError), open(path, "rb") as file:  # "max" without a limit
+            found.append(int(file.read()))
+    return min((size for size in found if size > 0), default=0)
 
 
 def check_memory(size_bytes: int, what: str, path: str) -> None:

@@ -92,6 +92,10 @@ class PreallocatedFile:
         """Let the system begin to read some bytes."""
         begin_reading(self._fd, offset, size_bytes)
 
+    def will_not_need(self, offset: int, size_bytes: int) -> None:
+        """Let the system use the memory of some bytes of the page cache for others."""
+        leave_cache(self._fd, offset, size_bytes)
+
     def failed(self, error: int, offset: int) -> EdlCkptError:  # noqa: ARG002 - the protocol has it
         """Return what the number of a system's error means for this file."""
         return error_of_call(error, self.path)
@@ -238,6 +242,14 @@ def begin_reading(file: int, offset: int, size_bytes: int) -> None:
     for at in range(offset, offset + size_bytes, _AHEAD_BYTES):
         with suppress(OSError):  # advice only: whoever reads gets the error
             advise(file, at, min(_AHEAD_BYTES, offset + size_bytes - at), os.POSIX_FADV_WILLNEED)
+
+
+def leave_cache(file: int, offset: int, size_bytes: int) -> None:
+    """Let the kernel use the memory of some bytes of an open file for others, where it can."""
+    advise = getattr(os, "posix_fadvise", None)
+    if advise is not None:
+        with suppress(OSError):
+            advise(file, offset, size_bytes, os.POSIX_FADV_DONTNEED)
 
 
 def flush_file(path: str) -> None:

@@ -451,6 +451,10 @@ class OnDisk(Protocol):
         """Let the system begin to read some bytes, so that the disk works beside the look at those before them."""
         ...
 
+    def will_not_need(self, offset: int, size_bytes: int) -> None:
+        """Let the system use the memory of some bytes of the page cache for others; those of the disk stay."""
+        ...
+
     def failed(self, error: int, offset: int) -> EdlCkptError:
         """Return what the number of a system's error means here; -1 for a file that has become shorter."""
         ...

@@ -15,7 +15,7 @@ from edl_ckpt.core.storage.beneath import Directory, ForeignError, kind_of
 from edl_ckpt.core.storage.disk_facts import disk_facts
 from edl_ckpt.core.storage.facts import Fact
 from edl_ckpt.core.storage.faults import Fault, error_of_call, storage_errors
-from edl_ckpt.core.storage.files import begin_reading
+from edl_ckpt.core.storage.files import begin_reading, leave_cache
 from edl_ckpt.core.storage.interface import SMALL_BYTES, Entry, Inside, Properties, RangeReader
 from edl_ckpt.core.storage.location import Location
 
@@ -78,6 +78,10 @@ class LocalReader:
     def will_need(self, offset: int, size_bytes: int) -> None:
         """Let the system begin to read some bytes, so that the disk works beside the look at those before them."""
         begin_reading(self._fd, offset, size_bytes)
+
+    def will_not_need(self, offset: int, size_bytes: int) -> None:
+        """Let the system use the memory of some bytes of the page cache for others."""
+        leave_cache(self._fd, offset, size_bytes)
 
     def failed(self, error: int, offset: int) -> EdlCkptError:
         """Return what the number of a system's error means; -1 for a file that has become shorter."""

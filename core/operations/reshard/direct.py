@@ -15,6 +15,7 @@ import numpy as np
 from edl_ckpt.core.checkpoint.scan import DIRECT_BYTES
 from edl_ckpt.core.format import bulk, routing
 from edl_ckpt.core.format.model import TableEntry
+from edl_ckpt.core.memory import page_cache_bytes
 from edl_ckpt.core.parallel import Advance
 from edl_ckpt.core.storage.interface import OnDisk, RangeReader, Sink, is_on_disk
 
@@ -22,8 +23,20 @@ LOOK_BYTES: Final = 256 << 10
 """Bytes of values that are read at a time, and looked at while they are in the L2 cache."""
 _AHEAD_BYTES: Final = 4 << 20
 """Bytes behind those of a call that the disk begins to read."""
+_CACHE_SHARE: Final = 0.75
+"""The part of the memory that source and target may have in the page cache."""
 _CALL_BYTES: Final = 16 << 20
 """Bytes that the kernel moves in one call: an interrupted command waits for no longer."""
+
+
+def exceeds_page_cache(size_bytes: int) -> bool:
+    """Say whether so many bytes, of source and target, will hardly be in the page cache at a time.
+
+    Then the source leaves it behind the move: what was written must be read back, and would otherwise have to leave it
+    for what this command does not read again.
+    """
+    present = page_cache_bytes()
+    return 0 < present * _CACHE_SHARE < size_bytes
 
 
 class Rows(NamedTuple):
@@ -46,11 +59,13 @@ def move_directly(
     sketch: bulk.U32,
     gathered: bulk.U8,
     advance: Advance,
+    *,
+    once: bool = False,
 ) -> bool:
     """Move rows to `values_at`, int64 [to_ps], and add them to a sketch; False where the kernel cannot, or few rows.
 
-    `values_at` moves on. Rows are gathered in `gathered`, uint8 [bytes], before they are written. Raises what the
-    reader and the files raise.
+    `values_at` moves on. Rows are gathered in `gathered`, uint8 [bytes], before they are written. With `once` the
+    source leaves the page cache behind the rows. Raises what the reader and the files raise.
     """
     row_bytes, count = entry.row_bytes, len(rows.ids)
     if count * row_bytes < DIRECT_BYTES or not (is_on_disk(reader) and routing.can_move_file_rows()):
@@ -81,6 +96,8 @@ def move_directly(
         if failed is not None:
             where = reader if failed.target < 0 else targets[failed.target]
             raise where.failed(failed.error, at)
+        if once:
+            reader.will_not_need(at, size)
         reader.add_moved(size)
         moved = values_at - before
         for target, written in targets.items():

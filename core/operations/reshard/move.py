@@ -30,7 +30,7 @@ from edl_ckpt.core.format import bulk, routing
 from edl_ckpt.core.format.model import ShardIndex, TableEntry
 from edl_ckpt.core.format.routing import PART_NUMBERS, Part
 from edl_ckpt.core.format.shard_layout import write_groups
-from edl_ckpt.core.operations.reshard.direct import LOOK_BYTES, Rows, move_directly
+from edl_ckpt.core.operations.reshard.direct import LOOK_BYTES, Rows, exceeds_page_cache, move_directly
 from edl_ckpt.core.operations.reshard.order import moved_together, piece_order
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan, Route
 from edl_ckpt.core.operations.reshard.settings import ReshardSettings
@@ -194,6 +194,7 @@ class Move:
         self._files = files
         self._reporter = reporter
         self.sketch = ContentSketch()
+        self._once = exceeds_page_cache(plan.size_bytes + plan.survey.source.size_bytes)
         self._small = {counts.table: counts for counts in plan.survey.small}
 
     def run(self) -> Fingerprint:
@@ -332,11 +333,12 @@ class Move:
         sketch = bulk.new_sketch(row_bytes)
         gathered = np.empty(min(self._step(row_bytes), len(block.ids)) * row_bytes, np.uint8)
         values_at = values_at.copy()
-        reader, moved = self._checkpoint.reader(task.piece.shard), Rows(first_row, block.ids, owner, rows)
-        if first_row + len(block.ids) > task.piece.entry.rows:
-            check_row_count(reader, task.piece.entry, first_row + len(block.ids), at_least=True)
+        reader, entry = self._checkpoint.reader(task.piece.shard), task.piece.entry
+        moved, advance = Rows(first_row, block.ids, owner, rows), self._reporter.advance
+        if first_row + len(block.ids) > entry.rows:
+            check_row_count(reader, entry, first_row + len(block.ids), at_least=True)
         by_kernel = move_directly(
-            reader, task.piece.entry, moved, self._files, values_at, sketch, gathered, self._reporter.advance
+            reader, entry, moved, self._files, values_at, sketch, gathered, advance, once=self._once
         )
         if not by_kernel:
             self._move_in_steps(task.piece, first_row, block, owner, values_at, sketch, gathered)

@@ -210,6 +210,27 @@ def test_a_file_that_cannot_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert verify_version(only(tmp_path / "a"), level="deep").findings == ()
 
 
+@pytest.mark.parametrize("present", [0, 40_000, 1 << 40])
+def test_a_version_beyond_the_page_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, present: int) -> None:
+    """Where source and target exceed the memory, each row of the source leaves the page cache once; else none does."""
+    if not routing.can_move_file_rows():
+        pytest.skip("the compiled kernel was not built here: no C compiler at installation")
+    monkeypatch.setattr(survey, "_SMALL_TABLE_BYTES", -1)
+    monkeypatch.setattr(direct, "DIRECT_BYTES", 0)
+    monkeypatch.setattr(direct, "page_cache_bytes", lambda: present)
+    model = Model(7, {}, {"t": Table(16, "zeros", "float32", {i: bytes(64) for i in range(300)})})
+    write_checkpoint(tmp_path / "a", model, 2)
+    left: list[tuple[str, int, int]] = []
+    monkeypatch.setattr(LocalReader, "will_not_need", lambda self, at, size: left.append((self.path, at, size)))
+    assert reshard_version(only(tmp_path / "a"), 3, output=str(tmp_path / "b")).rows == 300
+    if present == 40_000:
+        assert sum(size for _, _, size in left) == 300 * 64
+        assert {path for path, _, _ in left} == {shard.path for shard in only(tmp_path / "a").shards}
+    else:
+        assert left == []
+    assert verify_version(only(tmp_path / "b"), level="deep").ok
+
+
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("workers", [1, 4])
 def test_ids_that_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool, workers: int) -> None:
