@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 
 from edl_ckpt.cli import text
 from edl_ckpt.cli.documents import as_dict
@@ -13,12 +14,76 @@ from edl_ckpt.core import words
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from edl_ckpt.core.operations.importing import ImportResult
+    from edl_ckpt.core.commit.part_plan import PartsPlan
+    from edl_ckpt.core.operations.importing import ImportPlan, ImportResult
+    from edl_ckpt.core.operations.reshard.plan import ReshardPlan
+    from edl_ckpt.core.operations.reshard.settings import ReshardSettings
 
 
 def document(result: ImportResult) -> dict[str, Any]:
     """Return `edl-ckpt/import/1`, the keys of a reshard."""
-    return {"schema": "edl-ckpt/import/1", **as_dict(result)}
+    return {"schema": "edl-ckpt/import/1", **as_dict(result), "dry_run": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A planned import, of arrays or of a checkpoint, and the cluster that would carry it out."""
+
+    plan: ImportPlan | ReshardPlan
+    parts: PartsPlan | None
+    bytes_read: int
+    warnings: tuple[str, ...]
+    cluster: Mapping[str, Any] | None
+
+    @classmethod
+    def of(cls, made: ImportPlan | tuple[ReshardPlan, ReshardSettings], cluster: Mapping[str, Any] | None) -> Self:
+        """Return what was planned."""
+        if isinstance(made, tuple):
+            plan, settings = made
+            warnings = (*plan.warnings, *settings.warnings)
+            return cls(plan, settings.parts, plan.survey.bytes_read, warnings, cluster)
+        return cls(made, made.parts, made.bytes_read, made.warnings, cluster)
+
+    def document(self) -> dict[str, Any]:
+        """Return `edl-ckpt/import/1` of a dry run."""
+        target, source = self.plan.target, getattr(self.plan, "from_ps", None)
+        return {
+            "schema": "edl-ckpt/import/1",
+            "ref": f"{target.location}@{target.number}",
+            "output": target.location.url,
+            "from_ps": source,
+            "to_ps": len(self.plan.shards),
+            "version": target.number,
+            "size_bytes": self.plan.size_bytes,
+            "bytes_read": self.bytes_read,
+            "bytes_written": 0,
+            "rows": self.plan.rows,
+            "seconds": None,
+            "peak_memory_bytes": None,
+            "fingerprint": None,
+            "shards": [as_dict(shard) for shard in self.plan.shards],
+            "forced": None,
+            "dry_run": True,
+            "layout": target.layout.name,
+            "skew": self.plan.skew,
+            "warnings": list(self.warnings),
+            "cluster": self.cluster,
+            "parts": self.parts and {**as_dict(self.parts), "times_read": self.parts.times_read},
+        }
+
+    def human(self, workers: str) -> Iterator[RenderableType]:
+        """Yield the shards that would be written, by this machine or by the workers of a cluster."""
+        from rich.text import Text
+
+        target = self.plan.target
+        head = Text(text.escaped(f"{target.location}@{target.number}"), "bold")
+        yield head.append(f"  would be imported for {len(self.plan.shards)} PS", "dim")
+        yield shard_table(self.plan.shards)
+        if self.parts is not None:
+            yield Text(str(self.parts), "dim")
+        content = f"{words.size(self.plan.size_bytes)}, {text.count(self.plan.rows, 'row')}"
+        by = f"; by {text.escaped(workers)}" if workers else ""
+        yield Text(f"{content}, largest shard {self.plan.skew:.2f} x the mean{by}. Nothing was written.", "dim")
 
 
 def human(result: ImportResult) -> Iterator[RenderableType]:

@@ -84,6 +84,14 @@ TRIAL: Final = record(
 )
 WORKER: Final = record(name=TEXT, address=TEXT, threads=COUNT, memory_bytes=or_null(COUNT), version=TEXT)
 CLUSTER: Final = or_null(record(address=TEXT, dashboard=or_null(TEXT), workers=list_of(WORKER)))
+PARTS: Final = or_null(
+    record(
+        strategy=one_of("direct", "spilled", "grouped"),
+        **dict.fromkeys(("groups", "tasks", "parts", "value_bytes", "values_read", "ids_read"), COUNT),
+        **dict.fromkeys(("open_bytes", "memory_bytes", "spilled_bytes", "least_bytes", "task_bytes"), COUNT),
+        times_read=NUMBER,
+    )
+)
 SHARD: Final = record(ps_id=COUNT, path=TEXT, size_bytes=COUNT, variables=COUNT, rows=COUNT)
 STATS_KEYS: Final[Mapping[str, Schema]] = {
     "name": TEXT,

@@ -27,6 +27,7 @@ from edl_ckpt.cli.schema_parts import (
     KEY,
     METRICS,
     NUMBER,
+    PARTS,
     RESULT,
     ROWS,
     SECONDS,
@@ -126,16 +127,18 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
         skew=NUMBER,
         warnings=list_of(TEXT),
         cluster=CLUSTER,
-        parts=or_null(
-            record(
-                strategy=one_of("direct", "spilled", "grouped"),
-                **dict.fromkeys(("groups", "tasks", "parts", "value_bytes", "values_read", "ids_read"), COUNT),
-                **dict.fromkeys(("open_bytes", "memory_bytes", "spilled_bytes", "least_bytes", "task_bytes"), COUNT),
-                times_read=NUMBER,
-            )
-        ),
+        parts=PARTS,
     ),
-    "import": record(**WRITTEN),
+    "import": record(
+        ("layout", "skew", "warnings", "cluster", "parts"),
+        **WRITTEN,
+        dry_run=FLAG,
+        layout=TEXT,
+        skew=NUMBER,
+        warnings=list_of(TEXT),
+        cluster=CLUSTER,
+        parts=PARTS,
+    ),
     "copy": record(
         ("failed", "cluster"),
         copied=list_of(

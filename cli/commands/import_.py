@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
-from edl_ckpt.cli.cluster import Cluster, working
+from edl_ckpt.cli.cluster import Cluster, cluster_of, workers_of, working
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.hints import half_done, resumable
 from edl_ckpt.cli.manual.codes import WRITES, exits
-from edl_ckpt.cli.options import ForceSeal, Layout, LockWait, asked_layout, parsed_ref
+from edl_ckpt.cli.options import DryRun, ForceSeal, Layout, LockWait, asked_layout, parsed_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration
 from edl_ckpt.core.errors import UsageError
 
+_OF_ARRAYS: Final = ("plan_arrays", "import_arrays")
+_OF_CHECKPOINTS: Final = ("plan_checkpoint", "import_checkpoint")
+
 
 @examples(
     "import model.safetensors run@500 --ps 4",
-    "import arrays.npz run@500 --ps 4 --map names.toml",
+    "import arrays.npz run@500 --ps 4 --map names.toml --dry-run",
 )
 @exits(WRITES)
 def import_command(
@@ -37,33 +40,39 @@ def import_command(
         typer.Option("--map", metavar="FILE", help="A TOML file: [rename] old = 'new'; [tables.NAME] ids, vectors."),
     ] = None,
     layout: Layout = None,
+    dry_run: DryRun = False,
     cluster: Cluster = None,
     force: ForceSeal = False,
     lock_wait: LockWait = "10s",
 ) -> None:
     """Make a version from arrays of other tools.
 
-    Each row goes to the parameter server that ElasticDL expects. The fingerprint proves the result.
+    Each row goes to the parameter server that ElasticDL expects. The fingerprint proves the result. --dry-run reads the
+    ids, and shows the shards that would be written.
     """
     from edl_ckpt.cli import render_import
-    from edl_ckpt.core.operations.importing import as_checkpoint, import_arrays, import_checkpoint, read_map
+    from edl_ckpt.core.operations import importing
     from edl_ckpt.core.parallel import keep_freed_memory
 
     keep_freed_memory()
     ref, place = parsed_ref(target, out), out.location(source)
     if not isinstance(ref.version, int):
         raise UsageError(f"{target!r}: expected LOCATION@VERSION, where VERSION is a number")
-    wait, reporter = parse_duration(lock_wait), out.reporter()
-    layout = asked_layout(out, layout, ref.location)
-    acting: dict[str, Any] = {"layout": layout, "wait_seconds": wait, "reporter": reporter}
-    checkpoint = as_checkpoint(place)
+    wait = parse_duration(lock_wait)
+    acting: dict[str, Any] = {"layout": asked_layout(out, layout, ref.location), "reporter": out.reporter()}
+    checkpoint = importing.as_checkpoint(place)
     if checkpoint is not None and names:
         raise UsageError("--map cannot be used with a checkpoint, which has names of its own")
+    plan, run = _OF_CHECKPOINTS if checkpoint else _OF_ARRAYS
+    acting |= {"force": force} if checkpoint else {"names": importing.read_map(names) if names else None}
+    where = checkpoint or place, ref.location, ref.version, ps
     with working(out, cluster, None, target=ref.location) as work, resumable(out, partial(half_done, ref.location)):
         acting["executor"] = work["executor"]
-        if checkpoint is None:
-            name_map = read_map(names) if names else None
-            result = import_arrays(place, ref.location, ref.version, ps, names=name_map, **acting)
-        else:
-            result = import_checkpoint(checkpoint, ref.location, ref.version, ps, force=force, **acting)
+        if dry_run:
+            planned = render_import.Planned.of(getattr(importing, plan)(*where, **acting), cluster_of(work))
+            for warning in planned.warnings:
+                out.warn(warning)
+            out.show(planned.document, lambda: planned.human(workers_of(work)))
+            return
+        result = getattr(importing, run)(*where, wait_seconds=wait, **acting)
     out.show(lambda: render_import.document(result), lambda: render_import.human(result))

@@ -55,6 +55,23 @@ def test_failures(tmp_path: Path, arguments: list[str], code: int) -> None:
     assert edl("export", PLACE, tmp_path / "m.npz", "--force").returncode == 0
 
 
+def test_dry_run_of_an_import(tmp_path: Path) -> None:
+    """It shows what the import then writes, of arrays and of a checkpoint; nothing is written."""
+    document("export", PLACE, tmp_path / "m.safetensors")
+    same = ("ref", "output", "from_ps", "to_ps", "version", "size_bytes", "rows", "shards", "forced")
+    for number, source in enumerate((tmp_path / "m.safetensors", PLACE), start=1):
+        before = sorted(tmp_path.rglob("*"))
+        command = ("import", source, f"{tmp_path}/run@{number}", "--ps", "3")
+        planned = document(*command, "--dry-run")
+        assert "Nothing was written" in edl(*command, "--dry-run").stdout
+        assert sorted(tmp_path.rglob("*")) == before
+        assert (planned["dry_run"], planned["bytes_written"], planned["layout"]) == (True, 0, "design")
+        done = document(*command)
+        assert {name: done[name] for name in same} == {name: planned[name] for name in same}
+        assert not done["dry_run"]
+    assert edl("import", PLACE, f"{tmp_path}/run@1", "--ps", "2", "--dry-run").returncode == 16
+
+
 def test_import(tmp_path: Path) -> None:
     """Export and import are each other's other way, for arrays, for a bare shard file and for checkpoints."""
     first = document("export", PLACE, tmp_path / "m.safetensors")

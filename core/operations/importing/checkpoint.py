@@ -20,7 +20,9 @@ from edl_ckpt.core.format.names import DESIGN, is_uuid, parse_version_dir
 from edl_ckpt.core.operations.importing.arrays import ARRAY_ENDINGS
 from edl_ckpt.core.operations.importing.execute import ImportResult
 from edl_ckpt.core.operations.reshard.execute import execute_reshard
+from edl_ckpt.core.operations.reshard.plan import ReshardPlan
 from edl_ckpt.core.operations.reshard.prepare import prepare_reshard
+from edl_ckpt.core.operations.reshard.settings import ReshardSettings
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import LocationLike, open_store
@@ -72,10 +74,32 @@ def import_checkpoint(
     """Write a source as version `version` of a location, for `ps_num` servers; `force` and errors as for a reshard."""
     where, source, executor = Location.of(location), as_version(source), wrapped(executor)
     check_target(executor, where, source.size_bytes, parts=True, reporter=reporter)
-    plan, settings = prepare_reshard(
-        source,
+    plan, settings = plan_checkpoint(
+        source, where, version, ps_num, layout=layout, force=force, executor=executor, reporter=reporter
+    )
+    for warning in (*plan.warnings, *settings.warnings):
+        reporter.warn(warning)
+    done = execute_reshard(plan, settings, executor=executor, force=force, wait_seconds=wait_seconds, reporter=reporter)
+    values = {field.name: getattr(done, field.name) for field in fields(ImportResult)}
+    return ImportResult(**values | {"ref": f"{where}@{version}"})
+
+
+def plan_checkpoint(
+    source: VersionLike,
+    location: LocationLike,
+    version: int,
+    ps_num: int,
+    *,
+    layout: str | None = None,
+    force: bool = False,
+    executor: ExecutorLike | None = None,
+    reporter: Reporter = SILENT,
+) -> tuple[ReshardPlan, ReshardSettings]:
+    """Return what `import_checkpoint` would do; nothing is written, and no lock is taken."""
+    return prepare_reshard(
+        as_version(source),
         ps_num,
-        output=where,
+        output=Location.of(location),
         layout=layout,
         empty=DESIGN,
         number=version,
@@ -83,8 +107,3 @@ def import_checkpoint(
         force=force,
         reporter=reporter,
     )
-    for warning in (*plan.warnings, *settings.warnings):
-        reporter.warn(warning)
-    done = execute_reshard(plan, settings, executor=executor, force=force, wait_seconds=wait_seconds, reporter=reporter)
-    values = {field.name: getattr(done, field.name) for field in fields(ImportResult)}
-    return ImportResult(**values | {"ref": f"{where}@{version}"})

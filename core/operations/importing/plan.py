@@ -25,6 +25,8 @@ class ImportPlan:
     warnings: tuple[str, ...]
     parts: PartsPlan | None = None
     """How other processes send parts, where they write to object storage."""
+    bytes_read: int = 0
+    """The bytes that were read for the plan: headers and ids."""
 
     @property
     def rows(self) -> int:
@@ -35,6 +37,11 @@ class ImportPlan:
     def size_bytes(self) -> int:
         """Return the bytes of all shards."""
         return sum(shard.size_bytes for shard in self.shards)
+
+    @property
+    def skew(self) -> float:
+        """Return the size of the largest shard over the mean: 1.0 is balanced."""
+        return max(shard.size_bytes for shard in self.shards) * len(self.shards) / max(self.size_bytes, 1)
 
 
 def plan_import(survey: ImportSurvey, target: Target) -> ImportPlan:

@@ -27,7 +27,7 @@ from edl_ckpt.core import (
 from edl_ckpt.core.commit.part_plan import PartsPlan
 from edl_ckpt.core.commit.remote import RemoteOutput
 from edl_ckpt.core.operations.export import Selection, export_version
-from edl_ckpt.core.operations.importing import send
+from edl_ckpt.core.operations.importing import plan_arrays, send
 from edl_ckpt.core.storage.location import Location
 from oracle import Model
 from s3_fixtures import Bucket
@@ -76,6 +76,9 @@ def test_the_same_bytes(
     assert parts.tasks > 5
     assert parts.times_read < 1.5
     assert s3.proxy.count("upload_part") == parts.parts
+    shown = plan_arrays(tmp_path / name, f"s3://{s3.name}/dry", 5, ps_num, executor=client)
+    assert (shown.parts, shown.size_bytes) == (parts, sum(map(len, shards_of(tmp_path / "here").values())))
+    assert not s3.keys("dry/")
     assert s3.proxy.request_bytes("upload_part") == sum(map(len, shards_of(tmp_path / "here").values()))
     assert s3.proxy.count("create_upload") == s3.proxy.count("complete") == ps_num
 
