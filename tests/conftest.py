@@ -113,13 +113,16 @@ def processes() -> Iterator[Any]:
     pytest.importorskip("distributed")
     import dask
 
+    from edl_ckpt.core.cluster import connection
     from edl_ckpt.core.cluster.connection import connected
     from edl_ckpt.core.progress import SILENT
 
     with ExitStack() as stack:
         # On a busy machine a killed worker may take longer to start again than Dask waits until it gives it up.
         stack.enter_context(dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}))
-        with patient():
+        with patient(), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(connection, "_CONNECT_SECONDS", 120)
+            patch.setattr(connection, "_WORKER_SECONDS", 120)
             client = stack.enter_context(connected("local:2", SILENT))
         yield client
 

@@ -5,20 +5,21 @@ A shell is asked what it made of a line by running `printf` on it: so the quotin
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pexpect
 import pytest
 
-from edl_ckpt.cli.completion import shells
+from edl_ckpt.cli.completion import shells, values
 from edl_ckpt.cli.completion.grammar import expected
 from edl_ckpt.cli.completion.scripts import SCRIPTS
 from edl_ckpt.cli.completion.table import load
@@ -26,7 +27,7 @@ from edl_ckpt.cli.completion.values import Values, bounded
 from edl_ckpt.core import add_tag, save_checkpoint, set_metrics
 from manual import COMPLETIONS
 from places import GOLDEN, TOP
-from program import PROGRAM, edl
+from program import edl
 from s3_fixtures import Bucket
 
 HOSTILE = (
@@ -34,6 +35,13 @@ HOSTILE = (
     "sl\\ash", "glob*", "#hash", "~tilde", "naïve", "-dash", "eq=ual", "=ls", "<less", "$HOME",
 )  # fmt: skip
 """Names that a shell would read as more than themselves; each has another first character."""
+PATIENT = """
+from edl_ckpt.cli.completion import shells, values
+shells._LOCAL_SECONDS = shells._REMOTE_SECONDS = values._SECONDS = 600.0
+from edl_ckpt.cli.app import main
+main()
+"""
+"""The program with all the time that it needs: on a busy machine a shell is given fewer names, or none."""
 UNSHOWN = ("new\nline", "es\x1b[31mcape", "tab\tulator", "\u202ebidi")
 """Names that no terminal can show as they are."""
 
@@ -52,7 +60,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(top / "run", top / "odd" / f"{name} run")
     program = top / "bin" / "edl-ckpt"
     program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\nexec {sys.executable} -c 'from edl_ckpt.cli.app import main; main()' \"$@\"\n")
+    program.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{PATIENT}' \"$@\"\n")
     program.chmod(0o755)
     return top
 
@@ -69,12 +77,12 @@ def asked(line: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
     variables = {"_EDL_CKPT_COMPLETE": "bash", "COMP_LINE": line, "COMP_POINT": str(len(line.encode()))}
     outer = {name: value for name, value in os.environ.items() if not name.startswith("EDL_CKPT")}
     return subprocess.run(
-        PROGRAM,
+        [sys.executable, "-c", PATIENT],
         cwd=cwd,
         env={**outer, "XDG_CONFIG_HOME": "/nowhere", "HOME": str(cwd), **variables, **env},
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=120,
         check=False,
         stdin=subprocess.DEVNULL,
     )
@@ -143,12 +151,12 @@ def test_versions_in_the_trash(place: Path, tmp_path: Path) -> None:
     shutil.copytree(place / "run", tmp_path / "run")
     assert edl("prune", "run", "--delete", "100", "--trash", "--yes", cwd=tmp_path).returncode == 0
     done = subprocess.run(
-        [*PROGRAM, "undo", "ru"],
+        [sys.executable, "-c", PATIENT, "undo", "ru"],
         cwd=tmp_path,
         env={**os.environ, "_EDL_CKPT_COMPLETE": "fish"},
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=120,
         check=True,
     )
     assert done.stdout == "run\tin its trash: 100\nrun@\tits versions\n"
@@ -186,23 +194,35 @@ def test_names_are_those_of_the_engine(place_of: Path) -> None:
 def test_it_stays_light(place: Path) -> None:
     """Completion imports neither the parser nor what draws nor numpy, and takes little time of the processor.
 
-    150 ms are what somebody who types does not notice. An idle machine needs half of it; a busy one is given three
-    times as much, of the processor's time only.
+    Above what the interpreter needs to begin, it takes a fifth of what `list` takes, on any machine; it may take three
+    fifths, for each of them is measured three times only.
     """
     code = "import sys; from edl_ckpt.cli.completion import shells\n"
     code += "try: shells.answer('fish', ['get', 'run', '--table', ''])\nfinally: print(*sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=place, capture_output=True, text=True, timeout=20, check=False
+        [sys.executable, "-c", code], cwd=place, capture_output=True, text=True, timeout=120, check=False
     )
     assert {"user\ttable", "item\ttable"} <= set(done.stdout.splitlines())
     assert not {"typer", "rich", "click", "numpy", "fsspec", "s3fs", "google.protobuf"} & set(done.stdout.split())
-    took = []
+    listing = "from edl_ckpt.cli.app import main; import sys; sys.argv[1:] = ['list', 'run']; main()"
+    actions: dict[str, Callable[[], object]] = {
+        "completion": lambda: words("edl-ckpt get run@100 --table us", place),
+        "list": lambda: subprocess.run([sys.executable, "-c", listing], cwd=place, check=True, capture_output=True),
+        "nothing": lambda: subprocess.run([sys.executable, "-c", "pass"], check=True),
+    }
+    took: dict[str, float] = {}
     for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        words("edl-ckpt get run@100 --table us", place)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(took) < 0.45
+        for name, act in actions.items():
+            took[name] = min(took.get(name, math.inf), _processor_seconds(act))
+    assert took["completion"] - took["nothing"] < 0.6 * (took["list"] - took["nothing"]), took
+
+
+def _processor_seconds(act: Callable[[], object]) -> float:
+    """Return the processor's time of the processes that an action starts and waits for."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    act()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def test_hundreds_of_thousands(tmp_path: Path) -> None:
@@ -267,6 +287,7 @@ def test_other_storage_only_where_asked(s3: Bucket, place: Path, monkeypatch: py
 
     assert (found("inspect", f"{s3.url}@"), found("get", s3.url, "--table", "")) == ([], [])
     monkeypatch.setenv("EDL_CKPT_COMPLETE_REMOTE", "1")
+    monkeypatch.setattr(values, "_SECONDS", 600.0)  # the service is in this process, and takes its time too
     assert found("inspect", f"{s3.url}@12") == [f"{s3.url}@1230"]
     assert {f"{s3.url}@serving", f"{s3.url}@best:auc"} <= {*found("inspect", f"{s3.url}@")}
     assert found("get", s3.url, "--table", "") == ["item", "user"]
@@ -315,7 +336,7 @@ class Shell:
             (folder / "config.fish").write_text("function fish_prompt; echo 'READY> '; end\nset fish_greeting\n")
             arguments = ["-i"]
         self._child = pexpect.spawn(
-            program, arguments, env=env, cwd=str(top), encoding="utf-8", timeout=30, dimensions=(40, 240)
+            program, arguments, env=env, cwd=str(top), encoding="utf-8", timeout=180, dimensions=(40, 240)
         )
         self._child.expect("READY> ")
 

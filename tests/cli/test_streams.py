@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import select
 import shutil
 import subprocess
 import threading
@@ -73,7 +74,8 @@ def test_a_reader_that_goes_away(words: tuple[str, ...]) -> None:
     """`| head -c 5` ends the export quietly, as SIGPIPE would."""
     program = " ".join(map(repr, PROGRAM))
     options = " ".join(map(repr, words))
-    script = f"{program} export {PLACE!r} - --format {options} | head -c 0; exit ${{PIPESTATUS[0]}}"
+    # The reader has gone before the first byte: beside it, a short export may end before `head` has begun.
+    script = f"exec 3> >(head -c 0); wait $!; {program} export {PLACE!r} - --format {options} >&3; exit $?"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (141, "", "")
 
@@ -106,7 +108,15 @@ def test_pipes_and_devices(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     found: list[bytes] = []
-    reader = threading.Thread(target=lambda: found.append(pipe.read_bytes()))
+    opened = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # a writer waits for a reader half a second only
+
+    def read() -> None:
+        select.select([opened], [], [])
+        os.set_blocking(opened, True)
+        with open(opened, "rb") as file:
+            found.append(file.read())
+
+    reader = threading.Thread(target=read)
     reader.start()
     result = document("export", PLACE, pipe, "--format", "npz")
     reader.join()

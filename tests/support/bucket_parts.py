@@ -11,7 +11,7 @@ import pytest
 from edl_ckpt.core.storage.s3.store import S3Store
 from program import PROGRAM
 from s3_fixtures import Bucket
-from s3_proxy import Call, Forward, Reply, status
+from s3_proxy import Call, Fault, Forward, Reply, stall, status
 from waiting import wait_until
 
 
@@ -34,11 +34,13 @@ def nothing_is_left(s3: Bucket) -> None:
 
 
 def killed_midway(s3: Bucket, *command: str) -> None:
-    """Run the program, and kill it when a part has arrived."""
+    """Run the program, and kill it when a part has arrived; it cannot complete an upload before."""
+    s3.proxy.fail(Fault(stall(120), operation="complete", times=None))
     running = subprocess.Popen([*PROGRAM, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_until(lambda: s3.has_parts() or running.poll() is not None)
     running.kill()
     assert running.wait() == -signal.SIGKILL
+    s3.proxy.heal()
 
 
 def without_upload(call: Call, forward: Forward) -> Reply | None:

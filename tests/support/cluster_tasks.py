@@ -39,11 +39,10 @@ class Opened:
 
 @dataclass(frozen=True)
 class Slow:
-    """Tasks that take a while, one that fails, and one that takes five times as long."""
+    """Tasks that take a while, and one that fails."""
 
     seconds: float
     bad: int = -1
-    patient: int = -1
 
     def open(self) -> Opened:
         """Open nothing."""
@@ -51,7 +50,7 @@ class Slow:
 
     def do(self, opened: Opened, task: int, advance: Any) -> tuple[int, int]:
         """Return the number of the task and the process."""
-        threading.Event().wait(self.seconds * (5 if task == self.patient else 1))
+        threading.Event().wait(self.seconds)
         if task == self.bad:
             raise CorruptError("bad", code="truncated", path="x", offset=task, hint="look")
         advance(task)
@@ -60,13 +59,14 @@ class Slow:
 
 @dataclass(frozen=True)
 class Gated(Slow):
-    """Tasks of which those from the eleventh on wait until a file is there."""
+    """Tasks of which one, or else those from the eleventh on, wait until a file is there."""
 
     gate: str = ""
+    held: int = -1
 
     def do(self, opened: Opened, task: int, advance: Any) -> tuple[int, int]:
         """Return the number of the task and the process."""
-        if task >= 10:
+        if task == self.held or (self.held < 0 and task >= 10):
             wait_until(lambda: os.path.exists(self.gate))
         return Slow.do(self, opened, task, advance)
 

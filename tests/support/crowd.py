@@ -43,7 +43,7 @@ def prune_often(location: str, saved: Event) -> None:
     policy = Policy((Latest(KEEP), EverySteps(EVERY)))
     guards = Guards(incomplete=True, grace_seconds=2.0)
     while not saved.is_set():
-        prune([location], policy, guards=guards, trash=chance.random() < 0.2, wait_seconds=30)
+        prune([location], policy, guards=guards, trash=chance.random() < 0.2, wait_seconds=300)
         time.sleep(chance.random() * 0.02)
 
 
@@ -67,7 +67,7 @@ def read_often(location: str, saved: Event) -> None:
 def work(function: Any, arguments: tuple[Any, ...], barrier: Any, queue: Any) -> None:
     """Begin when all are ready, and report any exception."""
     try:
-        barrier.wait(60)
+        barrier.wait(300)
         function(*arguments)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the test has to show it
         queue.put(f"{function.__name__}: {type(error).__name__}: {error}")

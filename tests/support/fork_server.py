@@ -82,7 +82,7 @@ def server(before: Callable[[], None] | None = None) -> Server:
 
     def end() -> None:
         ours.close()
-        process.wait(10)
+        process.wait(60)
 
     atexit.register(end)
     return Server(process, ours)

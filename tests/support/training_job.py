@@ -107,7 +107,7 @@ def serve(location: str, ps_id: int, seed: int, steps: int, killed: Path) -> Non
 def evaluate(location: str, steps: int, found: Path) -> None:
     """Be the evaluator: take each version once, compare it with the model, and record a metric."""
     with found.open("a", encoding="utf-8") as lines:
-        for version in checkpoints_iterator(location, interval_seconds=0.02, timeout_seconds=60):
+        for version in checkpoints_iterator(location, interval_seconds=0.02, timeout_seconds=300):
             try:
                 with open_checkpoint(version) as checkpoint:
                     dense, tables = model(version.version)
@@ -156,7 +156,7 @@ def _watching(location: str, lines: Path, steps: int) -> Iterator[None]:
             wait_until(lambda: f'@{steps}"' in _refs(lines, "complete") and _refs(lines, "deleted"))
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(30)
+            process.wait(60)
 
 
 def _refs(lines: Path, event: str) -> str:

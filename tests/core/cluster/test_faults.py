@@ -51,17 +51,21 @@ def test_order_and_progress(processes: Any) -> None:
     assert processes.run(left_open) == before
 
 
-def test_who_does_it(client: Any) -> None:
+def test_who_does_it(tmp_path: Path, client: Any) -> None:
     """The progress counts every task that is done, also before the first of all, and names the workers."""
     executor = ClusterExecutor(client)
     assert executor.named() == "2 workers of the cluster (0, 1)"
     said = [executor.doing() for _ in executor.run(Slow(0.01), Opened(), range(20), ignore)]
     assert said[-1] == "20 tasks, 2 workers"
     assert int(said[0].split()[0]) >= 1
-    running = executor.run(Slow(0.2, patient=0), Opened(), range(4), ignore)
+    gate = tmp_path / "gate"
+    running = executor.run(Gated(0.0, gate=str(gate), held=0), Opened(), range(4), ignore)
     reader = threading.Thread(target=next, args=(running,))
     reader.start()
-    wait_until(lambda: executor.doing() == "23 tasks, 2 workers")
+    try:
+        wait_until(lambda: executor.doing() == "23 tasks, 2 workers")
+    finally:
+        gate.touch()
     reader.join()
     assert len(list(running)) == 3
 
@@ -197,12 +201,12 @@ def test_killed_scheduler(tmp_path: Path) -> None:
     try:
         wait_until(lambda: file.exists() and file.read_text().endswith("}"))
         with cluster_at(str(file)) as executor:
-            begin, running = time.monotonic(), executor.run(Slow(0.2), Opened(), range(1000), ignore)
+            begin, running = time.monotonic(), executor.run(Slow(0.2), Opened(), range(5000), ignore)
             assert next(running)[0] == 0
             scheduler.kill()
             with pytest.raises(UnavailableError, match="scheduler"):
                 list(running)
-        assert time.monotonic() - begin < 100  # the tasks would take 200
+        assert time.monotonic() - begin < 400  # the tasks would take 1000
     finally:
         for process in (worker, scheduler):
             process.kill()

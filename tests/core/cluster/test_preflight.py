@@ -9,7 +9,9 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -48,6 +50,7 @@ from edl_ckpt.core.operations.reshard import prepare
 from edl_ckpt.core.progress import SILENT, Progress
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.meeting import SharedDirectory
+from waiting import wait_until
 
 
 def can_mount() -> bool:
@@ -161,7 +164,13 @@ def test_a_late_worker_that_sees_nothing(tmp_path: Path, processes: Any) -> None
 def test_another_process_answers(tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What answers at the address of a worker that is gone is not taken for it."""
     save_small(tmp_path, 7)
-    monkeypatch.setattr(executor_module, "_ANSWER_SECONDS", 0.2)
+    passed = [0.0]
+
+    def sleep(seconds: float) -> None:
+        passed[0] += 1000.0
+
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0], sleep=sleep)
+    monkeypatch.setattr(executor_module, "time", clock)  # all the time is over when it would ask again
     monkeypatch.setattr(worker, "look", another_address)
     with pytest.raises(UnavailableError, match=r"worker \d at inproc:.*another process answers there: tcp://x:1"):
         verify_version(only(tmp_path), executor=client)
@@ -170,16 +179,31 @@ def test_another_process_answers(tmp_path: Path, client: Any, monkeypatch: pytes
 def test_a_stopped_worker(tmp_path: Path, processes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that does not answer is named after a while, and nobody waits for ever."""
     save_small(tmp_path, 7)
-    monkeypatch.setattr(executor_module, "_ANSWER_SECONDS", 3.0)
+    monkeypatch.setattr(executor_module, "_ANSWER_SECONDS", 0.5)
     address, pid = max(processes.run(os.getpid).items())
     os.kill(pid, signal.SIGSTOP)
     try:
+        _wait_for_others(processes, address)
         with pytest.raises(UnavailableError) as caught:
             verify_version(only(tmp_path), executor=processes)
     finally:
         os.kill(pid, signal.SIGCONT)
     assert f"{address} does not answer" in caught.value.message
+    monkeypatch.undo()
     assert verify_version(only(tmp_path), executor=processes).ok
+
+
+def _wait_for_others(client: Any, stopped: str) -> None:
+    """Wait until the scheduler has heard of all workers, but of one that is stopped, and of that one no more."""
+
+    def heard() -> dict[str, float]:
+        workers = client.scheduler_info(n_workers=-1)["workers"]
+        return {address: info["last_seen"] for address, info in workers.items()}
+
+    for _ in range(3):  # a message of the stopped one may have been on its way
+        before = heard()
+        wait_until(lambda: all(at > before[address] for address, at in heard().items() if address != stopped))  # noqa: B023 - asked at once
+    assert min(heard(), key=heard().__getitem__) == stopped
 
 
 def test_silence_leaves_no_token(tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:

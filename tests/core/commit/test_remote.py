@@ -133,13 +133,13 @@ def test_interrupted(s3: Bucket, large: Path, number: int, code: int) -> None:
 
 def test_interrupted_without_a_network(s3: Bucket, large: Path) -> None:
     """A signal while nothing answers any more: over in seconds, not in the minutes of all attempts to clean up."""
-    armed = s3.proxy.fail(Fault(stall(60), operation="upload_part", times=None))
+    armed = s3.proxy.fail(Fault(stall(600), operation="upload_part", times=None))
     command = [*PROGRAM, "reshard", str(large), "--ps", "1", "--output", s3.url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         wait_until(lambda: armed.hits)
-        dead = s3.proxy.fail(Fault(stall(60), times=None))
+        dead = s3.proxy.fail(Fault(stall(600), times=None))
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)  # a single answer would take 60 seconds, and there are several
+        _, said = process.communicate(timeout=100)  # each attempt takes 60 seconds, and there are several
     assert (process.returncode, "Traceback" in said) == (130, False)
     assert dead.hits
     s3.proxy.heal()
@@ -149,10 +149,10 @@ def test_interrupted_without_a_network(s3: Bucket, large: Path) -> None:
 
 def test_killed(s3: Bucket, large: Path) -> None:
     """What a killed reshard left on S3 is gone after the next command that takes the lock."""
-    s3.proxy.fail(Fault(stall(120), operation="upload_part", times=None))
+    armed = s3.proxy.fail(Fault(stall(120), operation="upload_part", times=None))
     command = [*PROGRAM, "reshard", str(large), "--ps", "1", "--output", s3.url]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        wait_until(lambda: any("journal" in key for key in s3.objects()))
+        wait_until(lambda: armed.hits and any("journal" in key for key in s3.objects()))
         process.kill()
     s3.proxy.heal()
     assert s3.open_uploads() != []

@@ -37,7 +37,7 @@ def test_stopped_on_s3(
     save_small(tmp_path / "run", 1, 2, 3)
     s3.upload(tmp_path / "run")
     gate = threading.Event()
-    held = Fault(hook(lambda _: gate.wait(60)), operation=operation, key=key)  # type: ignore[arg-type]
+    held = Fault(hook(lambda _: gate.wait(600)), operation=operation, key=key)  # type: ignore[arg-type]
     armed = s3.proxy.fail(held)
     words = [*PROGRAM, *(word.format(url=s3.url) for word in command), "--json"]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:

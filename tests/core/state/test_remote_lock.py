@@ -94,7 +94,7 @@ def test_never_two_holders(board: Board, monkeypatch: pytest.MonkeyPatch) -> Non
     def work(number: int) -> None:
         lock = lock_of(board)
         for _ in range(5):
-            with holding(lock, board.location, wait_seconds=30):
+            with holding(lock, board.location, wait_seconds=300):
                 inside.append(number)
                 most.append(len(inside))
                 os.sched_yield()

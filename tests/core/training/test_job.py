@@ -28,7 +28,7 @@ def test_a_job(tmp_path: Path, seed: int, steps: int) -> None:
     correct, nothing else is left of the job, and a restore by five servers has the model, row for row.
     """
     command = [sys.executable, training_job.__file__, str(tmp_path), f"--seed={seed}", f"--steps={steps}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60 + 2 * steps, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600 + 2 * steps, check=False)
     assert done.returncode == 0, done.stderr
     report, run = Report(**json.loads(done.stdout)), tmp_path / "run"
     assert report.kills

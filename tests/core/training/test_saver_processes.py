@@ -94,7 +94,7 @@ class Job:
 
     def wait(self) -> list[int]:
         """Wait for all servers and return their exit codes."""
-        out, err = self.process.communicate(timeout=120)
+        out, err = self.process.communicate(timeout=300)
         codes: list[int] = json.loads(out)
         assert 1 not in codes, err
         return codes
@@ -146,14 +146,16 @@ def test_readers_at_any_moment(tmp_path: Path) -> None:
     value, and unless `mixed_runs` says why not, all have the same.
     """
     save_all(tmp_path, 7, 3, run="zero", value=0.0)
-    looks = 0
-    for run in ("one", "two"):
+    looks = number = 0
+    while number < 2 or looks <= 3:  # a job may be over before a busy machine lets us look
+        number += 1
+        run = f"run {number}"
         with Job(tmp_path, 3, start=7, stop=8, run=run, rows=60) as job:
             while job.process.poll() is None and looks < 3000:
                 looks += _look(tmp_path)
             assert job.wait() == [0, 0, 0]
         assert verify_version(only(tmp_path), level="deep").findings == ()
-    assert looks > 3
+        assert number < 100
 
 
 def _look(place: Path) -> int:

@@ -9,6 +9,7 @@ import pytest
 import safetensors.numpy
 
 from checkpoints import at
+from descriptors import opened
 from edl_ckpt.core import export_version
 from edl_ckpt.core.commit import single_file
 from edl_ckpt.core.errors import EdlCkptError
@@ -67,8 +68,7 @@ def test_an_upload_that_cannot_begin(s3: Bucket, large: Path) -> None:
     s3.proxy.fail(Fault(status(403, "AccessDenied"), operation="create_upload", times=None))
     with pytest.raises(EdlCkptError, match="AccessDenied"):
         export_version(at(large), f"s3://{s3.name}/out/all.safetensors", format_name="safetensors")
-    opened = [each.readlink() for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
-    assert not [each for each in opened if each.name.startswith("all.safetensors")]
+    assert not [each for each in opened() if each.name.startswith("all.safetensors")]
 
 
 def test_a_proof_that_fails(s3: Bucket, large: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,7 @@ def test_the_oldest_member_leads(job: Callable[..., LocalCoordinator]) -> None:
 
 def test_who_does_not_fit_waits(job: Callable[..., LocalCoordinator]) -> None:
     """With max_members, one more waits and does not disturb the round; it takes the place of a member that leaves."""
-    first, second, spare = (job(max_members=2) for _ in range(3))
+    first, second, spare = (job(min_members=2, max_members=2) for _ in range(3))
     meet(first, second)
     waiting = Thread(target=spare.rendezvous_barrier)
     waiting.start()

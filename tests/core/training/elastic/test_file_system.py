@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from checkpoints import drop_seal, files_of, numbers
+from descriptors import opened_below
 from edl_ckpt.core import (
     AuthError,
     EdlCkptError,
@@ -94,7 +95,7 @@ def test_a_discard_leaves_nothing(
     spools = location.parent / "spools"
     spools.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(spools))
-    before, open_before = files_of(location), set(os.listdir("/proc/self/fd"))
+    before, open_before = files_of(location), opened_below(location.parent)
     checkpoint = manager.create_checkpoint(1 if when == "failed" else None)
     stream = checkpoint.open_output_stream()
     stream.write(b"new")
@@ -107,7 +108,7 @@ def test_a_discard_leaves_nothing(
     checkpoint.discard()
     assert files_of(location) == before
     assert (list(spools.iterdir()), stream.closed) == ([], True)
-    assert set(os.listdir("/proc/self/fd")) <= open_before
+    assert opened_below(location.parent) == open_before
     with pytest.raises(UsageError, match="discarded"):
         checkpoint.commit()
     assert latest(manager) == b"old"

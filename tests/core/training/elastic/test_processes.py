@@ -76,7 +76,7 @@ def test_a_killed_member_is_replaced(tmp_path: Path, members: Members, victim: i
     def step(model: Model, note: Note) -> None:
         if model.step == 3:
             note("at 3")
-            wait_until(go.exists, seconds=60)
+            wait_until(go.exists, seconds=600)
         make_step(model)
 
     def action(note: Note) -> None:
@@ -85,7 +85,7 @@ def test_a_killed_member_is_replaced(tmp_path: Path, members: Members, victim: i
     pids = []
     for number in range(3):  # one after the other, so that number 0 gets rank 0
         pids.append(members.start(str(number), action))
-        wait_until((tmp_path / "job" / f"member-{number + 1}").exists, seconds=60)
+        wait_until((tmp_path / "job" / f"member-{number + 1}").exists, seconds=300)
     for number in range(3):
         members.wait_for_line(str(number), "at 3")
     members.kill(pids.pop(victim))
@@ -104,7 +104,7 @@ def test_a_job_that_lost_all_members_begins_at_the_latest_checkpoint(tmp_path: P
     def stop_at(model: Model, note: Note, last: int) -> None:
         if model.step == last:
             note("stopped")
-            wait_until(lambda: False, seconds=60)
+            wait_until(lambda: False, seconds=600)
         make_step(model)
 
     def action(last: int) -> Callable[[Note], None]:
