@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
-from s3_proxy import FaultProxy, Store, in_process
+from s3_proxy import ONE_AT_A_TIME, FaultProxy, Store, in_process
 
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "nobody",
@@ -30,9 +30,23 @@ ENVIRONMENT = {
 UNWANTED = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_ENDPOINT_URL_S3", "AWS_CA_BUNDLE")
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 _META = "x-amz-meta-"
 ACCOUNT = "123456789012"
 """The account of all requests in moto."""
+
+
+def alone(method: Callable[P, R]) -> Callable[P, R]:
+    """Let a method of a bucket wait until no request is answered, and none be answered while it is at work."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        with ONE_AT_A_TIME:
+            return method(*args, **kwargs)
+
+    return call
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,29 +70,35 @@ class Bucket:
         """A location inside the bucket, empty at first."""
         return f"s3://{self.name}/run"
 
+    @alone
     def objects(self) -> dict[str, int]:
         """The size of each object by its key, in the order of a listing."""
         keys = self.backend.get_bucket(self.name).keys
         return {name: found.size for name in sorted(keys) if (found := keys.get(name)) is not None}
 
+    @alone
     def open_uploads(self) -> list[tuple[str, str]]:
         """The key and the id of each multipart upload neither completed nor aborted."""
         return [(upload.key_name, upload.id) for upload in self.backend.list_multipart_uploads(self.name).values()]
 
+    @alone
     def has_parts(self) -> bool:
         """Say whether an open upload has a part."""
         return any(upload.parts for upload in self.backend.list_multipart_uploads(self.name).values())
 
+    @alone
     def abort(self) -> None:
         """Abort every multipart upload."""
         for _, upload in self.open_uploads():
             self.backend.abort_multipart_upload(self.name, upload)
 
+    @alone
     def put(self, key: str, data: bytes, metadata: Mapping[str, str] | None = None) -> None:
         """Write an object whole."""
         stored = self.backend.put_object(self.name, key, data)
         stored.set_metadata({f"{_META}{name}": value for name, value in (metadata or {}).items()})
 
+    @alone
     def metadata(self, key: str) -> dict[str, str]:
         """The metadata that a client gave an object."""
         found = self.backend.get_object(self.name, key).metadata
@@ -94,11 +114,13 @@ class Bucket:
         """The keys below a prefix without those of metadata."""
         return [key for key in self.objects() if key.startswith(prefix) and "/meta-0/" not in key]
 
+    @alone
     def get(self, key: str) -> bytes:
         """Read an object whole."""
         data: bytes = self.backend.get_object(self.name, key).value
         return data
 
+    @alone
     def delete(self, *keys: str) -> None:
         """Delete these objects."""
         for key in keys:

@@ -75,6 +75,8 @@ class Reply:
     cut: bool = False
 
 
+ONE_AT_A_TIME = threading.RLock()
+"""Held while an application of this process answers: moto iterates over what its other threads change."""
 Store: TypeAlias = Callable[[Call], Reply]
 Forward: TypeAlias = Callable[[Call], Reply | None]
 Kind: TypeAlias = Callable[[Call, Forward], Reply | None]  # None: reset the connection in place of a reply
@@ -286,7 +288,8 @@ def in_process(application: Callable[..., Iterable[bytes]]) -> Store:
             started.append((int(line.split(maxsplit=1)[0]), tuple(headers)))
 
         try:
-            body = b"".join(application(environ(call), start))
+            with ONE_AT_A_TIME:
+                body = b"".join(application(environ(call), start))
         except Exception:  # noqa: BLE001 - as a server of WSGI answers: moto fails for a part of an aborted upload
             return Reply(500, (("Content-Type", "text/plain"),), b"the application failed")
         ((number, headers),) = started
