@@ -29,7 +29,7 @@ from edl_ckpt.core.parallel import run_parallel, stop_requested
 
 SORTED_AT_ONCE: Final = 8 << 20
 """Ids that one sort takes to find duplicates: 64 MiB."""
-_LEAST_AT_ONCE: Final = 1 << 16
+LEAST_AT_ONCE: Final = 1 << 16
 _ALONE_FROM: Final = 1 << 20
 """More ids than so many are looked at by all workers together."""
 _SORTED_IN_JOB: Final = 9 << 19
@@ -89,6 +89,8 @@ class Search:
     def __init__(self, checkpoint: Checkpoint, at_once: int) -> None:
         self._checkpoint = checkpoint
         self._at_once = at_once
+        self._sorted_at_once = min(at_once, SORTED_AT_ONCE)
+        """Marks and sorts take twice the memory that buckets take for each id."""
         self._spare: SimpleQueue[bulk.U64] = SimpleQueue()
 
     def repeated(self, pieces: Sequence[IdPiece], order: IdOrder, workers: int = 1) -> tuple[int, list[int]]:
@@ -99,7 +101,7 @@ class Search:
         """
         own = [cut for piece in pieces for cut in cut_piece(self._checkpoint, piece, PIECE_BYTES // 2)]
         span = order.highest - order.lowest + 1
-        is_dense = span <= _BYTES_PER_ID * min(order.rows, self._at_once)
+        is_dense = span <= _BYTES_PER_ID * min(order.rows, self._sorted_at_once)
         if is_dense and _are_unique(self._checkpoint, own, order.rows, order.lowest, span):
             return 0, []
         try:
@@ -110,7 +112,7 @@ class Search:
         if _are_unique_in_buckets(self._checkpoint, own, buckets, workers):
             self._spare.put(buckets.memory)
             return 0, []
-        return find_repeated(self._checkpoint, own, order.rows, workers, at_once=self._at_once)
+        return find_repeated(self._checkpoint, own, order.rows, workers, at_once=self._sorted_at_once)
 
     def each(
         self, units: Sequence[tuple[Sequence[IdPiece], IdOrder]], workers: int
@@ -132,15 +134,18 @@ def check_unique(
     *,
     workers: int,
     max_memory_bytes: int | None = None,
+    at_once: int | None = None,
 ) -> None:
     """Raise CorruptError when an id occurs twice in a table; `pieces` are whole tables, one after the other.
 
     Pieces may be large, for they are cut again. Ids that do not ascend are read again, and marked or sorted.
-    `max_memory_bytes` bounds what that takes in all workers together.
+    `max_memory_bytes` bounds what that takes in all workers together; `at_once` are the ids that a worker may have in
+    memory, at 8 bytes each.
     """
-    at_once = max(min(SORTED_AT_ONCE, 2 * SORTED_AT_ONCE // workers), 1)  # 128 MiB in all, however many workers
+    if at_once is None:
+        at_once = max(min(SORTED_AT_ONCE, 2 * SORTED_AT_ONCE // workers), 1)  # 128 MiB in all, however many workers
     if max_memory_bytes is not None:
-        at_once = min(at_once, max(max_memory_bytes // (_BYTES_PER_ID * workers), _LEAST_AT_ONCE))
+        at_once = min(at_once, max(max_memory_bytes // (_BYTES_PER_ID * workers), LEAST_AT_ONCE))
     units = [
         ([piece for piece, _ in unit], reduce(IdOrder.followed_by, (order for _, order in unit)))
         for _, found in groupby(zip(pieces, orders, strict=True), key=lambda each: each[0].entry.name)

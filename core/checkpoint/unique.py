@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from edl_ckpt.core.checkpoint.duplicates import NO_IDS, IdOrder, check_unique, order_of
+from edl_ckpt.core.checkpoint.duplicates import LEAST_AT_ONCE, NO_IDS, SORTED_AT_ONCE, IdOrder, check_unique, order_of
 from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
 from edl_ckpt.core.checkpoint.places import IdsAt, ids_at, in_tasks
 from edl_ckpt.core.checkpoint.reader import Checkpoint
@@ -15,8 +15,6 @@ from edl_ckpt.core.checkpoint.scan import PIECE_BYTES, cut_piece, number_rows, r
 from edl_ckpt.core.parallel import Advance, Executor, together
 from edl_ckpt.core.progress import SILENT, Reporter
 
-_SORTED_BYTES: Final = 128 << 20
-"""Memory for the ids that all threads of a process compare at a time."""
 _MOST_UNITS: Final = 64
 
 _Unit = tuple[list[IdsAt], list[IdOrder]]
@@ -49,7 +47,7 @@ class _UniqueWork:
     """The search for ids that a table has twice; a task is some units: ids that can be equal, with their orders."""
 
     source: CheckpointValue
-    max_memory_bytes: int
+    at_once: int
 
     def open(self) -> Checkpoint:
         """Open the checkpoint in another process."""
@@ -59,7 +57,7 @@ class _UniqueWork:
         """Look at some units."""
         for places, orders in task:
             pieces = [place.piece(opened) for place in places]
-            check_unique(opened, pieces, orders, workers=1, max_memory_bytes=self.max_memory_bytes)
+            check_unique(opened, pieces, orders, workers=1, at_once=self.at_once)
 
 
 def check_unique_at(
@@ -84,7 +82,9 @@ def check_unique_at(
             own.append(place)
             seen.append(order)
     total = sum(run.end - run.start for shard in checkpoint.shards for table in shard.tables for run in table.ids)
-    work = _UniqueWork(CheckpointValue.of(checkpoint), _SORTED_BYTES // executor.threads)
+    # As many in a process as on one machine: a shard of 16 million ids is read once more, and not twice.
+    at_once = max(2 * SORTED_AT_ONCE // executor.threads, LEAST_AT_ONCE)
+    work = _UniqueWork(CheckpointValue.of(checkpoint), at_once)
     sized = ((unit, sum(place.end - place.start for place in unit[0])) for unit in units.values())
     tasks = together(sized, executor.task_bytes(total), most=_MOST_UNITS)
     with closing(executor.run(work, checkpoint, tasks, lambda _: None)) as results:

@@ -31,9 +31,9 @@ _NAMED: Final = 3
 _BLOCK_BYTES: Final = 512  # stat(2)
 _LEAST_BYTES: Final = 32 << 20
 """Memory beyond that of an idle worker, with which a task can at least begin."""
-_PROCESS_BYTES: Final = 64 << 20
+_PROCESS_BYTES: Final = 128 << 20
 _THREAD_BYTES: Final = 32 << 20
-"""What the tasks of a worker take at most, and of each thread: 36 MiB were measured with one, 95 MiB with four."""
+"""What the tasks of a worker take at most, of which most are ids that are compared, and what each thread takes."""
 _ENVIRONMENT: Final = "workers take credentials from their own environment, as AWS_PROFILE or AWS_ACCESS_KEY_ID"
 
 

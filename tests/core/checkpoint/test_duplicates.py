@@ -54,7 +54,7 @@ def test_in_buckets(
 ) -> None:
     """12.4: of many ids in no order, in one turn and in several, one that is there twice is counted and named."""
     monkeypatch.setattr(duplicates, "SORTED_AT_ONCE", 30_000)
-    monkeypatch.setattr(duplicates, "_LEAST_AT_ONCE", 2000)
+    monkeypatch.setattr(duplicates, "LEAST_AT_ONCE", 2000)
     ids = np.random.default_rng(5).permutation(np.arange(-50_000, 50_000) * 7_919_000_001)
     for ps_num, repeated in ((1, 0), (2, 0), (1, 1), (1, 40_000)):
         place = tmp_path / f"{ps_num}-{repeated}"

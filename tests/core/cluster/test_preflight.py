@@ -255,7 +255,7 @@ def test_memory(limit: int, threads: int, outcome: str) -> None:
     if outcome == "refused":
         with pytest.raises(UnsupportedError, match=r"memory limit of 120.0 MiB: .* above 96.0 MiB.* has 72.0 MiB") as e:
             list(preflight._little_memory("worker 0", seen, info))
-        assert e.value.hint == "start it with --memory-limit 210MiB or more"
+        assert e.value.hint == "start it with --memory-limit 290MiB or more"
     else:
         assert outcome in "".join(preflight._little_memory("worker 0", seen, info))
 
