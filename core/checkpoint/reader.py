@@ -50,6 +50,8 @@ from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.interface import RangeReader, Store, lists_marks
 from edl_ckpt.core.words import abridged, counted, describe, escaped, meant, missing_shards, size
 
+_OPENINGS: Final = 48
+"""How many shards of far storage are opened at a time: each is a wait, and may read an index of some MiB."""
 _ASKED_ALONE: Final = 16
 """So many files are asked whether they changed one by one, which is one wait; more of them are listed."""
 
@@ -296,7 +298,7 @@ def open_checkpoint(
     Raises IncompleteError when shards are missing, CorruptError when one is damaged or shards contradict each other.
     With `partial`, the existing shards are opened, and contradictions are left to `verify`. `staged` is for files that
     only this process writes, so that no other command can have replaced them. `workers` shards are opened at a time, by
-    default one on a file system and 32 on storage where each takes requests.
+    default one on a file system and 48 on storage where each takes requests.
     """
     version = catalog.as_version(version)
     _check_state(version, partial=partial)
@@ -333,7 +335,7 @@ def open_checkpoint(
 
 def openings(store: Store) -> int:
     """Return how many shards of a store are opened at a time: where each takes a request, many."""
-    return SMALL_READS if store.properties.round_trips else 1
+    return _OPENINGS if store.properties.round_trips else 1
 
 
 def openings_by(executor: Executor | None) -> int | None:
