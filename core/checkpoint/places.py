@@ -21,6 +21,9 @@ _LEAST_TASK_BYTES: Final = 256 << 10
 _MOST_PIECES: Final = 128
 """Pieces of one task, so that what is said of each of them is a small result."""
 
+_DENSE_BYTES: Final = 8 * bulk.CHUNK_BYTES
+"""Pieces of variables begin at multiples of it: at whole sketch chunks, also when float64 becomes float16."""
+
 
 class IdsAt(NamedTuple):
     """Ids of a table: the numbers of the shard, of the table in it and of the run; rows as in `IdPiece`."""
@@ -148,7 +151,7 @@ def dense_at(checkpoint: Checkpoint, task_bytes: int) -> Iterator[DenseAt]:
     """Yield every dense variable, in pieces of whole sketch chunks; an empty one gives one empty piece."""
     for number, shard in enumerate(checkpoint.shards):
         wanted = max(PIECE_BYTES, task_bytes, checkpoint.reader(shard).block_bytes)
-        step = max(wanted // bulk.CHUNK_BYTES, 1) * bulk.CHUNK_BYTES
+        step = max(wanted // _DENSE_BYTES, 1) * _DENSE_BYTES
         for at, entry in enumerate(shard.variables):
             for start in range(0, max(entry.size_bytes, 1), step):
                 yield DenseAt(number, at, start, min(step, entry.size_bytes - start))
@@ -161,20 +164,23 @@ def in_tasks(places: Iterable[IdsAt], task_bytes: int) -> Iterator[tuple[IdsAt, 
 
 
 def in_sketched_tasks(
-    checkpoint: Checkpoint, places: Iterable[PieceAt], task_bytes: int
+    checkpoint: Checkpoint, places: Iterable[PieceAt], task_bytes: int, *, sums: int = 1
 ) -> Iterator[tuple[PieceAt, ...]]:
-    """Yield pieces in tasks of about `task_bytes` of values and ids, whose sketches are a small result too."""
+    """Yield pieces in tasks of about `task_bytes` of values and ids, whose sketches are a small result too.
+
+    There are as many `sums` of each variable or table.
+    """
 
     def measured(place: PieceAt) -> tuple[PieceAt, int, str, int]:
         piece = place.piece(checkpoint)
         if isinstance(piece, DensePiece):
             width = piece.entry.size_bytes
             result = width if width <= bulk.CHUNK_BYTES else 4 * sketch_size(width)  # one chunk is kept as it is
-            return place, piece.size, f"d{piece.entry.name}", result
+            return place, piece.size, f"d{piece.entry.name}", sums * result
         id_bytes = sum(run.end - run.start for run in piece.entry.ids)
         own = piece.end - piece.start
         size = own + piece.entry.values.size_bytes * own // max(id_bytes, 1)
-        return place, size, f"t{piece.entry.name}", 4 * sketch_size(piece.entry.row_bytes)
+        return place, size, f"t{piece.entry.name}", sums * 4 * sketch_size(piece.entry.row_bytes)
 
     yield from packed(map(measured, places), max(task_bytes, _LEAST_TASK_BYTES))
 

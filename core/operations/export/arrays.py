@@ -17,7 +17,7 @@ from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.operations.export.content_format import ContentFormat
 from edl_ckpt.core.operations.export.interface import ExportContent, FormatTraits, Tensor
 from edl_ckpt.core.operations.export.names import NOTES, file_names, member_names
-from edl_ckpt.core.operations.export.places import Crc32, OutputFile, Place, flush_outputs
+from edl_ckpt.core.operations.export.places import Crc32, OutputFile, Place, finish_outputs, reads_back_differently
 from edl_ckpt.core.operations.export.target import ExportTarget
 from edl_ckpt.core.storage.faults import storage_errors
 
@@ -117,7 +117,7 @@ def write_safetensors(
     pending, fingerprint = (each["fingerprint"].encode() for each in (content.metadata, content.finish()))
     for path, head in heads.items():
         outputs[path].write(0, head.replace(pending, fingerprint, 1))
-    flush_outputs(list(outputs.values()))
+    finish_outputs(list(outputs.values()))
 
 
 def _header(tensors: Sequence[Tensor], metadata: Mapping[str, str]) -> bytes:
@@ -156,7 +156,7 @@ class NpyDirectory(ContentFormat):
             places[tensor.name] = Place(file, len(head))
         content.fill(places)
         _write_json(os.path.join(path, INDEX), index_document(content, files))
-        flush_outputs([place.file for place in places.values()])
+        finish_outputs([place.file for place in places.values()])
 
 
 class Npz(ContentFormat):
@@ -187,7 +187,10 @@ class Npz(ContentFormat):
                     archive.filelist.append(member.info)
                     archive.NameToInfo[member.info.filename] = member.info
                 archive.writestr(zipfile.ZipInfo(f"{NOTES}.npy"), _npy_head("uint8", (len(index),)) + index)
+                meant = _entries(archive)
             _flush(file)
+        output.finish()
+        _check_end(path, meant, index)
 
     def _members(self, tensors: Sequence[Tensor], files: Mapping[str, str]) -> tuple[list[_Member], int]:
         """Return where each member of the archive begins, and where the last one ends."""
@@ -202,6 +205,23 @@ class Npz(ContentFormat):
             members.append(_Member(tensor, info, head_bytes))
             at += head_bytes + tensor.size_bytes
         return members, at
+
+
+def _entries(archive: zipfile.ZipFile) -> list[tuple[str, int, int, int]]:
+    """Return what the directory of an archive says of its members."""
+    return [(each.filename, each.header_offset, each.file_size, each.CRC) for each in archive.infolist()]
+
+
+def _check_end(path: str, meant: Sequence[tuple[str, int, int, int]], index: bytes) -> None:
+    """Raise EdlCkptError unless the end of an archive reads back: its directory, and the index with its CRC-32."""
+    with storage_errors(path):
+        try:
+            with zipfile.ZipFile(path) as archive:
+                same = _entries(archive) == meant and archive.read(f"{NOTES}.npy").endswith(index)
+        except zipfile.BadZipFile:
+            same = False
+    if not same:
+        raise reads_back_differently("the directory of the archive", path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,9 +257,13 @@ def _npy_head(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 
 def _write_json(path: str, document: dict[str, Any]) -> None:
-    with storage_errors(path), open(path, "x", encoding="utf-8") as file:
-        json.dump(document, file, indent=1)
+    text = json.dumps(document, indent=1).encode()
+    with storage_errors(path), open(path, "x+b") as file:
+        file.write(text)
         _flush(file)
+        file.seek(0)
+        if file.read() != text:
+            raise reads_back_differently(os.path.basename(path), path)
 
 
 def _flush(file: IO[Any]) -> None:

@@ -106,6 +106,7 @@ class OutputFile:
         self._file: PreallocatedFile | None = None
         self._users = 0
         self._lock = threading.Lock()
+        self._heads: dict[int, bytes] = {}
         if size_bytes is not None:
             PreallocatedFile(path, size_bytes).close()
 
@@ -131,14 +132,25 @@ class OutputFile:
         return self
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write all of `data` at `offset`."""
+        """Write all of `data`, which is no value, at `offset`."""
         with self as file:
             file.write(offset, data)
+        self._heads[offset] = data
 
-    def flush(self) -> None:
-        """Flush the file to the disk, unless it is a temporary one."""
-        if self.durable:
-            with self as file:
+    def finish(self) -> None:
+        """Read back all that `write` wrote, and flush the file to the disk, unless it is a temporary one.
+
+        Raises EdlCkptError where the file has other bytes.
+        """
+        if not self._heads and not self.durable:
+            return
+        with self as file:
+            for offset, data in self._heads.items():
+                back = bytearray(len(data))
+                file.read_into(offset, memoryview(back))
+                if back != data:
+                    raise reads_back_differently("the header", self.path)
+            if self.durable:
                 file.flush()
 
 
@@ -161,9 +173,9 @@ class SentFile(OutputFile):
         self.heads[offset] = data
 
 
-def flush_outputs(files: Sequence[OutputFile]) -> None:
-    """Flush several files at a time, which a disk does faster."""
-    for _ in run_parallel(OutputFile.flush, files, min(_FLUSHERS, len(files))):
+def finish_outputs(files: Sequence[OutputFile]) -> None:
+    """Finish several files at a time: a disk flushes them faster."""
+    for _ in run_parallel(OutputFile.finish, files, min(_FLUSHERS, len(files))):
         pass
 
 

@@ -25,6 +25,7 @@ from edl_ckpt.core.errors import LockedError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.checks import duplicate_id
 from edl_ckpt.core.format.model import DType
+from edl_ckpt.core.format.routing import sketch_size
 from edl_ckpt.core.ids import kernel_id
 from edl_ckpt.core.operations.export.casts import cast_bytes
 from edl_ckpt.core.parallel import Advance
@@ -55,6 +56,12 @@ class TableForm:
         """Say whether rows change on their way."""
         return self.dtype != self.target
 
+    @property
+    def sums_bytes(self) -> int:
+        """Return the bytes of the sums of some rows, as they are read and, if they are cast, as they are written."""
+        read = 4 * sketch_size(self.dim * self.dtype.itemsize if self.dtype else 0)
+        return read + (4 * sketch_size(self.width) if self.is_cast else 0)
+
     def written(self, rows: bulk.U8) -> tuple[bulk.U8, int]:
         """Return rows, uint8 [n, row_bytes], as they are written, and how many elements became infinite."""
         if not self.is_cast or self.dtype is None or self.target is None:
@@ -65,7 +72,7 @@ class TableForm:
 
 @dataclass(slots=True)
 class Found:
-    """What a task found: the sums of what it read, those of the cast rows that it made, and casts that overflowed."""
+    """What a task found: the sums of what it read, those of what it cast, and how many casts overflowed."""
 
     source: ContentSketch = field(default_factory=ContentSketch)
     written: ContentSketch = field(default_factory=ContentSketch)

@@ -264,7 +264,7 @@ class SendReader(SpreadReader):
                 if not low:
                     task = task._replace(heads=tuple((number, at, data) for at, data in file.heads.items()))
                 results = sum(4 * sketch_size(self._dtype_size(s.name) if s.name else 0) for s, _, _ in cuts if s.name)
-                results += sum(4 * sketch_size(forms[s.table].width) for s, _, _ in cuts if s.rows)
+                results += sum(forms[s.table].sums_bytes for s, _, _ in cuts if s.rows)
                 yield Measured(task, high - low, results)
 
     def _task(

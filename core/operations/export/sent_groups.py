@@ -17,7 +17,6 @@ from edl_ckpt.core.checkpoint.places import packed
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.commit.uploads import Extent, SharedUploads, TargetPart
 from edl_ckpt.core.errors import EdlCkptError
-from edl_ckpt.core.format.routing import sketch_size
 from edl_ckpt.core.operations.export.encoded import encoded_span
 from edl_ckpt.core.operations.export.interface import EncodedPart, Encoder
 from edl_ckpt.core.operations.export.places import SentFile
@@ -180,7 +179,7 @@ class SentGroups:
         def measured(part: GroupsTask) -> tuple[GroupsTask, int, str, int]:
             form = forms[part.spans[0].table]
             rows = sum(span.last - span.first for span in part.spans)
-            return part, rows * (8 + form.width), form.name, 4 * sketch_size(form.width)
+            return part, rows * (8 + form.width), form.name, form.sums_bytes
 
         tasks = packed(map(measured, parts), task_bytes)
         advance = self._reporter.advance if advances else _nothing

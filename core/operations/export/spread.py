@@ -159,7 +159,8 @@ class SpreadReader(ContentReader):
                     found.add(some)
 
         every = dense_at(self.checkpoint, self._piece_bytes) if dense else ()
-        variables_read = in_sketched_tasks(self.checkpoint, every, self._piece_bytes)
+        sums = 2 if any(map(self._is_cast, dense)) else 1  # of what is read, and of what is cast
+        variables_read = in_sketched_tasks(self.checkpoint, every, self._piece_bytes, sums=sums)
         direct = self._bundled(self._direct_spans(forms, batch=False))
         write(chain(cast("Iterator[WriteTask]", variables_read), direct), {})
         for runs in self._spilled(forms, found):
@@ -183,6 +184,9 @@ class SpreadReader(ContentReader):
 
     def _dtype(self, name: str) -> DType:
         return self.checkpoint.find_variable(name)[1].dtype
+
+    def _is_cast(self, name: str) -> bool:
+        return self._target(self._dtype(name)) != self._dtype(name)
 
     def _dtype_size(self, name: str) -> int:
         entry = self.checkpoint.find_variable(name)[1]
@@ -231,9 +235,9 @@ class SpreadReader(ContentReader):
         """Yield spans in tasks, many small ones together."""
 
         def measured(span: Span) -> tuple[Span, int, str, int]:
-            entry = span.pieces[0][1].piece(self.checkpoint).entry
-            own = (span.last - span.first) * (8 + self._form(entry.name).width)
-            return span, own, entry.name, 4 * sketch_size(entry.row_bytes)
+            name = span.pieces[0][1].piece(self.checkpoint).entry.name
+            form = self._form(name)
+            return span, (span.last - span.first) * (8 + form.width), name, form.sums_bytes
 
         yield from packed(map(measured, spans), self._piece_bytes)
 
@@ -304,19 +308,18 @@ class SpreadReader(ContentReader):
         dense: Mapping[str, DenseForm],
         found: Found,
     ) -> None:
-        """Read back what was written; what was cast of variables was compared when it was written."""
-        kept = [name for name, form in dense.items() if form.target == self._dtype(name)]
-        self._start("proving", [form.name for form in forms], kept)
-        parts = self._back(forms, rows_at, {name: dense[name].place for name in kept})
+        """Read back what was written."""
+        self._start("proving", [form.name for form in forms], dense)
+        parts = self._back(forms, rows_at, {name: form.place for name, form in dense.items()})
         back, proof = packed(parts, self._piece_bytes), ContentSketch()
         with closing(self._by.run(BackWork(paths), NothingOpened(), back, self.reporter.advance)) as results:
             for sketch in results:
                 proof.add(sketch)
         for form in forms:
             compare_rows(form.name, found.written if form.is_cast else found.source, proof)
-        for name in kept:
-            if not are_equal(found.source, proof, name):
-                raise reads_back_differently(name, paths[dense[name].place.file])
+        for name, own in dense.items():
+            if not are_equal(found.written if self._is_cast(name) else found.source, proof, name):
+                raise reads_back_differently(name, paths[own.place.file])
 
     def _back(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -24,6 +25,8 @@ from edl_ckpt.core import CorruptError, EdlCkptError, Table, UnsupportedError, o
 from edl_ckpt.core.commit.shared_files import SharedFiles
 from edl_ckpt.core.operations.export import Selection, export_version, spread
 from edl_ckpt.core.operations.export import runs as runs_module
+from edl_ckpt.core.operations.export.spans import WriteWork
+from edl_ckpt.core.parallel import RESULT_BYTES
 from frameworks import need
 from oracle import Model
 
@@ -196,12 +199,26 @@ def test_a_late_write(tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPat
     assert files_below(tmp_path / "there") == files_below(tmp_path / "here")
 
 
-@pytest.mark.parametrize("name", ["m.safetensors", "m.parquet"])
-def test_a_byte_that_changed(tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """A byte that is not the one that was written is found before anything is visible."""
+@pytest.mark.parametrize(
+    ("name", "kind", "dtype", "back"),
+    [
+        ("m.safetensors", "table", None, 9),
+        ("m.parquet", "table", None, 9),
+        ("m.safetensors", "table", "float16", 9),
+        ("m.safetensors", "variable", "float16", 9),
+        ("m.npy", "variable", None, 0),
+    ],
+)
+def test_a_byte_that_changed(
+    tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch, name: str, kind: str, dtype: str | None, back: int
+) -> None:
+    """A byte that is not the one that was written is found before anything is visible: cast values and heads, too."""
     if name == "m.parquet":
         need("pyarrow")
-    save_checkpoint(tmp_path / "run", 7, 2, variables={}, tables={"t": Table(np.arange(900), np.ones((900, 4)))})
+    rows = np.random.default_rng(2).random((900, 4))
+    is_table = kind == "table"
+    variables, tables = {} if is_table else {"w": rows}, {"t": Table(np.arange(900), rows)} if is_table else {}
+    save_checkpoint(tmp_path / "run", 7, 2, variables=variables, tables=tables)
     (tmp_path / "out").mkdir()
     real = SharedFiles.end
 
@@ -209,15 +226,34 @@ def test_a_byte_that_changed(tmp_path: Path, client: Any, monkeypatch: pytest.Mo
         real(self)
         path = Path(self.targets.names[0])
         with path.open("r+b") as file:
-            file.seek(path.stat().st_size - 9)
+            file.seek(path.stat().st_size - back if back else 3)
             byte = file.read(1)
             file.seek(-1, os.SEEK_CUR)
             file.write(bytes([byte[0] ^ 1]))
 
     monkeypatch.setattr(SharedFiles, "end", end)
+    selection = Selection(dtype=dtype)
     with pytest.raises(EdlCkptError, match="nothing was published"):
-        export_version(only(tmp_path / "run"), tmp_path / "out" / name, executor=client)
+        export_version(only(tmp_path / "run"), tmp_path / "out" / name, selection=selection, executor=client)
     assert not list((tmp_path / "out").iterdir())
+
+
+def test_sums_of_casts_are_small_results(tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that casts gives back two sums of each table or variable, and still no more than a small result."""
+    rows = np.random.default_rng(3).random((9, 100))
+    tables = {f"t{k}": Table(np.arange(9), rows) for k in range(20)}
+    save_checkpoint(tmp_path / "run", 7, 2, variables={f"w{k}": rows[:5] for k in range(20)}, tables=tables)
+    sizes: list[int] = []
+    real = WriteWork.do
+
+    def do(self: WriteWork, opened: Any, task: Any, advance: Any) -> Any:
+        found = real(self, opened, task, advance)
+        sizes.append(len(pickle.dumps(found)))
+        return found
+
+    monkeypatch.setattr(WriteWork, "do", do)
+    same_export(tmp_path / "run", client, tmp_path, "m.safetensors", selection=Selection(dtype="float32"))
+    assert RESULT_BYTES // 4 < max(sizes) < RESULT_BYTES + 4096
 
 
 def test_a_killed_command(tmp_path: Path) -> None:

@@ -227,6 +227,47 @@ def test_small_variables_are_read_back(tmp_path: Path, monkeypatch: pytest.Monke
         assert writes == [40 * 400]
 
 
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [
+        ("m.safetensors", b"__metadata__"),
+        ("m.npz", b"NUMPY"),
+        ("m.npz", b"PK\x01\x02"),
+        ("m.npy", b"NUMPY"),
+        ("m.npy", b'"tensors"'),
+    ],
+)
+def test_what_is_no_value_is_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, where: bytes
+) -> None:
+    """A bit of a header, an index or a directory that the file has otherwise is found, and nothing is published."""
+    run = save_checkpoint(tmp_path / "run", 7, 2, variables={"v": np.arange(777)}, tables={})
+    flushed = os.fsync
+
+    def flip(fd: int) -> None:
+        """Stand for a disk that has another bit than it was given."""
+        flushed(fd)
+        path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        data = path.read_bytes() if path.is_file() and "run" not in path.parts else b""
+        at = data.find(where)
+        if at >= 0:
+            with path.open("r+b") as file:
+                file.seek(at + 1)
+                file.write(bytes([data[at + 1] ^ 1]))
+
+    def written(self: PreallocatedFile, offset: int, data: memoryview | bytes) -> None:
+        plain(self, offset, data)
+        if where in bytes(data):
+            flip(self._fd)
+
+    plain = PreallocatedFile.write
+    monkeypatch.setattr(PreallocatedFile, "write", written)
+    monkeypatch.setattr(os, "fsync", flip)
+    with pytest.raises(EdlCkptError, match="reads back differently; nothing was published"):
+        export_version(run, tmp_path / name)
+    assert os.listdir(tmp_path) == ["run"]
+
+
 def test_safetensors_is_lazy_and_tells(tmp_path: Path) -> None:
     """Slices can be had without reading the rest; the metadata has version, fingerprint, initializers and metrics."""
     version = only(GOLDEN / "current/ps2")
