@@ -162,18 +162,29 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
         cluster=CLUSTER,
     ),
     "export": record(
+        ("value_bytes", "bytes_read", "sending", "cluster"),
         ref=TEXT,
         output=TEXT,
         format=TEXT,
-        files=list_of(record(path=TEXT, size_bytes=COUNT)),
+        files=list_of(record(path=TEXT, size_bytes=or_null(COUNT))),
         variables=COUNT,
         tables=COUNT,
         rows=COUNT,
-        fingerprint=FINGERPRINT,
-        seconds=SECONDS,
+        fingerprint=or_null(FINGERPRINT),
+        seconds=or_null(SECONDS),
         overflowed=COUNT,
         proved=FLAG,
         forced=or_null(TEXT),
+        dry_run=FLAG,
+        value_bytes=COUNT,
+        bytes_read=COUNT,
+        sending=or_null(
+            record(
+                **dict.fromkeys(("tasks", "parts", "value_bytes", "again_bytes"), COUNT),
+                **dict.fromkeys(("sorted_tables", "sorted_bytes"), COUNT),
+            )
+        ),
+        cluster=CLUSTER,
     ),
     "prune": record(
         plan=list_of(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edl_ckpt.cli.cluster import Cluster, working
+from edl_ckpt.cli.cluster import Cluster, cluster_of, workers_of, working
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.hints import resumable
 from edl_ckpt.cli.manual.codes import WRITES, exits
-from edl_ckpt.cli.options import CommandLineOnly, looks_like_ref, resolve_ref
+from edl_ckpt.cli.options import CommandLineOnly, DryRun, looks_like_ref, resolve_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import escaped, parse_size
 from edl_ckpt.core.errors import UsageError
@@ -35,7 +35,7 @@ def _again(goal: Location) -> str:
 
 
 @examples(
-    "export run@100 model.safetensors",
+    "export run@100 model.safetensors --dry-run",
     "export run@100 - --format csv --table user_embedding",
 )
 @exits(WRITES)
@@ -79,6 +79,7 @@ def export_command(
     max_shard_size: Annotated[
         str | None, typer.Option(metavar="SIZE", help="safetensors: split into files of at most SIZE, with an index.")
     ] = None,
+    dry_run: DryRun = False,
     cluster: Cluster = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing OUTPUT.")] = False,
     ignore_seal: Annotated[
@@ -93,7 +94,7 @@ def export_command(
     pipe or a device as OUTPUT is written into. When OUTPUT is stdout, the report goes to stderr.
     """
     from edl_ckpt.cli import render_export
-    from edl_ckpt.core.operations.export import Selection, export_version
+    from edl_ckpt.core.operations.export import Selection, export_version, plan_export
     from edl_ckpt.core.storage.location import Location
     from edl_ckpt.core.storage.streams import STDOUT, descriptor_of
 
@@ -106,19 +107,22 @@ def export_command(
         raise UsageError(f"--dense-rows expects a number or auto, got {dense_rows!r}")
     rows = int(dense_rows) if dense_rows and dense_rows != "auto" else dense_rows
     goal = Location(STDOUT) if words[-1] == "-" else out.location(words[-1])
+    chosen: dict[str, Any] = {
+        "format_name": kind,
+        "selection": Selection(tuple(table or ()), tuple(variable or ()), dtype, rows, fill, seed, order),
+        "limit": limit,
+        "max_shard_bytes": parse_size(max_shard_size) if max_shard_size else None,
+        "force": force,
+        "use_seal": not ignore_seal,
+        "reporter": out.reporter(),
+    }
     with working(out, cluster, None, target=goal) as work, resumable(out, _again(goal)):
-        result = export_version(
-            version,
-            goal,
-            format_name=kind,
-            selection=Selection(tuple(table or ()), tuple(variable or ()), dtype, rows, fill, seed, order),
-            limit=limit,
-            max_shard_bytes=parse_size(max_shard_size) if max_shard_size else None,
-            force=force,
-            use_seal=not ignore_seal,
-            executor=work["executor"],
-            reporter=out.reporter(),
-        )
+        if dry_run:
+            plan = plan_export(version, goal, executor=work["executor"], **chosen)
+            planned, workers = render_export.plan_document(plan, cluster_of(work)), workers_of(work)
+            out.show(lambda: planned, lambda: render_export.plan_human(plan, workers))
+            return
+        result = export_version(version, goal, executor=work["executor"], **chosen)
     show = out.show_aside if descriptor_of(result.output) == 1 else out.show
     show(lambda: render_export.document(result), lambda: render_export.human(result))
     if result.overflowed:

@@ -55,6 +55,27 @@ def test_failures(tmp_path: Path, arguments: list[str], code: int) -> None:
     assert edl("export", PLACE, tmp_path / "m.npz", "--force").returncode == 0
 
 
+def test_dry_run_of_an_export(tmp_path: Path) -> None:
+    """It shows the files that the export then writes, with their sizes where these follow from names and shapes."""
+    same = ("ref", "output", "format", "variables", "tables", "rows")
+    outputs = (("m.safetensors", True), ("s.safetensors", True), ("m.npy", True), ("m.ckpt", True), ("m.npz", False))
+    for name, is_sized in outputs:
+        split = ("--max-shard-size", "1KiB") if name[0] == "s" else ()
+        command: tuple[str | Path, ...] = ("export", PLACE, tmp_path / name, *split)
+        before = sorted(tmp_path.rglob("*"))
+        planned = document(*command, "--dry-run")
+        assert "Nothing was written" in edl(*command, "--dry-run").stdout
+        assert sorted(tmp_path.rglob("*")) == before
+        done = document(*command)
+        assert {key: done[key] for key in same} == {key: planned[key] for key in same}
+        assert [each["path"] for each in planned["files"]] == [each["path"] for each in done["files"]]
+        assert (planned["files"] == done["files"]) == is_sized
+        assert (planned["dry_run"], done["dry_run"], planned["fingerprint"]) == (True, False, None)
+        assert edl(*command, "--dry-run").returncode == 16
+    assert edl("export", PLACE, tmp_path / "none" / "m.npy", "--dry-run").returncode == 10
+    assert document("export", PLACE, "-", "--format", "csv", "--table", "emb_big", "--dry-run")["rows"] > 0
+
+
 def test_dry_run_of_an_import(tmp_path: Path) -> None:
     """It shows what the import then writes, of arrays and of a checkpoint; nothing is written."""
     document("export", PLACE, tmp_path / "m.safetensors")

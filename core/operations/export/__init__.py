@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version
 from edl_ckpt.core.checkpoint.partition import PART_BYTES
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_shared, executor_of
+from edl_ckpt.core.operations.export.dry import ExportPlan, plan_export
 from edl_ckpt.core.operations.export.formats import FORMATS, guess_format, new_format
 from edl_ckpt.core.operations.export.interface import ExportedFile, ExportRequest
 from edl_ckpt.core.operations.export.selection import Selection
@@ -20,7 +21,16 @@ from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.words import counted, describe, escaped
 
-__all__ = ["FORMATS", "ExportResult", "ExportedFile", "Selection", "export_version", "guess_format"]
+__all__ = [
+    "FORMATS",
+    "ExportPlan",
+    "ExportResult",
+    "ExportedFile",
+    "Selection",
+    "export_version",
+    "guess_format",
+    "plan_export",
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class Safetensors(ContentFormat):
     loaders read.
     """
 
-    traits: ClassVar = FormatTraits("safetensors", endings=(".safetensors",), spools=False, spreads=True)
+    traits: ClassVar = FormatTraits("safetensors", endings=(".safetensors",), spools=False, sized=True, spreads=True)
 
     def is_directory(self, checkpoint: Checkpoint) -> bool:
         """Return True when the version is split."""
@@ -140,7 +140,7 @@ def _header(tensors: Sequence[Tensor], metadata: Mapping[str, str]) -> bytes:
 class NpyDirectory(ContentFormat):
     """One .npy file for each tensor, memory-mappable, and `index.json` with names, tables and metadata."""
 
-    traits: ClassVar = FormatTraits("npy", endings=(".npy",), is_directory=True, spools=False, spreads=True)
+    traits: ClassVar = FormatTraits("npy", endings=(".npy",), is_directory=True, spools=False, sized=True, spreads=True)
 
     def write(self, content: ExportContent, target: ExportTarget) -> None:
         """Write the files; the name of a file is that of its tensor, with %XX for characters that could make a path.

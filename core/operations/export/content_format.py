@@ -57,16 +57,21 @@ class ContentFormat(ABC):
         """Write the selected content to a path or URL; nothing becomes visible unless all of it is written."""
         trust = check_trust(self.request.version, force=not self.request.use_seal, reporter=self.request.reporter)
         with open_checkpoint(self.request.version) as checkpoint:
-            self._check_dtypes(checkpoint)
+            self.check_dtypes(checkpoint)
             is_directory, beside = self.is_directory(checkpoint), self.beside(checkpoint, goal)
             with open_target(goal, self.traits, is_directory=is_directory, force=force, beside=beside) as target:
                 return self._export(checkpoint, target, trust)
+
+    def paths(self, content: ExportContent, target: ExportTarget) -> list[str]:
+        """Return the paths of all files that are written."""
+        del self, content
+        return [target.path]
 
     def lacked_dtypes(self, *, in_table: bool) -> frozenset[str]:
         """Return the names of the dtypes that tables, or dense variables, cannot have in this format."""
         return self.traits.lacked_dtypes if in_table else frozenset()
 
-    def _check_dtypes(self, checkpoint: Checkpoint) -> None:
+    def check_dtypes(self, checkpoint: Checkpoint) -> None:
         """Raise UnsupportedError for selected content of a dtype that the format lacks; headers tell."""
         selection = self.request.selection
         entries = {v.name: v.dtype for shard in checkpoint.shards for v in shard.variables}
@@ -84,7 +89,7 @@ class ContentFormat(ABC):
 
     def _export(self, checkpoint: Checkpoint, target: ExportTarget, trust: Trust) -> ExportOutcome:
         request, folder = self.request, os.path.dirname(target.path) or "."
-        metadata = _metadata(request.version)
+        metadata = metadata_of(request.version)
         with self._reader(checkpoint, metadata, folder, trust, target) as reader:
             content = reader.content()
             spools = self.traits.spools or request.selection.dense_rows is not None
@@ -97,7 +102,7 @@ class ContentFormat(ABC):
             checkpoint.check_unchanged()
         proved = request.selection.is_lossless and request.limit is None and self.traits.is_lossless
         files = target.publish()
-        return ExportOutcome(files, self._counts(content), fingerprint, proved, reader.overflowed, trust.forced)
+        return ExportOutcome(files, self.counts(content), fingerprint, proved, reader.overflowed, trust.forced)
 
     def _reader(
         self, checkpoint: Checkpoint, metadata: Mapping[str, str], folder: str, trust: Trust, target: ExportTarget
@@ -111,14 +116,14 @@ class ContentFormat(ABC):
             return SendReader(*common, executor=executor, prefix=shared)
         return SpreadReader(*common, executor=executor, shared=shared.path)
 
-    def _counts(self, content: ExportContent) -> ContentCounts:
+    def counts(self, content: ExportContent) -> ContentCounts:
         """Return the counts of the output: fewer rows than the content when rows are limited."""
         counts, limit = content.counts, self.request.limit
         rows = counts.rows if limit is None else min(counts.rows, limit)
         return ContentCounts(counts.variables, counts.tables, rows)
 
 
-def _metadata(version: Version) -> dict[str, str]:
+def metadata_of(version: Version) -> dict[str, str]:
     """Return the texts about a version; a fingerprint of zeros stands for the one that is not known yet."""
     if version.unread is not None and version.metadata_fault:
         why = f"its metrics cannot be read now: {version.unread.message}"

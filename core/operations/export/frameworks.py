@@ -81,6 +81,11 @@ class Parquet(ContentFormat):
             return None
         return goal.with_url(dense_directory(goal.url))
 
+    def paths(self, content: ExportContent, target: ExportTarget) -> list[str]:
+        """Return the paths of all tables, and of the dense variables."""
+        dense = [os.path.join(target.beside, DENSE_FILE)] if target.beside else []
+        return [*self._files(content, target).values(), *dense]
+
     def write(self, content: ExportContent, target: ExportTarget) -> None:
         """Write the files; UnsupportedError for a table as a matrix, which has no ids."""
         if content.tables and not content.notes:

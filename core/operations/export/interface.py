@@ -193,6 +193,8 @@ class FormatTraits:
     """True when the output contains every value unchanged, so that a whole export can be proved."""
     is_text: bool = False
     """True for lines of text, which a terminal may have, and a stream while they are made."""
+    sized: bool = False
+    """True when the sizes of all files follow from names and shapes."""
     spreads: bool = False
     """True when several processes can write the output."""
     lacked_dtypes: frozenset[str] = frozenset()

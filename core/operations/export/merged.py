@@ -17,7 +17,7 @@ from edl_ckpt.core.operations.export.interface import (
     FormatTraits,
 )
 from edl_ckpt.core.operations.export.selection import STORED
-from edl_ckpt.core.operations.export.target import open_target
+from edl_ckpt.core.operations.export.target import check_output, open_target
 from edl_ckpt.core.operations.reshard.execute import execute_reshard
 from edl_ckpt.core.operations.reshard.prepare import prepare_reshard
 from edl_ckpt.core.storage.faults import storage_errors
@@ -41,13 +41,9 @@ class MergedCheckpoint:
 
     def export(self, goal: Location, *, force: bool) -> ExportOutcome:
         """Write the shard; a checkpoint_dir must not have the version yet, whether with `force` or without."""
-        path = goal.local_path
-        is_file = path is not None and is_stream(path)
-        if not is_file and os.path.splitext(goal.url.rstrip("/"))[1].lower() not in self.traits.endings:
-            url = goal.url.rstrip("/") if path is None else os.path.normpath(path)
-            if path is not None:
-                check_target(path)
-            return self._merge(goal.with_url(url))
+        location = self._location(goal)
+        if location is not None:
+            return self._merge(location)
         with open_target(goal, self.traits, is_directory=False, force=force) as target:
             beside = f"{target.path}.d"
             try:
@@ -57,6 +53,33 @@ class MergedCheckpoint:
             finally:
                 remove_tree(beside)
             return replace(outcome, files=target.publish())
+
+    def _location(self, goal: Location) -> Location | None:
+        """Return the checkpoint_dir that an output is, None for a file or a stream."""
+        path = goal.local_path
+        is_file = path is not None and is_stream(path)
+        if is_file or os.path.splitext(goal.url.rstrip("/"))[1].lower() in self.traits.endings:
+            return None
+        if path is not None:
+            check_target(path)
+        return goal.with_url(goal.url.rstrip("/") if path is None else os.path.normpath(path))
+
+    def plan(self, goal: Location, *, force: bool) -> tuple[tuple[ExportedFile, ...], ContentCounts, int]:
+        """Return the files that would be written, what they contain, and how many bytes were read for that."""
+        location = self._location(goal)
+        if location is None:
+            check_output(goal, self.traits, is_directory=False, force=force)
+        plan, _ = prepare_reshard(
+            self.request.version,
+            1,
+            output=location or goal.with_url(f"{goal.url}.d"),
+            empty=ELASTICDL,
+            force=not self.request.use_seal,
+            reporter=self.request.reporter,
+        )
+        files = tuple(ExportedFile(shard.path if location else goal.url, shard.size_bytes) for shard in plan.shards)
+        variables = sum(shard.variables for shard in plan.shards)
+        return files, ContentCounts(variables, len(plan.survey.tables), plan.rows), plan.survey.bytes_read
 
     def _merge(self, location: Location) -> ExportOutcome:
         """Write the version for one server to a checkpoint_dir; the reshard proves it."""

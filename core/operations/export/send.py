@@ -41,8 +41,10 @@ from edl_ckpt.core.operations.export.spread import SpreadReader, are_equal, with
 from edl_ckpt.core.parallel import impatient, run_parallel
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, has_parts
+from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.meeting import SharedPrefix
 from edl_ckpt.core.storage.parts import least_part
+from edl_ckpt.core.words import counted, size
 
 _RUNS: Final = 64
 """How many runs a table has, unless their size would be below one piece, or above some."""
@@ -151,11 +153,7 @@ class SendReader(SpreadReader):
         """Let other processes send all tensors that have a place, but for what waits for the begin of its file."""
         del tensors  # matrices are refused
         files = self._begun(places)
-        numbers = {file.path: number for number, file in enumerate(files)}
-        at = {name: ArrayAt(numbers[place.file.path], place.offset) for name, place in places.items()}
-        dense = {name: DenseForm(at[name], self._target(self._dtype(name))) for name in variables if name in at}
-        forms = [self._form(name) for name in tables if f"{name}.ids" in at]
-        rows_at = {n: (at[f"{form.name}.ids"], at[f"{form.name}.vectors"]) for n, form in enumerate(forms)}
+        forms, rows_at, dense = self._layout(variables, tables, places, files)
         self._start("exporting", [form.name for form in forms], dense)
         found, sent = Found(), Found()
         self._send_runs(forms, found)
@@ -171,6 +169,16 @@ class SendReader(SpreadReader):
                 compare_rows(form.name, found.written if form.is_cast else found.source, proof)
         found.add(sent)
         self._take(found)
+
+    def _layout(
+        self, variables: Sequence[str], tables: Sequence[str], places: Mapping[str, Place], files: Sequence[SentFile]
+    ) -> tuple[list[TableForm], dict[int, tuple[ArrayAt, ArrayAt]], dict[str, DenseForm]]:
+        """Return the forms of tables, where each has its ids and rows, and where variables are."""
+        numbers = {file.path: number for number, file in enumerate(files)}
+        at = {name: ArrayAt(numbers[place.file.path], place.offset) for name, place in places.items()}
+        dense = {name: DenseForm(at[name], self._target(self._dtype(name))) for name in variables if name in at}
+        forms = [self._form(name) for name in tables if f"{name}.ids" in at]
+        return forms, {n: (at[f"{f.name}.ids"], at[f"{f.name}.vectors"]) for n, f in enumerate(forms)}, dense
 
     def settle(self) -> None:
         """Send what waited for the begin of its file, which is known now; then leave nothing beside the output."""
@@ -408,3 +416,75 @@ class _SendSpread:
 
     def send(self, encoder: Encoder, files: Mapping[str, SentFile], head: bytes) -> Mapping[str, Sequence[EncodedPart]]:
         return self.reader.send(self.tables, encoder, files, head)
+
+
+@dataclass(frozen=True, slots=True)
+class SendPlan:
+    """How the workers of a cluster send files to object storage, and what that costs."""
+
+    tasks: int
+    parts: int
+    value_bytes: int
+    """The bytes of all values and ids in the files."""
+    again_bytes: int
+    """Those that are read once more, because the begin of their file is sent last."""
+    sorted_tables: int
+    sorted_bytes: int
+    """The bytes of tables that are sorted through objects beside the output: written once, and read once."""
+
+    def __str__(self) -> str:
+        again = f", {size(self.again_bytes)} of values read twice" if self.again_bytes else ""
+        parts, tables = f"{counted(self.parts, 'part')} in {counted(self.tasks, 'task')}{again}", self.sorted_tables
+        if not tables:
+            return parts
+        return f"{parts}; {counted(tables, 'table')} sorted through {size(self.sorted_bytes)} beside the output"
+
+
+@dataclass(slots=True)
+class DrySending(SendReader):
+    """A `SendReader` that plans only."""
+
+    least_bytes: int = 0
+
+    def _meet(self, size_bytes: int) -> None:
+        del self, size_bytes
+
+    @property
+    def _least_bytes(self) -> int:
+        return self.least_bytes
+
+    def planned(self, places: Mapping[str, Place]) -> SendPlan:
+        """Return how tensors would be sent to their places."""
+        files = {place.file.path: place.file for place in places.values() if isinstance(place.file, SentFile)}
+        variables = self.selection.choose_variables(self.checkpoint.variable_names)
+        tables = self.selection.choose_tables(self.checkpoint.table_names)
+        sent = list(files.values())
+        forms, rows_at, dense = self._layout(variables, tables, places, sent)
+        large = {n: form for n, form in enumerate(forms) if self._has_runs(form.name)}
+        runs = parts = 0
+        for number, form in large.items():
+            groups = list(_grouped(self._places[form.name], form, self._run_bytes(form.name)))
+            self._runs[number] = _no_runs(form)
+            least = least_part(self._bytes_of(form.name), self._least_bytes)
+            runs += len(groups)
+            for group in groups:
+                parts += len(even_edges(0, sum(place.rows for place in group) * (8 + form.width), least))
+        tasks = list(together(self._tasks(forms, rows_at, dense, sent), self._piece_bytes))
+        every = [extent for task in (*tasks, *self._held) for extent in task.extents]
+        again = sum(extent.edges[-1] - extent.edges[0] for task in self._held for extent in task.extents)
+        reads = sum(1 for task in self._held for _ in task.counted())
+        total = sum(map(self._bytes_of, (form.name for form in forms))) + sum(map(self._dtype_size, dense))
+        return SendPlan(
+            tasks=len(tasks) + len(self._held) + reads + runs,
+            parts=sum(len(extent.edges) - 1 for extent in every) + parts,
+            value_bytes=total,
+            again_bytes=again,
+            sorted_tables=len(large),
+            sorted_bytes=sum(self._bytes_of(form.name) for form in large.values()),
+        )
+
+
+def _no_runs(form: TableForm) -> SentRuns:
+    """Stand for runs that are not written."""
+    none = np.zeros(1, np.int64)
+    return SentRuns("", form, none, none[:0], location=Location(""), index="")

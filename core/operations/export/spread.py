@@ -74,6 +74,8 @@ class SpreadReader(ContentReader):
 
     executor: Executor | None = None
     shared: str = ""
+    writes: bool = True
+    """False for a plan: nobody needs to reach the output."""
     _places: dict[str, list[IdsAt]] = field(default_factory=dict)
     _cuts: dict[str, bulk.I64] = field(default_factory=dict)
 
@@ -105,7 +107,8 @@ class SpreadReader(ContentReader):
 
     def _meet(self, size_bytes: int) -> None:
         """Raise UnsupportedError unless all processes can work beside the output, with room for some bytes."""
-        self._by.share(SharedDirectory(self.shared), size_bytes)
+        if self.writes:
+            self._by.share(SharedDirectory(self.shared), size_bytes)
 
     @property
     def _by(self) -> Executor:

@@ -29,6 +29,7 @@ from edl_ckpt.core.storage.interface import has_parts
 from edl_ckpt.core.storage.local import is_there
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.meeting import SharedDirectory, SharedPrefix
+from edl_ckpt.core.storage.regular import check_target
 from edl_ckpt.core.storage.streams import descriptor_of, is_stream
 
 DENSE_FILE: Final = "dense.safetensors"
@@ -85,6 +86,20 @@ def open_target(
         return first
     _check_beside(beside)
     return PairTarget(first, _place(beside, is_directory=True, force=force))
+
+
+def check_output(goal: Location, traits: FormatTraits, *, is_directory: bool, force: bool) -> None:
+    """Raise what `open_target` and its target raise before anything is written."""
+    open_target(goal, traits, is_directory=is_directory, force=force)
+    path = goal.local_path
+    if path is None or descriptor_of(path) is not None or is_stream(path):
+        return
+    target = os.path.normpath(path)
+    check_target(target)
+    with storage_errors(os.path.dirname(target) or "."):
+        os.stat(os.path.dirname(target) or ".")
+    if not force and is_there(target):
+        raise RefusedError("exists already; nothing was changed", path=target, hint="--force replaces it")
 
 
 def _place(goal: Location, *, is_directory: bool, force: bool) -> LocalTarget | UploadTarget:

@@ -19,7 +19,7 @@ from cluster_tasks import environment, killed_worker, peak_bytes, what_travels
 from edl_ckpt.core import CorruptError, LockedError, RefusedError, Table, UnsupportedError
 from edl_ckpt.core.commit.uploads import SharedUploads
 from edl_ckpt.core.ids import host_name
-from edl_ckpt.core.operations.export import Selection, export_version, send, send_tasks, spread
+from edl_ckpt.core.operations.export import Selection, export_version, plan_export, send, send_tasks, spread
 from edl_ckpt.core.storage.location import Location
 from frameworks import need
 from oracle import Model
@@ -64,7 +64,20 @@ def test_the_same_files(s3: Bucket, tmp_path: Path, client: Any, small_tasks: No
     """Wide rows, narrow rows, no rows and variables are sent as this machine writes them, however small the pieces."""
     save_mixed(tmp_path / "run")
     several = {"max_shard_bytes": 1 << 20} if name.startswith("many") else {}
-    same_export(s3, tmp_path / "run", client, tmp_path, name, selection=Selection(order=order), **several)
+    options = {"selection": Selection(order=order), **several}
+    plan = plan_export(only(tmp_path / "run"), f"{s3.url}/{name}", executor=client, **options)  # type: ignore[arg-type]
+    assert not s3.objects()
+    same_export(s3, tmp_path / "run", client, tmp_path, name, **options)
+    assert {each.path: each.size_bytes for each in plan.files} == {s3_url(s3, k): n for k, n in s3.objects().items()}
+    assert plan.sending is not None
+    indexes = sum(key.endswith(".json") for key in s3.objects())
+    assert s3.proxy.count("upload_part") == plan.sending.parts + indexes
+    assert plan.sending.sorted_tables == (2 if order == "id" else 0)
+
+
+def s3_url(s3: Bucket, key: str) -> str:
+    """Return the URL of an object."""
+    return f"s3://{s3.name}/{key}"
 
 
 @pytest.mark.parametrize("name", ["one.safetensors", "arrays.npy"])
