@@ -142,7 +142,7 @@ def _notebook(run: Path) -> dict[str, Any]:
 _EXECUTE = """
 import sys, nbclient, nbconvert, nbformat
 notebook = nbformat.read(sys.argv[1], 4)
-nbclient.NotebookClient(notebook, timeout=100).execute()
+nbclient.NotebookClient(notebook, timeout=300).execute()
 for theme in ("light", "dark"):
     page, _ = nbconvert.HTMLExporter(theme=theme).from_notebook_node(notebook)
     with open(f"{sys.argv[2]}/{theme}.html", "w", encoding="utf-8") as file:
@@ -158,7 +158,7 @@ def _executed(source: Path, target: Path) -> None:
     assert spec.origin is not None
     environment = {**os.environ, "JUPYTER_PATH": str(Path(spec.origin).parents[4] / "share/jupyter")}
     command = [sys.executable, "-c", _EXECUTE, str(source), str(target)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, env=environment)
     assert done.returncode == 0, done.stderr
 
 

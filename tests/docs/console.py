@@ -214,7 +214,7 @@ class Session:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         self.exit_code = done.returncode

@@ -24,7 +24,7 @@ def open_page(page: Path, *flags: str) -> str:
             *("--hide-scrollbars", "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={profile}"),
             *(*flags, f"file://{page}"),
         ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -32,10 +32,10 @@ def edl(*arguments: str | Path, cwd: Path | None = None, **env: str) -> subproce
     outer = {**os.environ, "XDG_CONFIG_HOME": "/nowhere", **env}
     with scan_guard(arguments, cwd):
         if not any(name.startswith(("PYTHON", "LC_", "LANG", "COVERAGE")) for name in (*env, *_OUTER)):
-            done = server().run([*map(str, arguments)], cwd=cwd, env=outer, timeout=120)
+            done = server().run([*map(str, arguments)], cwd=cwd, env=outer, timeout=300)
         else:
             command = [*PROGRAM, *map(str, arguments)]
-            done = subprocess.run(command, cwd=cwd, env=outer, capture_output=True, text=True, timeout=120, check=False)
+            done = subprocess.run(command, cwd=cwd, env=outer, capture_output=True, text=True, timeout=300, check=False)
     check_printed([*map(str, arguments)], done.stdout, done.stderr, done.returncode)
     _check_code(arguments, done.returncode)
     return done
@@ -61,7 +61,7 @@ def without_reader(*arguments: str | Path, cwd: Path | None = None) -> subproces
                 stdout=writer,
                 stderr=subprocess.PIPE,
                 text=True,
-                timeout=120,
+                timeout=300,
                 check=False,
             )
     finally:
