@@ -89,6 +89,9 @@ from edl_ckpt.core.commit.part_plan import PartsPlan
 from edl_ckpt.core.commit.trash import Purge
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.model import Listing, State, Version
+from edl_ckpt.core.operations.export import ExportPlan, plan_export
+from edl_ckpt.core.operations.export.dry import PlannedFile
+from edl_ckpt.core.operations.export.send import SendPlan
 from edl_ckpt.core.operations.follow.changes import EventKind, Limits, Moment, WatchEvent
 from edl_ckpt.core.operations.follow.wait import WaitResult, wait_for_version
 from edl_ckpt.core.operations.follow.watch import looks_at
@@ -399,6 +402,18 @@ SETTINGS = Settings(
     ),
     ("EDL_CKPT_X sets nothing",),
 )
+
+
+def export_plans(results: Results) -> list[ExportPlan]:
+    """Return the plans of an export by this machine, of one file of unknown size, and of one to a bucket."""
+    plan = plan_export(results.listing.versions[0], f"{results.exported.output}.npy")
+    sending = SendPlan(9, 30, 1 << 20, 1 << 10, 1, 1 << 19)
+    assert str(sending).startswith(
+        "30 parts in 9 tasks, 1.0 KiB of values read twice; 1 table sorted through 512.0 KiB"
+    )
+    return [plan, replace(plan, files=(PlannedFile("m.npz", None),)), replace(plan, sending=sending)]
+
+
 CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "render_doctor.document": lambda _: [render_doctor.document(FACTS, FACTS, s) for s in (None, STORAGE)],
     "render_doctor.human": lambda _: [render_doctor.human(FACTS, FACTS, s) for s in (None, STORAGE)],
@@ -420,6 +435,8 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "render_experiment.rows": lambda r: map(render_experiment.rows, r.experiments[:2]),
     "render_export.document": lambda r: [render_export.document(r.exported)],
     "render_export.human": lambda r: [render_export.human(r.exported)],
+    "render_export.plan_document": lambda r: [render_export.plan_document(each) for each in export_plans(r)],
+    "render_export.plan_human": lambda r: [render_export.plan_human(each, "2 workers") for each in export_plans(r)],
     "render_get.document": lambda r: [render_get.document(r.lookup), render_get.document(r.lookup, r.close)],
     "render_get.human": lambda r: [render_get.human(r.lookup), render_get.human(r.lookup, r.close)],
     "render_get.rows": lambda r: [render_get.rows(r.lookup)],
