@@ -67,7 +67,7 @@ static PyObject *refuse_size(Buffers *b, const char *function, const char *name,
                              Py_ssize_t rows, Py_ssize_t itemsize)
 {
     return refuse(b, "%s: %s has %zd byte%s, the %zd row%s %s %zd", function, name, COUNTED(view->len), COUNTED(rows),
-                  rows == 1 ? "needs" : "need", rows * itemsize);
+                  rows == 1 ? "needs" : "need", (Py_ssize_t)((size_t)rows * (size_t)itemsize));
 }
 
 static PyObject *refuse_owner(Buffers *b, const char *function, const uint16_t *owner, Py_ssize_t row,
@@ -1215,8 +1215,10 @@ static PyObject *move_file_rows(PyObject *self, PyObject *args)
                 continue;
             error = write_whole(((const int32_t *)targets->buf)[k], (const uint8_t *)gathered->buf + starts[k],
                                 (Py_ssize_t)size, ((int64_t *)values_at->buf)[k]);
-            ((int64_t *)values_at->buf)[k] += size;
-            failed = error ? k : -1;
+            if (error)
+                failed = k;
+            else
+                ((int64_t *)values_at->buf)[k] += size;
         }
     }
     Py_END_ALLOW_THREADS

@@ -87,6 +87,8 @@ class LocalReader:
         """Return what the number of a system's error means; -1 for a file that has become shorter."""
         if error >= 0:
             return error_of_call(error, self.path)
+        with suppress(OSError):  # the kernel reads many bytes in a call: of these the first that is missing is named
+            offset = max(offset, os.fstat(self._fd).st_size)
         return LockedError(
             f"the file became shorter while it was being read; it had {self.size_bytes} bytes",
             path=self.path,

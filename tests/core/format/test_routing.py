@@ -198,6 +198,7 @@ def test_rows_of_a_file_that_fails(tmp_path: Path) -> None:
     """A read or a write that fails says which file it was and why; misfits are a ValueError before any of them."""
     if not routing.can_move_file_rows():
         pytest.skip("the compiled kernel was not built here: no C compiler at installation")
+    kernel: Any = bulk.kernel
     path = tmp_path / "file"
     path.write_bytes(bytes(99 * 8))
     good, read_only = os.open(path, os.O_RDWR), os.open(path, os.O_RDONLY)
@@ -213,6 +214,11 @@ def test_rows_of_a_file_that_fails(tmp_path: Path) -> None:
 
     try:
         assert move(good, good, read_only) == (1, errno.EBADF)
+        far = np.full(2, np.iinfo(np.int64).max)
+        failed = move(good, good, good, at=far)
+        assert failed is not None
+        assert failed.target == 0
+        assert (far == np.iinfo(np.int64).max).all()  # a write that fails moves nothing on
         assert move(-1, good, good) == (-1, errno.EBADF)
         assert move(good, good, good) == (-1, -1)  # its last row is not there
         rows = np.empty((100, 8), np.uint8)
@@ -220,6 +226,8 @@ def test_rows_of_a_file_that_fails(tmp_path: Path) -> None:
         assert routing.sketch_file_rows(sums, ids, (-1, 0), 80, rows) == errno.EBADF
         with pytest.raises(ValueError, match="data has 792 bytes"):
             routing.sketch_file_rows(sums, ids, (good, 0), 80, rows[1:])
+        with pytest.raises(ValueError, match="data has 800 bytes"):  # and no product of sizes overflows
+            kernel.sketch_file_rows(sums, ids, good, 0, (1 << 63) - 1, 10, rows)
         with pytest.raises(ValueError, match="sketch has"):
             routing.sketch_file_rows(sums[:, 1:].copy(), ids, (good, 0), 80, rows)
         path.write_bytes(bytes(100 * 8))

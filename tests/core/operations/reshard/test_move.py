@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 import shutil
 import threading
@@ -18,8 +19,9 @@ import pytest
 from builders import write_checkpoint
 from checkpoints import only, save_mixed
 from edl_ckpt.core import Location, execute_reshard, open_checkpoint, prepare_reshard, reshard_version, verify_version
+from edl_ckpt.core.checkpoint.blocks import IdBlock
 from edl_ckpt.core.checkpoint.reader import Checkpoint
-from edl_ckpt.core.checkpoint.scan import read_piece
+from edl_ckpt.core.checkpoint.scan import IdPiece, read_piece
 from edl_ckpt.core.checkpoint.target import Target
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError
 from edl_ckpt.core.format import routing, shard_layout
@@ -208,6 +210,30 @@ def test_a_file_that_cannot_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert raised.value.path in seen
         assert not (tmp_path / "b").exists()
     assert verify_version(only(tmp_path / "a"), level="deep").findings == ()
+
+
+def test_a_source_that_becomes_shorter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, either_kernel: str) -> None:
+    """However many bytes are read at a time, the error names the file and the first byte that is missing."""
+    monkeypatch.setattr(survey, "_SMALL_TABLE_BYTES", -1)
+    monkeypatch.setattr(direct, "DIRECT_BYTES", 0)
+    model = Model(7, {}, {"t": Table(2, "zeros", "float32", {i: bytes(8) for i in range(300)})})
+    write_checkpoint(tmp_path / "a", model, 2)
+    source = only(tmp_path / "a")
+    path = source.shards[1].path
+    with open_checkpoint(source) as checkpoint:
+        end = checkpoint.shards[1].tables[0].values.start + 1001
+
+    def cut(checkpoint: Checkpoint, piece: IdPiece) -> IdBlock:
+        block = read_piece(checkpoint, piece)
+        if piece.shard.file.path == path:
+            os.truncate(path, end)
+        return block
+
+    monkeypatch.setattr(move, "read_piece", cut)
+    with pytest.raises(LockedError, match="became shorter") as raised:
+        reshard_version(source, 3, output=str(tmp_path / "b"))
+    assert (raised.value.path, raised.value.offset) == (path, end)
+    assert not (tmp_path / "b").exists()
 
 
 @pytest.mark.parametrize("present", [0, 40_000, 1 << 40])
