@@ -44,8 +44,11 @@ REMOTE_WORKERS: Final = 16
 """Threads for remote storage, where each waits more than it works."""
 SMALL_READS: Final = 32
 """How many small files of remote storage, or beginnings of files, are read at a time: each is a wait, and few bytes."""
-RESULT_BYTES: Final = 64 << 10
-"""About the most that a task gives back to another process: counts, sketches and checksums, and never rows."""
+RESULT_BYTES: Final = 60 << 10
+"""The most that a task gives back to another process by its own count: counts, sketches and checksums, and never rows.
+
+With what pickle adds, that stays below 64 KiB.
+"""
 _stop: ContextVar[Event | None] = ContextVar("edl_ckpt_stop", default=None)
 """In a worker thread: set when a signal, or the owner of the thread, ends its work."""
 

@@ -253,7 +253,7 @@ def test_sums_of_casts_are_small_results(tmp_path: Path, client: Any, monkeypatc
 
     monkeypatch.setattr(WriteWork, "do", do)
     same_export(tmp_path / "run", client, tmp_path, "m.safetensors", selection=Selection(dtype="float32"))
-    assert RESULT_BYTES // 4 < max(sizes) < RESULT_BYTES + 4096
+    assert RESULT_BYTES // 4 < max(sizes) < 64 << 10
 
 
 def test_a_killed_command(tmp_path: Path) -> None:
