@@ -140,8 +140,14 @@ def client() -> Iterator[Any]:
 
 @contextmanager
 def patient() -> Iterator[None]:
-    """Let Dask's workers start on a busy machine: they warn when it takes a second to make their directories."""
-    with warnings.catch_warnings():
+    """Let Dask's workers start on a busy machine, and stay.
+
+    They warn when it takes a second to make their directories, and are given up when nothing is heard of them for five
+    minutes.
+    """
+    import dask
+
+    with warnings.catch_warnings(), dask.config.set({"distributed.scheduler.worker-ttl": None}):
         warnings.filterwarnings("ignore", "Creating scratch directories")
         yield
 

@@ -56,3 +56,9 @@ def test_each_file(path: Path) -> None:
     assert [f.name for f in functions if f.name.startswith("test_") and not ast.get_docstring(f)] == []
     if str(path.relative_to(TESTS)) not in SLEEPERS and path.parent.name != "bench":  # that looks at intervals
         assert re.findall(r"\btime\.sleep\((?!30\))", text) == []
+
+
+def test_nobody_changes_the_clock_of_all() -> None:
+    """A test changes the clock of a module, never that of the process: event loops in other threads sleep by it."""
+    changed = re.compile(r"""setattr\((time,|["']time\.)|patch\(["']time\.""")
+    assert [str(path) for path in FILES if changed.search(path.read_text(encoding="utf-8"))] == []

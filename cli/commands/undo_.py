@@ -25,7 +25,7 @@ _Deleted = Annotated[
 
 @examples(
     "undo run",
-    "undo run@100",
+    "undo run@50",
 )
 @exits(NOTES)
 def undo_command(out: Output, ref: _Deleted = None, lock_wait: LockWait = "10s") -> None:

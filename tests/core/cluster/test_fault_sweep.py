@@ -39,6 +39,7 @@ from edl_ckpt.core import (
     verify_version,
 )
 from edl_ckpt.core.cluster.connection import connected
+from edl_ckpt.core.commit.recovery import recover
 from edl_ckpt.core.progress import SILENT
 from examples import TIMES
 from program import PROGRAM
@@ -102,8 +103,9 @@ class Places:
 
     def do_again(self, command: str) -> None:
         """Do the work of a command without a cluster, as the next command."""
-        if command == "reshard" and not shards_of(self.there):
-            reshard_version(only(self.run), 6, output=self.there)
+        if command == "reshard":
+            is_there = self.there.exists() and list_versions(self.there).versions
+            recover(self.there) if is_there else reshard_version(only(self.run), 6, output=self.there)
         elif command == "copy":
             execute_copy(plan_copy([only(self.run)], self.there))
         elif command == "verify":
