@@ -136,7 +136,7 @@ def _versions(out: Output, ref: str | None, *, every: bool) -> tuple[Location, t
 
     parsed = parsed_ref(ref, out)
     if not every:
-        return parsed.location, (resolve(parsed, reporter=out.reporter()),)
+        return parsed.location, (resolve(parsed, reporter=out.reporter(), seals=False),)
     if parsed.version != "latest" or split_version_dir(parsed.location):
         raise UsageError("--all needs a location without a version", path=ref)
     return parsed.location, list_versions(parsed.location).versions

@@ -30,13 +30,20 @@ def listed_metadata(store: Store, state: Iterable[Entry], known: Known | None = 
 
 
 def with_metadata(
-    store: Store, versions: Iterable[Version], metadata: LocationMetadata, unknown: Fault | None = None
+    store: Store,
+    versions: Iterable[Version],
+    metadata: LocationMetadata,
+    unknown: Fault | None = None,
+    *,
+    seals: bool = True,
 ) -> tuple[Version, ...]:
     """Return versions with their metadata, and with what their seals say; reads the seals that `metadata` names.
 
-    `unknown` is why no metadata can be read.
+    `unknown` is why no metadata can be read. Without `seals` none is read.
     """
     described = [annotated(version, metadata, unknown) for version in versions]
+    if not seals:
+        return tuple(described)
     sealed = _sealed(store, [v for v in described if v.key in metadata.sealed and not v.fault], metadata)
     return tuple(sealed.get(v.path, v) for v in described)
 

@@ -100,20 +100,22 @@ def _list(
     wait_seconds: float = LOCK_WAIT_SECONDS,
     known: Known | None = None,
     entries: list[Entry] | None = None,
+    *,
+    seals: bool = True,
 ) -> Listing:
     """Return the versions of a location; `entries` are those of a listing that was made just now."""
     look = Look(store, wait_seconds)
     known = Known(trusts_index=True) if known is None else known
     while True:
         fresh_after = (time.time() if now is None else now) - grace_seconds
-        listing, state = _list_once(store, fresh_after, known, entries)
+        listing, state = _list_once(store, fresh_after, known, entries, seals=seals)
         entries = None
         if look.is_settled(listing, has_state=bool(state), has_journal=has_journal(state)):
             return look.marked(listing)
 
 
 def _list_once(
-    store: LocalStore | ObjectStore, fresh_after: float, known: Known, entries: list[Entry] | None
+    store: LocalStore | ObjectStore, fresh_after: float, known: Known, entries: list[Entry] | None, *, seals: bool
 ) -> tuple[Listing, list[Entry]]:
     """Return the versions of a location as one pass finds them, and what there is of our state."""
     where = store.location
@@ -133,7 +135,7 @@ def _list_once(
     )
     listing = Listing(
         where,
-        with_metadata(store, versions, metadata, unknown),
+        with_metadata(store, versions, metadata, unknown, seals=seals),
         foreign,
         metadata.modes,
         problems,
@@ -252,12 +254,13 @@ def resolve(
     grace_seconds: float = GRACE_SECONDS,
     now: float | None = None,
     reporter: Reporter = SILENT,
+    seals: bool = True,
 ) -> Version:
     """Return the version a reference names; 'latest' is the newest complete one.
 
     A checkpoint in a file of any name is a version by itself (`files.py`). Raises NotFoundError, whose hint names the
     versions there, IncompleteError for 'latest' when no version is complete, and UsageError when several versions
-    match.
+    match. Without `seals` the version may have no fingerprint, for callers that read the seal themselves.
     """
     ref = ref if isinstance(ref, CheckpointRef) else parse_ref(ref)
     alone = named_file(ref)
@@ -277,7 +280,7 @@ def resolve(
         by_metadata = isinstance(ref.version, str) and ref.version != "latest"
         if (found := one_of_many(store, choose, fresh_after, by_metadata=by_metadata)) is not None:
             return found
-    listing = _list(store, grace_seconds, now, entries=entries)
+    listing = _list(store, grace_seconds, now, entries=entries, seals=seals)
     for version in listing.versions:
         if version.fault and version.version != ref.version:
             reporter.warn(f"{version.ref}: {version.why_unreadable}")

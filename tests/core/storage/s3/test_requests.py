@@ -26,6 +26,8 @@ from edl_ckpt.core import (
 from edl_ckpt.core.errors import EdlCkptError, LockedError
 from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
+from edl_ckpt.core.state.paths import seal_file
+from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.parts import PartMemory
 from edl_ckpt.core.storage.s3.upload import MIN_PART_BYTES
 from s3_fixtures import Bucket
@@ -138,6 +140,21 @@ def test_checksums_and_values_are_read_in_one_pass(s3: Bucket, large: Path) -> N
     checked = verify_version(version, level="deep")
     assert (checked.sealed, checked.findings) == (True, ())
     assert version.size_bytes <= s3.proxy.response_bytes("get", key="variables-") < most
+
+
+def test_verify_reads_a_seal_once(s3: Bucket, large: Path) -> None:
+    """The command leaves the seal to the check itself, and finds a seal that does not match all the same."""
+    from edl_ckpt.cli.app import main
+
+    reshard_version(at(large), 3, output=s3.url)
+    seal = seal_file(at(s3.url).version)
+    s3.proxy.reset()
+    with pytest.raises(SystemExit, match="0"):
+        main(["verify", s3.url])
+    assert s3.proxy.count("get", key=seal) == 1
+    open_store(Location(s3.url)).write_small(seal, b"{}")
+    with pytest.raises(SystemExit, match="3"):
+        main(["verify", s3.url])
 
 
 def test_versions_are_deleted_together(s3: Bucket) -> None:
