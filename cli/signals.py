@@ -6,7 +6,9 @@ import os
 import signal
 from contextlib import suppress
 from types import FrameType
-from typing import Final, NoReturn
+from typing import Final
+
+from edl_ckpt.core.interruption import WHOLE
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals that end a command: 128 and their number is its exit code."""
@@ -27,17 +29,18 @@ def handle_signals() -> None:
             signal.signal(asking, _answer)
 
 
-def _end(number: int, _frame: FrameType | None) -> NoReturn:
+def _end(number: int, _frame: FrameType | None) -> None:
     """End the program; on the way out, commands remove their staged files.
 
-    A second signal of any kind kills it at once; `recover` then cleans up.
+    It ends a moment later where a lock would stay taken. A second signal of any kind kills it at once; `recover` then
+    cleans up.
     """
     for each in ENDING:
         if signal.getsignal(each) is not signal.SIG_IGN:
             signal.signal(each, signal.SIG_DFL)
-    if number == signal.SIGINT:
-        raise KeyboardInterrupt
-    raise SystemExit(128 + number)
+    error = KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
+    if not WHOLE.keep(error):
+        raise error
 
 
 def _answer(_number: int, _frame: FrameType | None) -> None:

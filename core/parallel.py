@@ -16,10 +16,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import chain, islice
+from queue import SimpleQueue
 from threading import Event, Lock
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar
 
 from edl_ckpt.core.errors import LockedError
+from edl_ckpt.core.interruption import WHOLE
 
 _M_TRIM_THRESHOLD = -1  # glibc's malloc.h
 _M_MMAP_THRESHOLD = -3
@@ -32,6 +34,7 @@ Result = TypeVar("Result")
 Opened = TypeVar("Opened", bound="Resource")
 _Task_contra = TypeVar("_Task_contra", contravariant=True)
 _Result_co = TypeVar("_Result_co", covariant=True)
+_Begun: TypeAlias = tuple[Future[Result], SimpleQueue[None]]
 Advance = Callable[[int], None]
 """Takes how many more bytes are done; called from several threads."""
 
@@ -216,6 +219,23 @@ def _libc() -> Any:
     return ctypes.CDLL(None)
 
 
+def _begin(pool: ThreadPoolExecutor, function: Callable[[Task], Result], task: Task) -> _Begun[Result]:
+    """Begin a task; the queue gets an item when it is done."""
+    done = SimpleQueue[None]()
+    with WHOLE:
+        future = pool.submit(function, task)
+        future.add_done_callback(lambda _: done.put(None))
+    return future, done
+
+
+def _finish(begun: _Begun[Result]) -> Result:
+    """Wait for a task, and return its result or raise its error."""
+    future, done = begun
+    done.get()  # in C: a signal may end it anywhere
+    with WHOLE:
+        return future.result()
+
+
 def run_parallel(
     function: Callable[[Task], Result], tasks: Iterable[Task], workers: int, *, most: int | None = None
 ) -> Generator[Result, None, None]:
@@ -234,10 +254,10 @@ def run_parallel(
     pool = ThreadPoolExecutor(workers, thread_name_prefix="edl-ckpt", initializer=_stop.set, initargs=(stop,))
     try:
         begun = islice(waiting, 3 * workers if most is None else most)
-        under_way: deque[Future[Result]] = deque(pool.submit(function, task) for task in begun)
+        under_way = deque(_begin(pool, function, task) for task in begun)
         while under_way:
-            yield under_way.popleft().result()
-            under_way.extend(pool.submit(function, task) for task in islice(waiting, 1))
+            yield _finish(under_way.popleft())
+            under_way.extend(_begin(pool, function, task) for task in islice(waiting, 1))
     except (KeyboardInterrupt, SystemExit):
         stop.set()
         raise

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+import time
+from typing import Any
+
 import pytest
 
+from edl_ckpt.cli import signals
 from edl_ckpt.core import parallel
 from edl_ckpt.core.parallel import SILENCE_SECONDS, answered, impatient, run_parallel, stop_requested
 
@@ -59,3 +65,24 @@ def test_other_errors_wait_as_long_as_ever(clock: _Clock, error: BaseException |
     with impatient(error):
         clock.now += 1000
         assert not stop_requested()
+
+
+def test_a_signal_where_a_lock_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal whose handler runs just when this thread has taken a condition ends the work, and no thread waits."""
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    enter = threading.Condition.__enter__
+    for count in range(1, 16):  # pool, threads, tasks and results take several
+        seen: list[threading.Condition] = []
+
+        def entered(condition: threading.Condition, count: int = count, seen: Any = seen) -> bool:
+            taken = enter(condition)
+            if threading.get_ident() == threading.main_thread().ident:
+                seen.append(condition)
+                if len(seen) == count:
+                    signals._end(signal.SIGTERM, None)
+            return taken
+
+        monkeypatch.setattr(threading.Condition, "__enter__", entered)
+        with pytest.raises(SystemExit) as raised:
+            list(run_parallel(lambda _: time.sleep(0.005), range(20), 2))
+        assert raised.value.code == 128 + signal.SIGTERM
