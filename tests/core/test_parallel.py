@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -84,5 +83,5 @@ def test_a_signal_where_a_lock_is_taken(monkeypatch: pytest.MonkeyPatch) -> None
 
         monkeypatch.setattr(threading.Condition, "__enter__", entered)
         with pytest.raises(SystemExit) as raised:
-            list(run_parallel(lambda _: time.sleep(0.005), range(20), 2))
+            list(run_parallel(lambda _: threading.Event().wait(0.005), range(20), 2))
         assert raised.value.code == 128 + signal.SIGTERM
