@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import pytest
 from hypothesis import settings
 
 from checkpoints import save_large
+from edl_ckpt.cli.signals import ENDING
 from edl_ckpt.core.format import bulk
 from examples import TIMES, UNCHECKED
 from places import GOLDEN
@@ -59,6 +60,17 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 def pytest_xdist_auto_num_workers() -> int:
     """Start a process more than there are cores: many tests wait for a server, or for another process."""
     return len(os.sched_getaffinity(0)) + 1
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """Put back what a command that ran in this process did to signals: a later test's would end the process at once."""
+    before = {number: signal.getsignal(number) for number in (*ENDING, signal.SIGUSR1)}
+    try:
+        return (yield)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")
