@@ -325,7 +325,7 @@ def test_infos_of_many_tables_are_one_chunk(tmp_path: Path, monkeypatch: pytest.
     assert verify_version(version, level="deep").findings == ()
 
 
-@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("there", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_small_tables_share_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client: Any, there: bool) -> None:
     """Where a seal would be too large, small tables share chunks, whoever seals; a flipped bit names the first of them.
 

@@ -58,7 +58,12 @@ def same_export(s3: Bucket, source: Path, client: Any, tmp: Path, name: str, **o
 
 @pytest.mark.parametrize(
     ("name", "order"),
-    [("one.safetensors", "id"), ("many.safetensors", "stored"), ("arrays.npy", "id"), ("arrays.npy", "stored")],
+    [
+        ("one.safetensors", "id"),
+        ("many.safetensors", "stored"),
+        pytest.param("arrays.npy", "id", marks=pytest.mark.slow),
+        ("arrays.npy", "stored"),
+    ],
 )
 def test_the_same_files(s3: Bucket, tmp_path: Path, client: Any, small_tasks: None, name: str, order: str) -> None:
     """Wide rows, narrow rows, no rows and variables are sent as this machine writes them, however small the pieces."""

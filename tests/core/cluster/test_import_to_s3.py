@@ -61,8 +61,7 @@ def same_import(s3: Bucket, source: Path | str, ps_num: int, client: Any, tmp: P
     nothing_is_left(s3)
 
 
-@pytest.mark.parametrize("ps_num", [1, 4])
-@pytest.mark.parametrize("name", ["m.safetensors", "many.safetensors", "m.npy"])
+@pytest.mark.parametrize(("name", "ps_num"), [("m.safetensors", 1), ("many.safetensors", 4), ("m.npy", 3)])
 def test_the_same_bytes(
     s3: Bucket, tmp_path: Path, client: Any, tiny_stretches: None, planned: list[PartsPlan], name: str, ps_num: int
 ) -> None:
@@ -119,6 +118,7 @@ def test_a_checkpoint(s3: Bucket, tmp_path: Path, client: Any, tiny_stretches: N
     nothing_is_left(s3)
 
 
+@pytest.mark.slow  # a reshard tests the same in the ordinary suite
 @pytest.mark.parametrize("strategy", ["spilled", "grouped"])
 def test_little_memory(
     s3: Bucket,

@@ -265,7 +265,9 @@ def same_reshard(s3: Bucket, run: Path, ps_num: int, client: Any, tmp: Path, **o
     return settings.parts
 
 
-@pytest.mark.parametrize("ps_num", [1, 2, 5, 9])
+@pytest.mark.parametrize(
+    "ps_num", [1, 5, pytest.param(2, marks=pytest.mark.slow), pytest.param(9, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("save", [save_mixed, lambda location: save_varied(location, 3)], ids=["mixed", "varied"])
 def test_the_same_reshard(
     s3: Bucket, tmp_path: Path, client: Any, tiny_stretches: None, save: Any, ps_num: int
