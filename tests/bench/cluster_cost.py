@@ -18,7 +18,7 @@ from pathlib import Path
 
 TOP = Path(__file__).parents[2]
 CPU_SECONDS_A_GB = 2.4
-"""Of a reshard that does not fit into memory: 24 s for 10 GB, in docs/benchmarks.md; those that fit take 1.1."""
+"""Of a reshard that does not fit into memory: 24 s for 10 GB, by an older version; those that fit take 1.1."""
 SPEED_UP = 5
 """Of 8 threads over one, by the section of docs/benchmarks.md on workers."""
 SIZES_GB = (10, 100, 1_000, 10_000)
