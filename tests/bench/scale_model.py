@@ -11,11 +11,12 @@ import os
 import pickle
 import time
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from math import gcd
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -78,13 +79,16 @@ def write_holes(location: Path, scale: Scale) -> None:
 
 @contextmanager
 def holes_allowed() -> Iterator[None]:
-    """Let staged files be holes: no disk of ours has room for them."""
-    old = files.allocate, Staging.check_space
-    files.allocate, Staging.check_space = os.ftruncate, lambda *_: None  # type: ignore[assignment, method-assign]
-    try:
+    """Let staged files be holes: no disk of ours has room for them.
+
+    They are not flushed either: ext4 sets 8 MiB aside around each piece of a file of holes until the file is closed. A
+    flush of all of them at once finds the disk full.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(files, "allocate", os.ftruncate))
+        stack.enter_context(patch.object(files.PreallocatedFile, "flush", lambda _: None))
+        stack.enter_context(patch.object(Staging, "check_space", lambda *_: None))
         yield
-    finally:
-        files.allocate, Staging.check_space = old  # type: ignore[method-assign]
 
 
 @dataclass
