@@ -33,6 +33,7 @@ from edl_ckpt.core.state.metadata import (
     read_metadata,
 )
 from edl_ckpt.core.state.paths import LOCATION_FILE, META_DIR, version_file
+from edl_ckpt.core.state.seal import base_name
 from edl_ckpt.core.storage import LocationLike, open_store
 from edl_ckpt.core.storage.interface import Store
 from edl_ckpt.core.storage.location import Location
@@ -215,38 +216,82 @@ def _edit(
     store.write_small(relative, data)
 
 
-def copy_metadata(source: Version, target: Location, *, reporter: Reporter = SILENT) -> None:
-    """Copy the metadata of a version to its copy in another location, with the modes of its metrics.
+class MetadataCopies:
+    """Copies the metadata of versions to one location, whose lock the caller holds for all of them.
 
-    Metrics and tags that the copy has under other names stay. A tag names one version: another version of the target
-    loses a tag that comes with the copy, with a warning, unless both have it in the source. The caller holds the
-    target's lock. A file by itself has no metadata.
+    No copy may read the metadata of all versions: for a thousand of them that would be a million reads. So the tags and
+    the modes of the target are read once, and of the source only what belongs to a version.
     """
-    if source.layout == FREE_FILE:
-        return
-    document = read_document(open_store(source.location), version_file(source.key)) or {}
-    document.pop("uuid", None)
-    if source.uuid and source.metadata:  # Determined's own is in a file beside the shards
-        document["metadata"] = dict(source.metadata)
-    if not document:
-        return
-    origin = read_metadata(open_store(source.location))
-    modes = {n: mode for n, mode in origin.modes.items() if n in source.metrics}
 
-    def change(existing: Document) -> None:
-        existing.update(_merged(existing, document))
+    def __init__(self, target: Location, *, reporter: Reporter = SILENT) -> None:
+        self._target = target
+        self._reporter = reporter
+        self._modes: dict[str, str] | None = None
+        self._holders: dict[str, set[int | str]] | None = None
+        """The versions of the target by their tags."""
+        self._origins: dict[tuple[str, int | str], tuple[str, ...]] = {}
+        """The tags of versions of the source that the target has too."""
 
-    _edit_version(target, source.version, change)
-    present = read_metadata(open_store(target))
-    new = {name: mode for name, mode in modes.items() if present.modes.get(name) != mode}
-    if new:
-        write_modes(target, new)
-    for number, metadata in present.versions.items():
-        shared = origin.versions[number].tags if number in origin.versions else ()
-        for tag in set(metadata.tags) & set(document.get("tags", ())) - set(shared):
-            if number != source.version:
-                _erase_tag(target, number, tag)
-                reporter.warn(f"{target}: the tag {tag!r} moved from version {number} to {source.version}")
+    def copy(self, source: Version) -> None:
+        """Copy the metadata of a version to its copy in the target, with the modes of its metrics.
+
+        Metrics and tags that the copy has under other names stay. A tag names one version: another version of the
+        target loses a tag that comes with the copy, with a warning, unless both have it in the source. A file by itself
+        has no metadata.
+        """
+        if source.layout == FREE_FILE:
+            return
+        document = read_document(open_store(source.location), version_file(source.key)) or {}
+        document.pop("uuid", None)
+        if source.uuid and source.metadata:  # Determined's own is in a file beside the shards
+            document["metadata"] = dict(source.metadata)
+        if not document:
+            return
+
+        def change(existing: Document) -> None:
+            existing.update(_merged(existing, document))
+
+        _edit_version(self._target, source.version, change)
+        self._copy_modes(source)
+        for tag in document.get("tags", ()):
+            self._move_tag(tag, source)
+
+    def _copy_modes(self, source: Version) -> None:
+        if not source.metrics:
+            return
+        origin = read_metadata(open_store(source.location), (LOCATION_FILE,)).modes
+        if self._modes is None:
+            self._modes = dict(read_metadata(open_store(self._target), (LOCATION_FILE,)).modes)
+        new = {n: m for n, m in origin.items() if n in source.metrics and self._modes.get(n) != m}
+        if new:
+            write_modes(self._target, new)
+            self._modes |= new
+
+    def _move_tag(self, tag: str, source: Version) -> None:
+        if self._holders is None:
+            self._holders = {}
+            for key, metadata in read_metadata(open_store(self._target)).versions.items():
+                for present in metadata.tags:
+                    self._holders.setdefault(present, set()).add(key)
+        holders = self._holders.setdefault(tag, set())
+        for key in sorted(holders - {source.version}, key=str):
+            if tag not in self._tags_at(source.location, key):
+                _erase_tag(self._target, key, tag)
+                holders.discard(key)
+                self._reporter.warn(f"{self._target}: the tag {tag!r} moved from version {key} to {source.version}")
+        holders.add(source.version)
+
+    def _tags_at(self, origin: Location, key: int | str) -> tuple[str, ...]:
+        where = str(origin), key
+        if where not in self._origins:
+            found = read_metadata(open_store(origin), (base_name(version_file(key)),)).versions.get(key)
+            self._origins[where] = () if found is None else found.tags
+        return self._origins[where]
+
+
+def copy_metadata(source: Version, target: Location, *, reporter: Reporter = SILENT) -> None:
+    """Copy the metadata of one version, as `MetadataCopies` does. The caller holds the target's lock."""
+    MetadataCopies(target, reporter=reporter).copy(source)
 
 
 def _merged(existing: Document, new: Document) -> Document:

@@ -45,7 +45,7 @@ from edl_ckpt.core.operations.copy.carry import CarryWork, OpenedCarry, carry, t
 from edl_ckpt.core.operations.copy.plan import CopyEntry, CopyPlan
 from edl_ckpt.core.parallel import Executor, Threads, default_workers, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
-from edl_ckpt.core.state.annotate import copy_metadata
+from edl_ckpt.core.state.annotate import MetadataCopies
 from edl_ckpt.core.state.holder import LostLockError, prove_lock
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.paths import seal_file
@@ -131,10 +131,11 @@ def execute_copy(
                 check_target(chosen, plan.target, size_bytes, parts=True, reporter=reporter)
                 how = _How(workers, chosen, reporter)
         with location_lock(plan.target, "copy", wait_seconds=wait_seconds, reporter=reporter, create=True) as place:
+            metadata = MetadataCopies(plan.target, reporter=reporter)
             for entry in (entry for entry, error in obstacles if error is None):
                 try:
                     done.append(_bring(entry, place, how, force=plan.force))
-                    copy_metadata(entry.version, plan.target, reporter=reporter)
+                    metadata.copy(entry.version)
                 except EdlCkptError as error:
                     if len(plan.entries) == 1 or isinstance(error, LostLockError):
                         raise

@@ -28,6 +28,7 @@ from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.operations.verify.seals import seal_version
 from edl_ckpt.core.progress import SilentReporter
 from edl_ckpt.core.storage.files import PreallocatedFile
+from edl_ckpt.core.storage.local import LocalStore
 from edl_ckpt.core.storage.s3.upload import Upload
 from places import GOLDEN
 from s3_fixtures import Bucket
@@ -53,6 +54,41 @@ def run(tmp_path: Path) -> Path:
     set_note(version, "words")
     set_modes(str(tmp_path / "run"), {"f1": "max", "other": "min"})
     return tmp_path / "run"
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The small files that are read, by their names."""
+    seen: list[str] = []
+    read_small = LocalStore.read_small
+
+    def counted(store: LocalStore, relative: str) -> bytes | None:
+        seen.append(relative)
+        return read_small(store, relative)
+
+    monkeypatch.setattr(LocalStore, "read_small", counted)
+    return seen
+
+
+def test_many_versions(tmp_path: Path, reads: list[str]) -> None:
+    """What is read for a version does not grow with the others: a thousand versions are no million reads."""
+    each = []
+    for count in (2, 8):
+        run = str(tmp_path / f"run{count}")
+        for number in range(1, count + 1):
+            save_small(run, number)
+            set_metrics(at(run, number), {"f1": number / 10})
+            add_tag(at(run, number), f"tag{number}")
+            add_tag(at(run, number), "shared", also=True)
+        set_modes(run, {"f1": "max"})
+        plan = plan_copy(list_versions(run).versions, str(tmp_path / f"out{count}"))
+        reads.clear()
+        assert len(execute_copy(plan).copied) == count
+        each.append(len(reads) / count)
+        copied = list_versions(str(tmp_path / f"out{count}"))
+        assert [v.tags for v in copied.versions] == [("shared", f"tag{n}") for n in range(1, count + 1)]
+        assert copied.modes == {"f1": "max"}
+    assert each[1] <= each[0]
 
 
 @pytest.mark.parametrize("place", ["current/ps1", "current/ps4", "legacy/v2", "legacy/v3", "multi"])
