@@ -6,7 +6,7 @@ import os
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import xxhash
@@ -69,9 +69,9 @@ class EncodeWork:
 
 
 def encoded_span(
-    opened: Checkpoint, tables: Tables, encoder: Encoder, span: Span, found: Found
+    opened: Checkpoint, tables: Tables, encoder: Encoder, span: Span, found: Found, weight: Any = None
 ) -> Iterator[EncodedRows]:
-    """Yield the batches of a span, encoded; add its sums to `found` at the end.
+    """Yield the batches of a span, encoded; add its sums to `found` at the end, and what it contains to a digest.
 
     What was encoded of runs is found as `written`, to be compared with what the runs were made from. What was read of
     the checkpoint is compared here.
@@ -85,6 +85,9 @@ def encoded_span(
         if order is not None and form.width:
             values = bulk.take_rows(rows, order[some])
         sketch.add_rows(form.name, ids[some], values)
+        if weight is not None:
+            weight.update(ids[some].data)
+            weight.update(values.reshape(-1).data)
         vectors = as_dtype(values.reshape(-1), form.target).reshape(len(values), form.dim)
         yield encoder.encode(form.name, ids[some], vectors)
     if span.pieces:

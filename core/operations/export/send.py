@@ -2,7 +2,7 @@
 
 The command begins an upload for each file, and completes it. Tasks send its parts. Large tables in the order of their
 ids go through runs, which are an object beside the output for a while. What a file begins with may be known last: then
-its first part is sent last, and what belongs to it is read once more.
+its first part is sent last, and what belongs to it is read once more. All that is read twice is weighed both times.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
 from edl_ckpt.core.checkpoint.fingerprint import ContentSketch
 from edl_ckpt.core.checkpoint.places import DenseAt, IdsAt
 from edl_ckpt.core.commit.uploads import Extent, SharedUpload, SharedUploads, even_edges
-from edl_ckpt.core.errors import EdlCkptError, LockedError, UnsupportedError
+from edl_ckpt.core.errors import EdlCkptError, UnsupportedError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.routing import sketch_size
+from edl_ckpt.core.operations.export.balance import Balance
 from edl_ckpt.core.operations.export.interface import EncodedPart, Encoder, Spread, Tensor, batch_rows
 from edl_ckpt.core.operations.export.places import Place, SentFile, compare_rows
 from edl_ckpt.core.operations.export.runs import Found, TableForm
@@ -37,7 +38,7 @@ from edl_ckpt.core.operations.export.send_tasks import (
 from edl_ckpt.core.operations.export.sent_groups import MOST_SPANS, SendGroupsWork, SentGroups
 from edl_ckpt.core.operations.export.sent_runs import OpenedSending, SendRunsWork, SentRuns, SentRunTask
 from edl_ckpt.core.operations.export.spans import ArrayAt, DenseForm, Span, Tables
-from edl_ckpt.core.operations.export.spread import SpreadReader, are_equal, within
+from edl_ckpt.core.operations.export.spread import SpreadReader, within
 from edl_ckpt.core.parallel import impatient, run_parallel
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, has_parts
@@ -66,7 +67,7 @@ class SendReader(SpreadReader):
     _made: list[ObjectWriter] = field(default_factory=list)
     _held: list[SendTask] = field(default_factory=list)
     _work: SendWork | None = None
-    _held_found: Found = field(default_factory=Found)
+    _balance: Balance = field(default_factory=Balance)
     _sent_files: list[SentFile] = field(default_factory=list)
     _groups: SentGroups | None = None
 
@@ -162,8 +163,7 @@ class SendReader(SpreadReader):
         self._work = SendWork(CheckpointValue.of(self.checkpoint), tables_now, rows_at, dense, uploads)
         proof = self._send(together(self._tasks(forms, rows_at, dense, files), self._piece_bytes), sent)
         counting = [each for task in self._held for each in task.counted()]
-        proof.add(self._send(counting, self._held_found))
-        sent.add(self._held_found)
+        proof.add(self._send(counting, sent))
         for number, form in enumerate(forms):
             if number in self._runs:
                 compare_rows(form.name, found.written if form.is_cast else found.source, proof)
@@ -182,27 +182,23 @@ class SendReader(SpreadReader):
 
     def settle(self) -> None:
         """Send what waited for the begin of its file, which is known now; then leave nothing beside the output."""
-        if self._held and self._work is not None:
-            found = Found()
-            heads = {n: tuple((n, at, data) for at, data in f.heads.items()) for n, f in enumerate(self._sent_files)}
-            tasks = (
-                task._replace(heads=tuple(h for e in task.extents for h in heads[e.target])) for task in self._held
+        heads = {n: tuple((n, at, data) for at, data in f.heads.items()) for n, f in enumerate(self._sent_files)}
+        tasks = [
+            task.uncounted()._replace(heads=tuple(h for e in task.extents for h in heads[e.target]))
+            for task in self._held
+        ]
+        if tasks:
+            self._send(tasks, Found())
+        if not self._balance.is_even:
+            self.checkpoint.check_unchanged()
+            raise EdlCkptError(
+                "values were read differently the second time; nothing was published",
+                path=self.checkpoint.version.path,
+                hint="check the memory and the network of the workers, and try again",
             )
-            self._send(tasks, found)
-            self._compare(found)
         if self._groups is not None:
             self._groups.end()
         self._drop_runs()
-
-    def _compare(self, found: Found) -> None:
-        """Raise LockedError unless what was read twice was the same both times."""
-        before, now = self._held_found.source, found.source
-        same = all(are_equal(before, now, name) for name in now.variable_names() | before.variable_names())
-        for one, other in ((before, now), (self._held_found.written, found.written)):
-            same &= one.tables.keys() == other.tables.keys()
-            same = same and all(np.array_equal(sums, other.tables[name]) for name, sums in one.tables.items())
-        if not same:
-            raise LockedError("the version changed while it was exported", path=self.checkpoint.version.path)
 
     def _begun(self, places: Mapping[str, Place]) -> list[SentFile]:
         """Begin the uploads of all files."""
@@ -229,6 +225,7 @@ class SendReader(SpreadReader):
             for sent in results:
                 found.add(sent.found)
                 proof.add(sent.proof)
+                self._balance.add(sent.balance)
                 for target, part in sent.parts:
                     self._sent_files[target].item.take([part])
         return proof

@@ -1,7 +1,8 @@
 """The parts of an export's arrays as tasks: which bytes of the files a task sends, and what it reads for them.
 
 A file is cut where a variable or a table may be cut, into extents of at least one part. So each value belongs to one
-extent, and is read for that alone. A table that is sorted by one task is not cut at all.
+extent, and is read for that alone. A table that is sorted by one task is not cut at all. What one task sends and
+another one counts is weighed by both.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from edl_ckpt.core.checkpoint.places import DenseAt
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import PIECE_BYTES, DensePiece, read_dense
 from edl_ckpt.core.commit.uploads import Extent, SharedUploads, TargetPart
+from edl_ckpt.core.operations.export.balance import Balance, weight_of
 from edl_ckpt.core.operations.export.casts import cast_bytes
 from edl_ckpt.core.operations.export.runs import Found, in_order
 from edl_ckpt.core.operations.export.sent_runs import OpenedSending
@@ -127,10 +129,14 @@ def joined(tasks: Sequence[SendTask]) -> SendTask:
 
 
 class Sent(NamedTuple):
-    """What a task answers: the sums of what it read and counted, of the rows of runs that it sent, and its parts."""
+    """What a task answers: the sums of what it read and counted, of the rows of runs that it sent, and its parts.
+
+    The balance is of what it sent and did not count, or counted and did not send.
+    """
 
     found: Found
     proof: ContentSketch
+    balance: Balance
     parts: list[TargetPart]
 
 
@@ -150,50 +156,60 @@ class SendWork:
 
     def do(self, opened: OpenedSending, task: SendTask, advance: Advance) -> Sent:
         """Read what a task needs, and send its parts."""
-        found, proof = Found(), ContentSketch()
+        sent = Sent(Found(), ContentSketch(), Balance(), [])
+        sends = bool(task.extents)
         with self.uploads.opened(task.extents, opened.memory) as files:
             for file, at, data in task.heads:
                 files[file].write(at, data)
             for place, counts in task.dense:
-                advance(
-                    self._send_dense(opened.checkpoint, place.piece(opened.checkpoint), files, found, counts=counts)
-                )
+                piece = place.piece(opened.checkpoint)
+                advance(self._send_dense(opened.checkpoint, piece, files, sent, sends=sends, counts=counts))
             for part in task.spans:
-                advance(self._send_rows(opened.checkpoint, part, files, found, proof))
-        return Sent(found, proof, files.sent)
+                advance(self._send_rows(opened.checkpoint, part, files, sent, sends=sends))
+        return sent._replace(parts=files.sent)
 
     def _send_dense(
-        self, opened: Checkpoint, piece: DensePiece, files: Sequence[Sink], found: Found, *, counts: bool
+        self, opened: Checkpoint, piece: DensePiece, files: Sequence[Sink], sent: Sent, *, sends: bool, counts: bool
     ) -> int:
-        name, dtype, sent = piece.entry.name, piece.entry.dtype, 0
+        name, dtype, done = piece.entry.name, piece.entry.dtype, 0
         place, target = self.dense[name]
+        weight = weight_of(name, piece.start)
         for start in range(piece.start, piece.start + piece.size, PIECE_BYTES):
             size = min(PIECE_BYTES, piece.start + piece.size - start)
             data = read_dense(opened, DensePiece(piece.shard, piece.entry, start, size))
             written, overflowed = cast_bytes(data, dtype, target)
             if counts:
-                found.source.add_dense(name, piece.entry.size_bytes, start, data)
-                found.overflowed += overflowed
+                sent.found.source.add_dense(name, piece.entry.size_bytes, start, data)
+                sent.found.overflowed += overflowed
+            if sends != counts:
+                weight.update(written.data)
             files[place.file].write(place.offset + start // dtype.itemsize * target.itemsize, written.data)
-            sent += len(written) if counts else 0
-        return sent
+            done += len(written) if counts else 0
+        if sends != counts:
+            sent.balance.weigh(weight, sent=sends)
+        return done
 
-    def _send_rows(
-        self, opened: Checkpoint, part: RowsPart, files: Sequence[Sink], found: Found, proof: ContentSketch
-    ) -> int:
+    def _send_rows(self, opened: Checkpoint, part: RowsPart, files: Sequence[Sink], sent: Sent, *, sends: bool) -> int:
         span, form = part.span, self.tables.forms[part.span.table]
         ids_at, rows_at = self.places[span.table]
         if not part.rows:
             ids = self.tables.ids(opened, span)
             files[ids_at.file].write(ids_at.offset + 8 * span.first, ids.view(np.uint8).data)
+            sent.balance.weigh_ids(form.name, ids, span.first, sent=True)
             return 0
-        ids, rows, order = self.tables.rows(opened, span, found if part.counts else Found())
+        ids, rows, order = self.tables.rows(opened, span, sent.found if part.counts else Found())
         if part.ids:
             files[ids_at.file].write(ids_at.offset + 8 * span.first, ids.view(np.uint8).data)
-        begin, adds = rows_at.offset + form.width * span.first, part.counts and not span.pieces
+        if part.ids != part.counts:
+            sent.balance.weigh_ids(form.name, ids, span.first, sent=part.ids)
+        begin, weight = rows_at.offset + form.width * span.first, weight_of(form.name, span.first)
         parts = ((0, rows),) if order is None or not form.width else in_order(rows, order)
         for start, some in parts:
-            if adds:
-                proof.add_rows(form.name, ids[start : start + len(some)], some)
+            if part.counts and not span.pieces:
+                sent.proof.add_rows(form.name, ids[start : start + len(some)], some)
+            if sends != part.counts:
+                weight.update(some.reshape(-1).data)
             files[rows_at.file].write(begin + start * form.width, some.reshape(-1).data)
+        if sends != part.counts:
+            sent.balance.weigh(weight, sent=sends)
         return len(ids) * (8 + form.width) if part.counts else 0

@@ -17,6 +17,7 @@ from edl_ckpt.core.checkpoint.places import packed
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.commit.uploads import Extent, SharedUploads, TargetPart
 from edl_ckpt.core.errors import EdlCkptError
+from edl_ckpt.core.operations.export.balance import Balance, weight_of
 from edl_ckpt.core.operations.export.encoded import encoded_span
 from edl_ckpt.core.operations.export.interface import EncodedPart, Encoder
 from edl_ckpt.core.operations.export.places import SentFile
@@ -46,10 +47,14 @@ class GroupsTask(NamedTuple):
 
 
 class GroupsSent(NamedTuple):
-    """The rows, the bytes and the note of each batch; the part, or none where the bytes are too few for one."""
+    """The rows, the bytes and the note of each batch; the part, or none where the bytes are too few for one.
+
+    The balance has the content of the spans, as if it was sent.
+    """
 
     batches: Batches
     parts: list[TargetPart]
+    balance: Balance
 
     @property
     def size_bytes(self) -> int:
@@ -80,21 +85,23 @@ class SendGroupsWork:
 
     def _send(self, opened: OpenedSending, part: GroupsTask, found: Found, advance: Advance) -> GroupsSent:
         batches: list[tuple[int, int, bytes]] = []
-        data = [memoryview(part.head)]
+        data, balance = [memoryview(part.head)], Balance()
         for span in part.spans:
-            for each in encoded_span(opened.checkpoint, self.tables, self.encoder, span, found):
+            weight = weight_of(self.tables.forms[span.table].name, span.first)
+            for each in encoded_span(opened.checkpoint, self.tables, self.encoder, span, found, weight):
                 batches.append((each.rows, len(each.data), each.note))
                 data.append(each.data)
+            balance.weigh(weight, sent=True)
             advance((span.last - span.first) * (8 + self.tables.forms[span.table].width))
         data.append(memoryview(part.tail))
         size, at = sum(map(len, data)), 0
         if size < self.uploads.part_bytes and not part.tail:
-            return GroupsSent(tuple(batches), [])
+            return GroupsSent(tuple(batches), [], balance)
         with self.uploads.opened([Extent(part.file, (0, size), part.number)], opened.memory) as files:
             for some in data:
                 files[part.file].write(at, some)
                 at += len(some)
-        return GroupsSent(tuple(batches), files.sent)
+        return GroupsSent(tuple(batches), files.sent, balance)
 
 
 class SentGroups:
@@ -113,7 +120,7 @@ class SentGroups:
         self._parts: list[list[SentPart]] = [[] for _ in files]
         self._counts = [0 for _ in files]
         self._head = b""
-        self._rest: dict[int, tuple[GroupsTask, Batches]] = {}
+        self._rest: dict[int, _Group] = {}
         """What is too small for a part at the end of a file."""
 
     def send(
@@ -130,13 +137,13 @@ class SentGroups:
         groups = list(_joined(zip(every, first, strict=True), self._work.uploads.part_bytes))
         again = [group.task for group in groups if group.is_joined and group.is_part]
         sent = iter(self._run(again, task_bytes, Found(), advances=False))
-        for task, batches, part, is_joined, is_part in groups:
-            if not is_part:
-                self._rest[task.file] = task, batches
-            elif is_joined:
-                self._parts[task.file].append(self._same(next(sent), batches))
-            elif part is not None:
-                self._parts[task.file].append(part)
+        for group in groups:
+            if not group.is_part:
+                self._rest[group.task.file] = group
+            elif group.is_joined:
+                self._parts[group.task.file].append(self._same(next(sent), group))
+            elif group.part is not None:
+                self._parts[group.task.file].append(group.part)
         made: list[list[EncodedPart]] = [[] for _ in self._files]
         for task, done in zip(every, first, strict=True):
             made[task.file].append(EncodedPart("", done.batches, ""))
@@ -145,20 +152,20 @@ class SentGroups:
     def end(self) -> None:
         """Send the ends of all files, which are known now, and what is left before them."""
         tails = [b"".join(data for _, data in sorted(file.heads.items())) for file in self._files]
-        rest = [task._replace(tail=tails[file]) for file, (task, _) in self._rest.items()]
+        rest = [group.task._replace(tail=tails[file]) for file, group in self._rest.items()]
         for task, sent in zip(rest, self._run(rest, 0, Found(), advances=False), strict=True):
-            self._parts[task.file].append(self._same(sent, self._rest[task.file][1]))
+            self._parts[task.file].append(self._same(sent, self._rest[task.file]))
         for number, (file, tail) in enumerate(zip(self._files, tails, strict=True)):
             if number not in self._rest:
                 head = b"" if self._counts[number] else self._head
                 self._parts[number].append(self._send_end(number, head + tail))
             file.item.join(self._parts[number])
 
-    def _same(self, sent: GroupsSent, batches: Batches) -> SentPart:
-        """Return the part of what was encoded again; EdlCkptError unless it became what it was before."""
-        if sent.batches != batches:
+    def _same(self, sent: GroupsSent, group: _Group) -> SentPart:
+        """Return the part of what was read and encoded again; EdlCkptError unless it is what it was before."""
+        if (sent.batches, sent.balance) != (group.batches, group.balance):
             raise EdlCkptError(
-                "rows were encoded differently the second time; nothing was published",
+                "rows were read or encoded differently the second time; nothing was published",
                 hint="check the memory of the workers, and that the version did not change",
             )
         return sent.parts[0].part
@@ -200,6 +207,7 @@ class _Group(NamedTuple):
 
     task: GroupsTask
     batches: Batches
+    balance: Balance
     part: SentPart | None
     is_joined: bool
     is_part: bool
@@ -212,16 +220,18 @@ def _joined(done: Iterable[tuple[GroupsTask, GroupsSent]], least: int) -> Iterat
     def group() -> _Group:
         first = small[0][0]
         task = first._replace(spans=tuple(span for each, _ in small for span in each.spans))
-        batches = tuple(batch for _, sent in small for batch in sent.batches)
+        batches, balance = tuple(batch for _, sent in small for batch in sent.batches), Balance()
+        for _, sent in small:
+            balance.add(sent.balance)
         size = len(first.head) + sum(sent.size_bytes for _, sent in small)
-        return _Group(task, batches, None, is_joined=True, is_part=size >= least)
+        return _Group(task, batches, balance, None, is_joined=True, is_part=size >= least)
 
     for task, sent in done:
         if small and small[0][0].file != task.file:
             yield group()
             small = []
         if not small and sent.parts:
-            yield _Group(task, sent.batches, sent.parts[0].part, is_joined=False, is_part=True)
+            yield _Group(task, sent.batches, sent.balance, sent.parts[0].part, is_joined=False, is_part=True)
             continue
         small.append((task, sent))
         if group().is_part:

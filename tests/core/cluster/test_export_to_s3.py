@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,22 @@ from safetensors.numpy import load_file
 
 from bucket_parts import killed_midway, nothing_is_left, with_parts, without_upload
 from builders import models, write_checkpoint, write_unchecked
-from checkpoints import only, save_mixed, save_varied
+from checkpoints import drop_seal, only, save_mixed, save_varied
 from cluster_tasks import environment, killed_worker, peak_bytes, what_travels
-from edl_ckpt.core import CorruptError, LockedError, RefusedError, Table, UnsupportedError
+from edl_ckpt.core import (
+    CorruptError,
+    EdlCkptError,
+    LockedError,
+    RefusedError,
+    Table,
+    UnsupportedError,
+    save_checkpoint,
+)
+from edl_ckpt.core.checkpoint.scan import read_dense
 from edl_ckpt.core.commit.uploads import SharedUploads
 from edl_ckpt.core.ids import host_name
-from edl_ckpt.core.operations.export import Selection, export_version, plan_export, send, send_tasks, spread
+from edl_ckpt.core.operations.export import Selection, export_version, plan_export, send, send_tasks, spans, spread
+from edl_ckpt.core.operations.export.spans import Tables
 from edl_ckpt.core.storage.location import Location
 from frameworks import need
 from oracle import Model
@@ -282,6 +293,46 @@ def test_an_id_twice(s3: Bucket, tmp_path: Path, client: Any, small_tasks: None)
         export_version(only(tmp_path / "run"), f"{s3.url}/m.safetensors", executor=client)
     assert not s3.objects()
     assert not s3.open_uploads()
+
+
+@pytest.mark.parametrize("damaged", ["ids", "variable", "encoded"])
+def test_one_damaged_read(
+    s3: Bucket, tmp_path: Path, client: Any, small_tasks: None, monkeypatch: pytest.MonkeyPatch, damaged: str
+) -> None:
+    """What one task sends and another one counts must be the same: a bit of one read is found, and nothing is left."""
+    if damaged == "encoded":
+        need("pyarrow")
+        with_parts(monkeypatch, 64 << 10)  # a span is less than a part, and so it is read and encoded again
+    damage = once_damaged()
+    real_ids, real_dense, real_rows = Tables.ids, read_dense, spans._some_rows
+    if damaged == "ids":
+        monkeypatch.setattr(Tables, "ids", lambda *given: damage(real_ids(*given)))
+    elif damaged == "variable":
+        monkeypatch.setattr(send_tasks, "read_dense", lambda *given: damage(real_dense(*given)))
+    else:
+        monkeypatch.setattr(spans, "_some_rows", lambda *given: ((n, damage(rows)) for n, rows in real_rows(*given)))
+    variables = {f"w{n}": np.ones(3000, np.float32) for n in range(3)} if damaged == "variable" else {}
+    tables = {} if variables else {"t": Table(np.arange(3000), np.random.default_rng(1).random((3000, 3), np.float32))}
+    save_checkpoint(tmp_path / "run", 5, 2, variables=variables, tables=tables)
+    drop_seal(tmp_path / "run", 5)
+    name = "m.parquet" if damaged == "encoded" else "m.safetensors"
+    with pytest.raises(EdlCkptError, match=r"differently the second time; nothing was published"):
+        export_version(only(tmp_path / "run"), f"{s3.url}/{name}", executor=client)
+    nothing_is_left(s3)
+    assert not s3.objects()
+
+
+def once_damaged() -> Any:
+    """Return a function that returns its array; the first one has one wrong bit."""
+    numbers = count()
+
+    def damage(found: Any) -> Any:
+        if not next(numbers):
+            found = found.copy()
+            found.reshape(-1).view(np.uint8)[-1] ^= 1
+        return found
+
+    return damage
 
 
 def test_replaced(s3: Bucket, tmp_path: Path, client: Any) -> None:
