@@ -6,7 +6,7 @@ A piece lies in one shard. Several small ones are one task, and so are many byte
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, NamedTuple, Self, TypeAlias, TypeVar
+from typing import Final, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
@@ -14,13 +14,10 @@ from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import PIECE_BYTES, DensePiece, IdPiece, cut_piece
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.routing import sketch_size
-from edl_ckpt.core.parallel import RESULT_BYTES
+from edl_ckpt.core.parallel import packed
 
 _LEAST_TASK_BYTES: Final = 256 << 10
 """A thread too takes small pieces together: each alone would cost it more than their bytes."""
-_MOST_PIECES: Final = 128
-"""Pieces of one task, so that what is said of each of them is a small result."""
-
 _DENSE_BYTES: Final = 8 * bulk.CHUNK_BYTES
 """Pieces of variables begin at multiples of it: at whole sketch chunks, also when float64 becomes float16."""
 
@@ -58,7 +55,6 @@ class DenseAt(NamedTuple):
 
 
 PieceAt: TypeAlias = IdsAt | DenseAt
-Place = TypeVar("Place")
 
 
 class RowMarks(NamedTuple):
@@ -183,20 +179,3 @@ def in_sketched_tasks(
         return place, size, f"t{piece.entry.name}", sums * 4 * sketch_size(piece.entry.row_bytes)
 
     yield from packed(map(measured, places), max(task_bytes, _LEAST_TASK_BYTES))
-
-
-def packed(measured: Iterable[tuple[Place, int, str, int]], task_bytes: int) -> Iterator[tuple[Place, ...]]:
-    """Yield pieces in tasks with small results, from (piece, bytes, what it is of, bytes of a result for that)."""
-    some: list[Place] = []
-    results: dict[str, int] = {}
-    total = 0
-    for place, size, of, result in measured:
-        is_full = total + size > task_bytes or len(some) >= _MOST_PIECES
-        if some and (is_full or sum((results | {of: result}).values()) > RESULT_BYTES):
-            yield tuple(some)
-            some, results, total = [], {}, 0
-        some.append(place)
-        results[of] = result
-        total += size
-    if some:
-        yield tuple(some)

@@ -10,11 +10,12 @@ from typing import NamedTuple
 import numpy as np
 import xxhash
 
-from edl_ckpt.core.checkpoint.elsewhere import CheckpointHolder, CheckpointValue
+from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.seal_work import MOST_CHUNKS
 from edl_ckpt.core.checkpoint.sealing import CHUNK_BYTES, batches, checksum, rereads_correctly
 from edl_ckpt.core.commit.interface import SharedTargets
+from edl_ckpt.core.commit.part_tasks import Sending
 from edl_ckpt.core.commit.uploads import Extent, TargetPart, even_edges
 from edl_ckpt.core.commit.writers import StagedTargets
 from edl_ckpt.core.errors import UnavailableError
@@ -22,7 +23,7 @@ from edl_ckpt.core.format import bulk
 from edl_ckpt.core.parallel import Advance
 from edl_ckpt.core.state.seal import Chunk
 from edl_ckpt.core.storage.interface import RangeReader, Sink
-from edl_ckpt.core.storage.parts import PartMemory
+from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES
 
 _spare = threading.local()
 
@@ -94,19 +95,6 @@ class Sums(NamedTuple):
     parts: list[TargetPart]
 
 
-class OpenedCarry(CheckpointHolder):
-    """The source, opened, and the memory for the parts that a process fills and sends."""
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        super().__init__(checkpoint)
-        self.memory = PartMemory()
-
-    def close(self) -> None:
-        """Close the source, and stop what is still being sent."""
-        self.memory.close()
-        super().close()
-
-
 def tasks_of(targets: SharedTargets, shard: int, chunks: Sequence[Chunk], task_bytes: int) -> Iterator[Carried]:
     """Yield the tasks of a shard, each of about `task_bytes`; those of an upload have whole parts."""
     if isinstance(targets, StagedTargets):
@@ -136,18 +124,18 @@ class CarryWork:
     targets: SharedTargets
     batch_bytes: int
 
-    def open(self) -> OpenedCarry:
+    def open(self) -> Sending[Checkpoint]:
         """Open the source in another process."""
-        return OpenedCarry(self.source.open())
+        return Sending(self.source.open(), PART_MEMORY_BYTES)
 
-    def do(self, opened: OpenedCarry, task: Carried, advance: Advance) -> Sums:
+    def do(self, opened: Sending[Checkpoint], task: Carried, advance: Advance) -> Sums:
         """Copy the chunks of a task."""
         if isinstance(self.targets, StagedTargets):
             with self.targets.only(task.shard).opened([task.shard]) as files:
-                return Sums(self._carry(opened.checkpoint, task, files, advance), [])
+                return Sums(self._carry(opened.source, task, files, advance), [])
         assert task.extent is not None  # noqa: S101 - see `tasks_of`
         with self.targets.opened([task.extent], opened.memory) as uploads:
-            sums = self._carry(opened.checkpoint, task, uploads, advance)
+            sums = self._carry(opened.source, task, uploads, advance)
         return Sums(sums, uploads.sent)
 
     def _carry(self, opened: Checkpoint, task: Carried, files: Sequence[Sink], advance: Advance) -> list[str]:

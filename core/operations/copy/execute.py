@@ -35,13 +35,14 @@ from edl_ckpt.core.checkpoint.values import fingerprint_by, read_back_by
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, executor_of
 from edl_ckpt.core.commit import open_output
 from edl_ckpt.core.commit.interface import LockedLocation, Resume, VersionOutput, Written
+from edl_ckpt.core.commit.part_tasks import Sending
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.commit.writers import StagedTargets
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError, RefusedError
 from edl_ckpt.core.format.checks import check_texts, check_version, restore_warnings
 from edl_ckpt.core.format.model import ShardIndex, State, Version
 from edl_ckpt.core.format.names import copied_layouts
-from edl_ckpt.core.operations.copy.carry import CarryWork, OpenedCarry, carry, tasks_of
+from edl_ckpt.core.operations.copy.carry import CarryWork, carry, tasks_of
 from edl_ckpt.core.operations.copy.plan import CopyEntry, CopyPlan
 from edl_ckpt.core.parallel import Executor, Threads, default_workers, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
@@ -358,7 +359,7 @@ class _Copy:
         for task in tasks:
             by_number[task.shard].open_batches += 1
         work = CarryWork(CheckpointValue.of(source), targets, self.batch_bytes)
-        with closing(executor.run(work, OpenedCarry(source), tasks, self.reporter.advance)) as results:
+        with closing(executor.run(work, Sending(source, 0), tasks, self.reporter.advance)) as results:
             for task, done in zip(tasks, results, strict=True):
                 shard = by_number[task.shard]
                 self._take(shard, task.first, done.chunks)

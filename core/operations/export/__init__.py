@@ -9,16 +9,15 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version
+from edl_ckpt.core.checkpoint.catalog import VersionLike
 from edl_ckpt.core.checkpoint.partition import PART_BYTES
-from edl_ckpt.core.cluster.choice import ExecutorLike, check_shared, executor_of
+from edl_ckpt.core.cluster.choice import ExecutorLike
 from edl_ckpt.core.operations.export.dry import ExportPlan, plan_export
-from edl_ckpt.core.operations.export.formats import FORMATS, guess_format, new_format
-from edl_ckpt.core.operations.export.interface import ExportedFile, ExportRequest
+from edl_ckpt.core.operations.export.formats import FORMATS, guess_format, requested
+from edl_ckpt.core.operations.export.interface import ExportedFile
 from edl_ckpt.core.operations.export.selection import Selection
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.storage import LocationLike
-from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.words import counted, describe, escaped
 
 __all__ = [
@@ -87,18 +86,22 @@ def export_version(
     anything is written; UsageError for a selection that the format cannot contain;
     UnsupportedError for what a cluster cannot write; and the errors of reading.
     """
-    version = as_version(version)
     begin = time.perf_counter()
-    goal = Location.of(output)
-    name = format_name or guess_format(goal.url)
-    chosen = selection or Selection()
-    work = None if executor is None else executor_of(executor, [version], reporter=reporter)
-    if work is not None and work.elsewhere:
-        check_shared(goal, parts=True)
-    request = ExportRequest(version, chosen, limit, max_shard_bytes, part_bytes, reporter, use_seal, work)
-    outcome = new_format(name, request).export(goal, force=force)
+    goal, name, request, chosen = requested(
+        version,
+        output,
+        format_name=format_name,
+        selection=selection,
+        limit=limit,
+        max_shard_bytes=max_shard_bytes,
+        use_seal=use_seal,
+        executor=executor,
+        reporter=reporter,
+        part_bytes=part_bytes,
+    )
+    outcome = chosen.export(goal, force=force)
     return ExportResult(
-        ref=version.ref,
+        ref=request.version.ref,
         output=goal.url,
         format=name,
         files=outcome.files,

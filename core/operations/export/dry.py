@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import IO, Self, cast
 
-from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version
+from edl_ckpt.core.checkpoint.catalog import VersionLike
 from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.checkpoint.trust import check_trust
-from edl_ckpt.core.cluster.choice import ExecutorLike, check_shared, executor_of
+from edl_ckpt.core.cluster.choice import ExecutorLike
 from edl_ckpt.core.operations.export.content import ContentReader
 from edl_ckpt.core.operations.export.content_format import ContentFormat, metadata_of
-from edl_ckpt.core.operations.export.formats import guess_format, new_format
+from edl_ckpt.core.operations.export.formats import requested
 from edl_ckpt.core.operations.export.interface import ContentCounts, ExportContent, ExportedFile, ExportRequest
 from edl_ckpt.core.operations.export.merged import MergedCheckpoint
 from edl_ckpt.core.operations.export.places import Place, SentFile
@@ -75,21 +75,18 @@ def plan_export(
 
     Errors are those that it raises before it writes.
     """
-    version, goal = as_version(version), Location.of(output)
-    name = format_name or guess_format(goal.url)
-    work = None if executor is None else executor_of(executor, [version], reporter=reporter)
-    if work is not None and work.elsewhere:
-        check_shared(goal, parts=True)
-    request = ExportRequest(
+    goal, name, request, chosen = requested(
         version,
-        selection or Selection(),
-        limit,
-        max_shard_bytes,
-        reporter=reporter,
+        output,
+        format_name=format_name,
+        selection=selection,
+        limit=limit,
+        max_shard_bytes=max_shard_bytes,
         use_seal=use_seal,
-        executor=work,
+        executor=executor,
+        reporter=reporter,
     )
-    chosen = new_format(name, request)
+    version, work = request.version, request.executor
     if isinstance(chosen, MergedCheckpoint):
         files, counts, read = chosen.plan(goal, force=force)
         return _plan(version.ref, goal, name, files, counts, sum(file.size_bytes for file in files), read)

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
+from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version
+from edl_ckpt.core.checkpoint.partition import PART_BYTES
+from edl_ckpt.core.cluster.choice import ExecutorLike, check_shared, executor_of
 from edl_ckpt.core.errors import UnsupportedError, UsageError
 from edl_ckpt.core.operations.export.arrays import NpyDirectory, Npz, Safetensors
 from edl_ckpt.core.operations.export.frameworks import Parquet, TensorFlow, Torch
 from edl_ckpt.core.operations.export.interface import ExportFormat, ExportRequest
 from edl_ckpt.core.operations.export.merged import MergedCheckpoint
+from edl_ckpt.core.operations.export.selection import Selection
 from edl_ckpt.core.operations.export.text import Csv, JsonLines, Projector, Word2Vec
+from edl_ckpt.core.progress import Reporter
+from edl_ckpt.core.storage import LocationLike
+from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.words import meant
 
 _FORMATS: Final[tuple[type[ExportFormat], ...]] = (
@@ -42,6 +49,40 @@ def guess_format(output: str) -> str:
     if ending not in _BY_ENDING:
         raise UsageError(f"no format has the ending of {output!r}", hint=f"choose one: --format {'|'.join(FORMATS)}")
     return _BY_ENDING[ending]
+
+
+class Requested(NamedTuple):
+    """A request with the names that it had, and the format that fulfils it."""
+
+    goal: Location
+    name: str
+    request: ExportRequest
+    format: ExportFormat
+
+
+def requested(
+    version: VersionLike,
+    output: LocationLike,
+    *,
+    format_name: str | None,
+    selection: Selection | None,
+    limit: int | None,
+    max_shard_bytes: int | None,
+    use_seal: bool,
+    executor: ExecutorLike | None,
+    reporter: Reporter,
+    part_bytes: int = PART_BYTES,
+) -> Requested:
+    """Return what a caller asks for; errors as `new_format`, and UnsupportedError for where a cluster cannot write."""
+    version, goal = as_version(version), Location.of(output)
+    name = format_name or guess_format(goal.url)
+    work = None if executor is None else executor_of(executor, [version], reporter=reporter)
+    if work is not None and work.elsewhere:
+        check_shared(goal, parts=True)
+    request = ExportRequest(
+        version, selection or Selection(), limit, max_shard_bytes, part_bytes, reporter, use_seal, work
+    )
+    return Requested(goal, name, request, new_format(name, request))
 
 
 def new_format(name: str, request: ExportRequest) -> ExportFormat:

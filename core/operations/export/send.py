@@ -18,6 +18,7 @@ import numpy as np
 from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
 from edl_ckpt.core.checkpoint.fingerprint import ContentSketch
 from edl_ckpt.core.checkpoint.places import DenseAt, IdsAt
+from edl_ckpt.core.commit.part_tasks import Sending
 from edl_ckpt.core.commit.uploads import Extent, SharedUpload, SharedUploads, even_edges
 from edl_ckpt.core.errors import EdlCkptError, UnsupportedError
 from edl_ckpt.core.format import bulk
@@ -36,7 +37,7 @@ from edl_ckpt.core.operations.export.send_tasks import (
     together,
 )
 from edl_ckpt.core.operations.export.sent_groups import MOST_SPANS, SendGroupsWork, SentGroups
-from edl_ckpt.core.operations.export.sent_runs import OpenedSending, SendRunsWork, SentRuns, SentRunTask
+from edl_ckpt.core.operations.export.sent_runs import SendRunsWork, SentRuns, SentRunTask
 from edl_ckpt.core.operations.export.spans import ArrayAt, DenseForm, Span, Tables
 from edl_ckpt.core.operations.export.spread import SpreadReader, within
 from edl_ckpt.core.parallel import impatient, run_parallel
@@ -220,7 +221,7 @@ class SendReader(SpreadReader):
         """Let other processes do tasks; return the sums of the rows of runs that they sent."""
         assert self._work is not None  # noqa: S101 - made by `_fill`
         proof = ContentSketch()
-        opened = OpenedSending(self.checkpoint)
+        opened = Sending(self.checkpoint, 0)
         with closing(self._by.run(self._work, opened, tasks, self.reporter.advance)) as results:
             for sent in results:
                 found.add(sent.found)
@@ -340,7 +341,7 @@ class SendReader(SpreadReader):
         tasks = [task for n in large for task in _run_tasks(n, runs[n], groups[n], uploads.least_part(n))]
         work = SendRunsWork(CheckpointValue.of(self.checkpoint), runs, uploads)
         begins: dict[int, list[bulk.I64]] = {n: [] for n in large}
-        opened = OpenedSending(self.checkpoint)
+        opened = Sending(self.checkpoint, 0)
         with closing(self._by.run(work, opened, tasks, self.reporter.advance)) as results:
             for task, run in zip(tasks, results, strict=True):
                 found.add(run.found)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,16 +18,15 @@ from edl_ckpt.core.checkpoint.fingerprint import ContentSketch
 from edl_ckpt.core.checkpoint.places import DenseAt
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import PIECE_BYTES, DensePiece, read_dense
+from edl_ckpt.core.commit.part_tasks import Sending
 from edl_ckpt.core.commit.uploads import Extent, SharedUploads, TargetPart
 from edl_ckpt.core.operations.export.balance import Balance, weight_of
 from edl_ckpt.core.operations.export.casts import cast_bytes
 from edl_ckpt.core.operations.export.runs import Found, in_order
-from edl_ckpt.core.operations.export.sent_runs import OpenedSending
+from edl_ckpt.core.operations.export.sent_runs import PART_MEMORY_BYTES
 from edl_ckpt.core.operations.export.spans import ArrayAt, DenseForm, Span, Tables
-from edl_ckpt.core.parallel import RESULT_BYTES, Advance
+from edl_ckpt.core.parallel import RESULT_BYTES, Advance, packed
 from edl_ckpt.core.storage.interface import Sink
-
-_MOST_PIECES: Final = 128
 
 
 class Segment(NamedTuple):
@@ -107,20 +106,13 @@ class Measured(NamedTuple):
 
 def together(tasks: Iterable[Measured], task_bytes: int) -> Iterator[SendTask]:
     """Yield tasks, small ones as one; one whose sums are too large leaves them to others that only read."""
-    some: list[SendTask] = []
-    size = results = 0
-    for task, own, own_results in tasks:
-        if own_results > RESULT_BYTES and len(task.dense) + len(task.spans) > 1:
+    for some in packed(((each, each.size_bytes, "", each.result_bytes) for each in tasks), task_bytes):
+        task = some[0].task
+        if some[0].result_bytes > RESULT_BYTES and len(task.dense) + len(task.spans) > 1:  # so it is alone
             yield task.uncounted()
             yield from task.counted()
-            continue
-        if some and (size + own > task_bytes or results + own_results > RESULT_BYTES or len(some) == _MOST_PIECES):
-            yield joined(some)
-            some, size, results = [], 0, 0
-        some.append(task)
-        size, results = size + own, results + own_results
-    if some:
-        yield joined(some)
+        else:
+            yield joined([each.task for each in some])
 
 
 def joined(tasks: Sequence[SendTask]) -> SendTask:
@@ -150,11 +142,11 @@ class SendWork:
     dense: Mapping[str, DenseForm]
     uploads: SharedUploads
 
-    def open(self) -> OpenedSending:
+    def open(self) -> Sending[Checkpoint]:
         """Open the checkpoint in another process."""
-        return OpenedSending(self.source.open())
+        return Sending(self.source.open(), PART_MEMORY_BYTES)
 
-    def do(self, opened: OpenedSending, task: SendTask, advance: Advance) -> Sent:
+    def do(self, opened: Sending[Checkpoint], task: SendTask, advance: Advance) -> Sent:
         """Read what a task needs, and send its parts."""
         sent = Sent(Found(), ContentSketch(), Balance(), [])
         sends = bool(task.extents)
@@ -162,10 +154,10 @@ class SendWork:
             for file, at, data in task.heads:
                 files[file].write(at, data)
             for place, counts in task.dense:
-                piece = place.piece(opened.checkpoint)
-                advance(self._send_dense(opened.checkpoint, piece, files, sent, sends=sends, counts=counts))
+                piece = place.piece(opened.source)
+                advance(self._send_dense(opened.source, piece, files, sent, sends=sends, counts=counts))
             for part in task.spans:
-                advance(self._send_rows(opened.checkpoint, part, files, sent, sends=sends))
+                advance(self._send_rows(opened.source, part, files, sent, sends=sends))
         return sent._replace(parts=files.sent)
 
     def _send_dense(

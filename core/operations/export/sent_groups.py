@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
-from edl_ckpt.core.checkpoint.places import packed
 from edl_ckpt.core.checkpoint.reader import Checkpoint
+from edl_ckpt.core.commit.part_tasks import Sending
 from edl_ckpt.core.commit.uploads import Extent, SharedUploads, TargetPart
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.operations.export.balance import Balance, weight_of
@@ -22,9 +22,9 @@ from edl_ckpt.core.operations.export.encoded import encoded_span
 from edl_ckpt.core.operations.export.interface import EncodedPart, Encoder
 from edl_ckpt.core.operations.export.places import SentFile
 from edl_ckpt.core.operations.export.runs import Found
-from edl_ckpt.core.operations.export.sent_runs import OpenedSending
+from edl_ckpt.core.operations.export.sent_runs import PART_MEMORY_BYTES
 from edl_ckpt.core.operations.export.spans import Span, Tables
-from edl_ckpt.core.parallel import Advance, Executor
+from edl_ckpt.core.parallel import Advance, Executor, packed
 from edl_ckpt.core.progress import Reporter
 from edl_ckpt.core.storage.interface import SentPart
 from edl_ckpt.core.storage.parts import MAX_PARTS, PartMemory
@@ -71,24 +71,24 @@ class SendGroupsWork:
     encoder: Encoder
     uploads: SharedUploads
 
-    def open(self) -> OpenedSending:
+    def open(self) -> Sending[Checkpoint]:
         """Open the checkpoint in another process, if that encodes as this one would."""
         self.encoder.check()
-        return OpenedSending(self.source.open())
+        return Sending(self.source.open(), PART_MEMORY_BYTES)
 
     def do(
-        self, opened: OpenedSending, task: tuple[GroupsTask, ...], advance: Advance
+        self, opened: Sending[Checkpoint], task: tuple[GroupsTask, ...], advance: Advance
     ) -> tuple[Found, list[GroupsSent]]:
         """Encode and send."""
         found = Found()
         return found, [self._send(opened, part, found, advance) for part in task]
 
-    def _send(self, opened: OpenedSending, part: GroupsTask, found: Found, advance: Advance) -> GroupsSent:
+    def _send(self, opened: Sending[Checkpoint], part: GroupsTask, found: Found, advance: Advance) -> GroupsSent:
         batches: list[tuple[int, int, bytes]] = []
         data, balance = [memoryview(part.head)], Balance()
         for span in part.spans:
             weight = weight_of(self.tables.forms[span.table].name, span.first)
-            for each in encoded_span(opened.checkpoint, self.tables, self.encoder, span, found, weight):
+            for each in encoded_span(opened.source, self.tables, self.encoder, span, found, weight):
                 batches.append((each.rows, len(each.data), each.note))
                 data.append(each.data)
             balance.weigh(weight, sent=True)
@@ -191,7 +191,7 @@ class SentGroups:
         tasks = packed(map(measured, parts), task_bytes)
         advance = self._reporter.advance if advances else _nothing
         done: list[GroupsSent] = []
-        with closing(self._executor.run(self._work, OpenedSending(self._checkpoint), tasks, advance)) as results:
+        with closing(self._executor.run(self._work, Sending(self._checkpoint, 0), tasks, advance)) as results:
             for some, sent in results:
                 found.add(some)
                 done += sent

@@ -12,9 +12,10 @@ from typing import Final, NamedTuple, cast
 
 import numpy as np
 
-from edl_ckpt.core.checkpoint.elsewhere import CheckpointHolder, CheckpointValue
+from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
 from edl_ckpt.core.checkpoint.places import IdsAt
 from edl_ckpt.core.checkpoint.reader import Checkpoint
+from edl_ckpt.core.commit.part_tasks import Sending
 from edl_ckpt.core.commit.uploads import Extent, SharedUploads, TargetPart
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.operations.export.runs import Found, Runs, RunsReader, in_order, sorted_run
@@ -22,7 +23,6 @@ from edl_ckpt.core.parallel import Advance, run_parallel
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.location import Location
-from edl_ckpt.core.storage.parts import PartMemory
 
 PART_MEMORY_BYTES: Final = 48 << 20
 """What the open parts of a worker may take: a task fills one after the other."""
@@ -87,19 +87,6 @@ class _SentRunsReader(RunsReader):
             pass
 
 
-class OpenedSending(CheckpointHolder):
-    """A checkpoint, opened, and the memory for the parts that a process fills and sends."""
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        super().__init__(checkpoint)
-        self.memory = PartMemory(PART_MEMORY_BYTES)
-
-    def close(self) -> None:
-        """Close the checkpoint, and stop what is still being sent."""
-        self.memory.close()
-        super().close()
-
-
 class SentRunTask(NamedTuple):
     """A run to be sent: the numbers of the table and of the run, the pieces that it is made of, and its parts."""
 
@@ -125,14 +112,14 @@ class SendRunsWork:
     runs: Mapping[int, SentRuns]
     uploads: SharedUploads
 
-    def open(self) -> OpenedSending:
+    def open(self) -> Sending[Checkpoint]:
         """Open the checkpoint in another process."""
-        return OpenedSending(self.source.open())
+        return Sending(self.source.open(), PART_MEMORY_BYTES)
 
-    def do(self, opened: OpenedSending, task: SentRunTask, advance: Advance) -> SentRun:
+    def do(self, opened: Sending[Checkpoint], task: SentRunTask, advance: Advance) -> SentRun:
         """Read some pieces, and send their run."""
         runs, found = self.runs[task.table], Found()
-        ids, rows, order, begins = sorted_run(opened.checkpoint, runs, task.run, task.places, found, advance)
+        ids, rows, order, begins = sorted_run(opened.source, runs, task.run, task.places, found, advance)
         width, base = runs.form.width, task.extent.edges[0]
         with self.uploads.opened([task.extent], opened.memory) as files:
             file = files[task.table]

@@ -21,7 +21,7 @@ import numpy as np
 from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
 from edl_ckpt.core.checkpoint.fingerprint import ContentSketch
 from edl_ckpt.core.checkpoint.partition import parts_needed, ranges_of_sample
-from edl_ckpt.core.checkpoint.places import DenseAt, IdsAt, dense_at, ids_at, in_sketched_tasks, in_tasks, packed
+from edl_ckpt.core.checkpoint.places import DenseAt, IdsAt, dense_at, ids_at, in_sketched_tasks, in_tasks
 from edl_ckpt.core.checkpoint.scan import number_rows
 from edl_ckpt.core.checkpoint.values import OpenedValues, ValuesWork
 from edl_ckpt.core.commit.shared_files import SharedFiles
@@ -57,7 +57,7 @@ from edl_ckpt.core.operations.export.spans import (
     WriteTask,
     WriteWork,
 )
-from edl_ckpt.core.parallel import Executor, together
+from edl_ckpt.core.parallel import Executor, packed, together
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import PreallocatedFile, check_space
 from edl_ckpt.core.storage.meeting import SharedDirectory

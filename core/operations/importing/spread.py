@@ -6,10 +6,10 @@ a task each. What a stretch gives to each server follows from the counts, so all
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -19,13 +19,11 @@ from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.model import DType
 from edl_ckpt.core.operations.importing.arrays import ArrayData, ArraySource
 from edl_ckpt.core.operations.importing.names import Assignment, ImportedTable
-from edl_ckpt.core.parallel import RESULT_BYTES, Advance, Executor
+from edl_ckpt.core.parallel import Advance, Executor, packed
 from edl_ckpt.core.progress import Reporter
 
 IDS_AT_ONCE: Final = 1 << 16
 """Ids that are looked at together: 512 KiB."""
-_MOST_PARTS: Final = 128
-Some = TypeVar("Some")
 
 
 class _ArrayValue(NamedTuple):
@@ -43,22 +41,6 @@ class _TableValue(NamedTuple):
     ids: _ArrayValue
     vectors: _ArrayValue
     initializer: str
-
-
-class OpenedArrays:
-    """The arrays of an import, opened in another process."""
-
-    def __init__(self, arrays: Assignment) -> None:
-        self.arrays = arrays
-
-    @property
-    def bytes_read(self) -> int:
-        """Return how many bytes were read so far."""
-        return self.arrays.bytes_read
-
-    def close(self) -> None:
-        """Close all files."""
-        self.arrays.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +63,7 @@ class ArraysValue:
         tables = [_TableValue(t.name, value(t.ids), value(t.vectors), t.initializer) for t in arrays.tables]
         return cls(source.values(), variables, tables)
 
-    def open(self) -> OpenedArrays:
+    def open(self) -> Assignment:
         """Open the arrays in another process; each file is opened by its first read."""
         readers = [file.open() for file in self.files]
 
@@ -90,7 +72,7 @@ class ArraysValue:
 
         variables = {name: array(value) for name, value in self.variables.items()}
         tables = (ImportedTable(t.name, array(t.ids), array(t.vectors), t.initializer) for t in self.tables)
-        return OpenedArrays(Assignment(variables, tuple(tables)))
+        return Assignment(variables, tuple(tables))
 
 
 class Rows(NamedTuple):
@@ -116,15 +98,15 @@ class CountWork:
     arrays: ArraysValue
     ps_num: int
 
-    def open(self) -> OpenedArrays:
+    def open(self) -> Assignment:
         """Open the arrays in another process."""
         return self.arrays.open()
 
-    def do(self, opened: OpenedArrays, task: tuple[Rows, ...], advance: Advance) -> list[Counts]:
+    def do(self, opened: Assignment, task: tuple[Rows, ...], advance: Advance) -> list[Counts]:
         """Count the ids of some rows."""
         found = []
         for part in task:
-            table, order = opened.arrays.tables[part.table], NO_IDS
+            table, order = opened.tables[part.table], NO_IDS
             rows, id_bytes = np.zeros(self.ps_num, np.int64), np.zeros(self.ps_num, np.int64)
             for start in range(part.start, part.end, IDS_AT_ONCE):
                 ids = table.read_ids(start, min(IDS_AT_ONCE, part.end - start))
@@ -165,21 +147,7 @@ def count_elsewhere(
         for start in range(0, table.rows, step)
     ]
     reporter.start("counting ids", sum(8 * (part.end - part.start) for part in stretches))
-    tasks = list(bundled(((part, 8 * (part.end - part.start), 16 * ps_num) for part in stretches), task_bytes))
+    tasks = list(packed(((part, 8 * (part.end - part.start), "", 16 * ps_num) for part in stretches), task_bytes))
     work = CountWork(value, ps_num)
-    with closing(executor.run(work, OpenedArrays(arrays), tasks, reporter.advance)) as found:
+    with closing(executor.run(work, arrays, tasks, reporter.advance)) as found:
         return Spread(value, stretches, [counts for some in found for counts in some], task_bytes)
-
-
-def bundled(parts: Iterable[tuple[Some, int, int]], task_bytes: int) -> Iterator[tuple[Some, ...]]:
-    """Yield parts in tasks, from (part, its bytes, the bytes of its result): small ones together."""
-    some: list[Some] = []
-    size = result = 0
-    for part, own, own_result in parts:
-        if some and (size + own > task_bytes or result + own_result > RESULT_BYTES or len(some) == _MOST_PARTS):
-            yield tuple(some)
-            some, size, result = [], 0, 0
-        some.append(part)
-        size, result = size + own, result + own_result
-    if some:
-        yield tuple(some)

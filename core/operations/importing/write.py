@@ -20,8 +20,8 @@ from edl_ckpt.core.format.routing import sketch_size
 from edl_ckpt.core.format.shard_layout import VersionLayout, write_groups
 from edl_ckpt.core.operations.importing.arrays import ArrayData
 from edl_ckpt.core.operations.importing.names import Assignment, ImportedTable
-from edl_ckpt.core.operations.importing.spread import IDS_AT_ONCE, ArraysValue, OpenedArrays, Rows, Spread, bundled
-from edl_ckpt.core.parallel import Advance, Executor, default_workers, run_parallel
+from edl_ckpt.core.operations.importing.spread import IDS_AT_ONCE, ArraysValue, Rows, Spread
+from edl_ckpt.core.parallel import Advance, Executor, default_workers, packed, run_parallel
 from edl_ckpt.core.progress import Counted, Reporter
 from edl_ckpt.core.storage.interface import Sink
 
@@ -59,11 +59,11 @@ class ImportWork:
     layouts: VersionLayout
     targets: StagedTargets
 
-    def open(self) -> OpenedArrays:
+    def open(self) -> Assignment:
         """Open the arrays in another process."""
         return self.arrays.open()
 
-    def do(self, opened: OpenedArrays, task: tuple[DenseBytes | Stretch, ...], advance: Advance) -> ContentSketch:
+    def do(self, opened: Assignment, task: tuple[DenseBytes | Stretch, ...], advance: Advance) -> ContentSketch:
         """Write everything in a task; return the sums of what was read."""
         numbers: set[int] = set()
         for part in task:
@@ -72,12 +72,12 @@ class ImportWork:
             else:
                 numbers.add(self.layouts.dense_at(part.name)[0])
         with self.targets.opened(numbers) as files:
-            write = Write(self.layouts, opened.arrays, files, Counted(advance))
+            write = Write(self.layouts, opened, files, Counted(advance))
             for part in task:
                 if isinstance(part, Stretch):
-                    write.write_stretch(part)
+                    write.move_rows(part)
                 else:
-                    write.write_dense(part)
+                    write.move_dense(part)
         return write.sketch
 
 
@@ -133,7 +133,7 @@ class Write:
             self._dense_tasks(spread.task_bytes), self._stretch_tasks(spread)
         )
         work = ImportWork(spread.arrays, self._layouts, targets)
-        with closing(executor.run(work, OpenedArrays(self._arrays), tasks, self._reporter.advance)) as results:
+        with closing(executor.run(work, self._arrays, tasks, self._reporter.advance)) as results:
             for sketch in results:
                 self.sketch.add(sketch)
         return self.sketch
@@ -147,34 +147,34 @@ class Write:
         """Yield all variables in tasks, cut where the chunks of their sums begin."""
         step = max(task_bytes // bulk.CHUNK_BYTES, 1) * bulk.CHUNK_BYTES
 
-        def parts() -> Iterator[tuple[DenseBytes, int, int]]:
+        def parts() -> Iterator[tuple[DenseBytes, int, str, int]]:
             for name, array in self._arrays.variables.items():
                 total = array.size_bytes
                 result = total if total <= bulk.CHUNK_BYTES else 4 * sketch_size(total)
                 for start in range(0, max(total, 1), step):
                     size = min(step, total - start)
-                    yield DenseBytes(name, start, size), size, result
+                    yield DenseBytes(name, start, size), size, "", result
 
-        return bundled(parts(), task_bytes)
+        return packed(parts(), task_bytes)
 
     def _stretch_tasks(self, spread: Spread) -> Iterator[tuple[Stretch, ...]]:
         """Yield all rows in tasks."""
 
-        def parts() -> Iterator[tuple[Stretch, int, int]]:
+        def parts() -> Iterator[tuple[Stretch, int, str, int]]:
             for stretch in numbered_stretches(self._layouts, self._arrays, spread):
                 table, rows = self._arrays.tables[stretch.rows.table], stretch.rows
-                yield stretch, (rows.end - rows.start) * (8 + table.row_bytes), 4 * sketch_size(table.row_bytes)
+                yield stretch, (rows.end - rows.start) * (8 + table.row_bytes), "", 4 * sketch_size(table.row_bytes)
 
-        return bundled(parts(), spread.task_bytes)
+        return packed(parts(), spread.task_bytes)
 
-    def write_dense(self, part: DenseBytes) -> None:
+    def move_dense(self, part: DenseBytes) -> None:
         """Write bytes of a variable, some at a time."""
         array = self._arrays.variables[part.name]
         for start in range(part.start, max(part.start + part.size, part.start + 1), VALUE_BATCH_BYTES):
             size = min(VALUE_BATCH_BYTES, part.start + part.size - start)
             self._write_dense(_DensePart(part.name, array, start, size))
 
-    def write_stretch(self, part: Stretch, *, values: bool = True) -> None:
+    def move_rows(self, part: Stretch, *, values: bool = True) -> None:
         """Write the ids of a stretch, and with `values` its rows; LockedError when its ids are not those counted."""
         table = self._arrays.tables[part.rows.table]
         ids_end = part.ids_at + part.id_bytes

@@ -160,12 +160,10 @@ class MoveWork:
         with self.targets.opened(self._written(opened, task)) as files:
             move = Move(self.plan, self.settings, opened, files, Counted(advance))
             if isinstance(task, DenseAt):
-                move.move_dense(task.piece(opened))
-            elif isinstance(task, Stretches):
-                for stretch in task.some:
-                    move.move_stretch(stretch)
+                move.move_dense(task)
             else:
-                move.move_small(task)
+                for rows in task.some if isinstance(task, Stretches) else (task,):
+                    move.move_rows(rows)
         return move.sketch
 
     def _written(self, checkpoint: Checkpoint, task: Moved) -> list[int]:
@@ -285,26 +283,32 @@ class Move:
 
     def _do(self, task: DensePiece | _Piece | _Small) -> None:
         if isinstance(task, DensePiece):
-            self.move_dense(task)
+            self._move_dense(task)
         elif isinstance(task, _Small):
-            self.move_small(task.tables)
+            self._move_small(task.tables)
         else:
             try:
-                self._move_rows(task)
+                self._move_piece(task)
             except BaseException:
                 task.turns.fail(task.number)
                 raise
 
-    def move_stretch(self, task: Stretch, *, values: bool = True) -> None:
-        """Move a stretch, one piece after the other; without `values` only its ids."""
+    def move_dense(self, place: DenseAt) -> None:
+        """Move bytes of a variable, some at a time."""
+        self._move_dense(place.piece(self._checkpoint))
+
+    def move_rows(self, task: Stretch | Sequence[str], *, values: bool = True) -> None:
+        """Move some small tables, or a stretch, one piece after the other; without `values` only its ids."""
+        if not isinstance(task, Stretch):
+            self._move_small(task)
+            return
         stretch = task.ids.piece(self._checkpoint)
         counts = PieceCounts(stretch.entry.name, *task.counts.full(self._plan.to_ps))
         turns = _Turns(stretch, counts, Route(*task.route.full(self._plan.to_ps)))
         for number, piece in enumerate(cut_piece(self._checkpoint, stretch, self._settings.piece_bytes)):
-            self._move_rows(_Piece(piece, number, turns), values=values)
+            self._move_piece(_Piece(piece, number, turns), values=values)
 
-    def move_dense(self, piece: DensePiece) -> None:
-        """Move bytes of a variable, some at a time."""
+    def _move_dense(self, piece: DensePiece) -> None:
         step = max(self._settings.batch_bytes // bulk.CHUNK_BYTES, 1) * bulk.CHUNK_BYTES
         for start in range(piece.start, max(piece.start + piece.size, piece.start + 1), step):
             size = min(step, piece.start + piece.size - start)
@@ -317,7 +321,7 @@ class Move:
         self._files[owner].write(offset, data.data)
         self._reporter.advance(piece.size)
 
-    def _move_rows(self, task: _Piece, *, values: bool = True) -> None:
+    def _move_piece(self, task: _Piece, *, values: bool = True) -> None:
         """Write the ids of a piece, then its rows in batches."""
         block = read_piece(self._checkpoint, task.piece)
         owner = bulk.owners(block.ids, self._plan.to_ps)
@@ -419,7 +423,7 @@ class Move:
                 read = read_rows(reader, piece.entry, first_row + start, buffer[: now.stop - start])
                 routing.move_rows(sketch, block.ids[now], owner[now], read, places, gathered)
 
-    def move_small(self, tables: Sequence[str]) -> None:
+    def _move_small(self, tables: Sequence[str]) -> None:
         """Put small tables together for each target, with all that stands between them, and write them."""
         layouts = self._plan.layouts
         first, last = layouts.number(tables[0]), layouts.number(tables[-1])
