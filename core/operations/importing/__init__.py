@@ -55,11 +55,11 @@ def import_arrays(
 
     Without a map, the notes in the source name its tables; without notes, each pair X.ids and X.vectors is the table X.
     All other arrays are dense variables. Memory is a few batches, and at most about 80 MiB where ids that do not ascend
-    are looked through for repeated ones. An `executor` on a cluster reads .safetensors and .npy, and writes to S3, or
-    to a file system that its workers share; anything else is UnsupportedError. The location is locked while the version
-    is written. Raises RefusedError for a version that exists, CorruptError for damaged files, UsageError for arrays
-    that cannot be a table, UnsupportedError for a dtype that a checkpoint cannot contain, LockedError when another
-    command holds the lock.
+    are looked through for repeated ones. An `executor` on a cluster reads .safetensors, .npy and stored .npz, and
+    writes to S3, or to a file system that its workers share; anything else is UnsupportedError. The location is locked
+    while the version is written. Raises RefusedError for a version that exists, CorruptError for damaged files,
+    UsageError for arrays that cannot be a table, UnsupportedError for a dtype that a checkpoint cannot contain,
+    LockedError when another command holds the lock.
     """
     with _planned(source, location, version, ps_num, names, layout, executor, reporter, writes=True) as (plan, work):
         for warning in plan.warnings:

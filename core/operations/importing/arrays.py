@@ -16,7 +16,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -32,6 +32,7 @@ from edl_ckpt.core.operations.export.arrays import INDEX, SAFETENSORS_DTYPES
 from edl_ckpt.core.operations.export.frameworks import CHECKPOINT_PREFIX, METADATA_FILE, PARQUET, dense_directory
 from edl_ckpt.core.operations.export.names import NOTES, original_name
 from edl_ckpt.core.operations.export.target import DENSE_FILE
+from edl_ckpt.core.operations.importing.archives import StoredMember, as_stream
 from edl_ckpt.core.operations.importing.frameworks import Found, read_notes, read_parquet, read_tensorflow, read_torch
 from edl_ckpt.core.storage import LocalStore, Location, open_store
 from edl_ckpt.core.storage.faults import storage_errors
@@ -46,6 +47,7 @@ _OTHER_DTYPES: Final = ("C64", "F4", "F6_E2M3", "F6_E3M2", "F8_E4M3", "F8_E5M2",
 _MAX_HEADER_BYTES: Final = 100_000_000
 """As the safetensors library has it."""
 _NPY_HEAD_BYTES: Final = 1 << 16
+_SHARDED: Final = "model.safetensors.index.json"
 _NOTES_FILE: Final = f"{NOTES}.npy"
 _FETCH_BYTES: Final = 8 << 20
 ARRAY_ENDINGS: Final = (".safetensors", ".npz", ".npy", ".pt", ".pth", ".parquet", ".json")
@@ -83,7 +85,8 @@ class ArrayData:
 class ArraySource:
     """All arrays of a file or a directory; a context manager. `notes` name its tables, where it has any notes.
 
-    Arrays that are `shared` are read by other processes: UnsupportedError for those that this one must unpack.
+    Arrays that are `shared` are read by other processes: UnsupportedError for those that this one must unpack. What
+    these read of an archive has checksums that nobody has compared yet: those of its `members`.
     """
 
     def __init__(self, source: Location, *, shared: bool = False) -> None:
@@ -96,6 +99,8 @@ class ArraySource:
         """The fingerprint that an export recorded here."""
         self._document: Mapping[str, Any] = {}
         """The notes that an export left, other than those on tables."""
+        self.members: list[StoredMember] = []
+        self._archive: RangeReader | None = None
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -114,7 +119,12 @@ class ArraySource:
     def _open(self) -> None:
         local = self._source.local_path
         if local is None and self.path.lower().endswith(".safetensors"):
-            self._open_safetensors(self.path)
+            with suppress(NotFoundError):  # a directory may have that name, or nothing
+                self._open_safetensors(self.path)
+                return
+        if local is None and self._shared:
+            self._open_far()
+            self._check_some()
             return
         self.path = self._fetch() if local is None else local
         self._check_inputs()
@@ -144,8 +154,41 @@ class ArraySource:
                 " files, a TensorFlow checkpoint, or a checkpoint of ElasticDL",
                 path=self.path,
             )
+        self._check_some()
+
+    def _check_some(self) -> None:
         if not self.arrays and self._fingerprint != empty_fingerprint():
             raise NotFoundError("no array in it", path=self.path)
+
+    def _open_far(self) -> None:
+        """Open what processes of a cluster read from a bucket: an archive, or a directory."""
+        if self.path.lower().endswith(".npz"):
+            self._open_npz()
+        elif self.path.lower().endswith((PARQUET, ".pt", ".pth")):
+            self._check_not_shared()
+        else:
+            self._open_folder()
+
+    def _names(self) -> list[str]:
+        """Return the names in the directory."""
+        if self._source.local_path is not None or not self._shared:
+            with storage_errors(self.path):
+                return sorted(os.listdir(self.path))
+        folder, name = self._source.split()
+        store = open_store(folder)
+        assert not isinstance(store, LocalStore)  # noqa: S101 - it is not on the local disk
+        below = [relative.removeprefix(f"{name}/") for relative in store.tree(name)]
+        if not below and store.stat(name) is None:
+            raise NotFoundError("no such file or directory", path=self.path)
+        return sorted(relative for relative in below if "/" not in relative)
+
+    def _json(self, name: str) -> dict[str, Any]:
+        """Return the document in a file of the directory."""
+        path = os.path.join(self.path, name)
+        if self._source.local_path is not None or not self._shared:
+            return _parse_json(_load(path), path)
+        reader = self._reader(path)
+        return _parse_json(reader.read(0, min(reader.size_bytes, _MAX_HEADER_BYTES)), path)
 
     def _check_inputs(self) -> None:
         """Raise UsageError for a pipe, device or socket among what is read: libraries open files by their names."""
@@ -158,11 +201,11 @@ class ArraySource:
                     check_input(os.path.join(folder, name))
 
     def _open_folder(self) -> None:
-        index = os.path.join(self.path, "model.safetensors.index.json")
-        with storage_errors(self.path):
-            names = os.listdir(self.path)
-        if os.path.exists(index):
-            self._open_sharded(index)
+        names = self._names()
+        if _SHARDED in names:
+            self._open_sharded()
+        elif any(name == f"{CHECKPOINT_PREFIX}.index" or (name == METADATA_FILE and self._shared) for name in names):
+            self._check_not_shared()  # in a bucket: `_open` knows those of this machine
         elif any(name.endswith(PARQUET) for name in names):
             if DENSE_FILE in names:  # as it was before they had a directory of their own
                 self._open_safetensors(os.path.join(self.path, DENSE_FILE))
@@ -170,7 +213,7 @@ class ArraySource:
         elif names == [DENSE_FILE]:
             self._open_safetensors(os.path.join(self.path, DENSE_FILE))
         else:
-            self._open_directory()
+            self._open_directory(names)
 
     def _open_parquet(self) -> None:
         """Open one file or a directory of them, and the dense variables beside it, of the same export.
@@ -202,7 +245,11 @@ class ArraySource:
 
     def values(self) -> list[FileValue]:
         """Return the files of all arrays as values, each once, in the order in which `readers` has them."""
-        return [FileValue.of(self._source.with_url(each.path).split()[0], each) for each in self.readers()]
+        return [self.value_of(each) for each in self.readers()]
+
+    def value_of(self, reader: RangeReader) -> FileValue:
+        """Return a file of the source as a value."""
+        return FileValue.of(self._source.with_url(reader.path).split()[0], reader)
 
     def readers(self) -> list[RangeReader]:
         """Return the readers of all arrays, each once."""
@@ -211,7 +258,7 @@ class ArraySource:
     def _check_not_shared(self) -> None:
         if self._shared:
             raise UnsupportedError(
-                "the workers of a cluster import .safetensors, .npy and checkpoints",
+                "the workers of a cluster import .safetensors, .npy, .npz and checkpoints",
                 path=self._source.url,
                 hint="without --cluster, this machine imports it",
             )
@@ -269,8 +316,8 @@ class ArraySource:
             raise CorruptError(f"{array.name!r} occurs twice", path=array.reader.path)
         self.arrays[array.name] = array
 
-    def _open_sharded(self, index: str) -> None:
-        document = _load_json(index)
+    def _open_sharded(self) -> None:
+        index, document = os.path.join(self.path, _SHARDED), self._json(_SHARDED)
         weights = document.get("weight_map")
         if not isinstance(weights, dict) or not all(isinstance(f, str) for f in weights.values()):
             raise CorruptError("there is no weight_map in it", path=index)
@@ -327,10 +374,15 @@ class ArraySource:
             self.notes[name] = note
 
     def _open_npz(self) -> None:
-        """Open the members of an archive; each is unpacked to a file without a name, and its checksum compared."""
+        """Open the members of an archive; each is unpacked to a file without a name, and its checksum compared.
+
+        Those that are shared stay where they are.
+        """
         with storage_errors(self.path):
             try:
-                archive = self._stack.enter_context(zipfile.ZipFile(self.path))
+                self._archive = self._reader(self.path) if self._shared else None
+                source = self.path if self._archive is None else as_stream(self._archive)
+                archive = self._stack.enter_context(zipfile.ZipFile(source))
                 names = archive.namelist()
                 index = self._index_of(archive, names)
                 known = self._tensors_by_file(index)
@@ -353,18 +405,18 @@ class ArraySource:
         return _parse_json(reader.read(offset, reader.size_bytes - offset), self.path)
 
     def _member(self, archive: zipfile.ZipFile, name: str) -> RangeReader:
-        """Unpack a member to a file without a name."""
-        self._check_not_shared()
+        """Unpack a member to a file without a name, or return where it is."""
+        if self._archive is not None:
+            self.members.append(StoredMember(self._archive, archive.getinfo(name)))
+            return self.members[-1]
         file = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed with the stack
         with archive.open(name) as member:
             shutil.copyfileobj(member, file, 1 << 20)
         file.flush()
         return SpooledReader(file, self.path)
 
-    def _open_directory(self) -> None:
-        with storage_errors(self.path):
-            names = sorted(os.listdir(self.path))
-        index = _load_json(os.path.join(self.path, INDEX)) if INDEX in names else {}
+    def _open_directory(self, names: list[str]) -> None:
+        index = self._json(INDEX) if INDEX in names else {}
         known = self._tensors_by_file(index)
         for name in names:
             if name.endswith(".npy"):
@@ -401,6 +453,8 @@ class ArraySource:
         if noted == "bfloat16" and dtype.name == "uint16":
             dtype = DTYPES["bfloat16"]
         array = ArrayData(name, dtype, shape, reader, offset)
+        if isinstance(reader, StoredMember):
+            array = replace(array, reader=reader.base, offset=reader.begin + offset)
         if offset + array.size_bytes != reader.size_bytes:
             raise CorruptError(
                 f"{name!r} has {counted(reader.size_bytes - offset, 'byte')} (expected {array.size_bytes})",
@@ -451,10 +505,6 @@ def _load(path: str) -> bytes:
     with storage_errors(path), open_input(path, "rb") as file:
         data: bytes = file.read(_MAX_HEADER_BYTES)
         return data
-
-
-def _load_json(path: str) -> dict[str, Any]:
-    return _parse_json(_load(path), path)
 
 
 def _parse_json(data: bytes, path: str) -> dict[str, Any]:

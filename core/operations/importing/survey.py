@@ -12,6 +12,7 @@ from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.checks import check_ps_num, duplicate_id
 from edl_ckpt.core.format.model import TableInfo
 from edl_ckpt.core.format.shard_layout import CountedTable, PlacedVariable
+from edl_ckpt.core.operations.importing.archives import check_members
 from edl_ckpt.core.operations.importing.arrays import ArraySource
 from edl_ckpt.core.operations.importing.names import Assignment, ImportedTable, NameMap, assign_names
 from edl_ckpt.core.operations.importing.spread import IDS_AT_ONCE, Spread, count_elsewhere
@@ -41,6 +42,7 @@ def survey_arrays(
 ) -> ImportSurvey:
     """Read all ids of a source and count those of each of `ps_num` servers; no vector is read.
 
+    Of an archive that other processes read, they read everything here, for its checksums.
     Raises UsageError for arrays that cannot be a table, CorruptError for an id that a table has twice, NotFoundError
     for an array that the map names in vain.
     """
@@ -48,6 +50,8 @@ def survey_arrays(
     if executor is None or not executor.elsewhere:
         return survey_assigned(arrays, ps_num)
     check_ps_num(ps_num)
+    if source.members:
+        check_members(source.members, source.value_of(source.members[0].base), executor, reporter)
     spread = count_elsewhere(arrays, source, ps_num, executor, reporter)
     tables = []
     for number, table in enumerate(arrays.tables):

@@ -45,9 +45,9 @@ def same_import(source: Path, ps_num: int, client: Any, tmp: Path) -> None:
 
 
 @pytest.mark.parametrize("ps_num", [1, 4])
-@pytest.mark.parametrize("name", ["m.safetensors", "many.safetensors", "m.npy"])
+@pytest.mark.parametrize("name", ["m.safetensors", "many.safetensors", "m.npy", "m.npz"])
 def test_the_same_bytes(tmp_path: Path, client: Any, name: str, ps_num: int) -> None:
-    """One file, several with an index, and a directory of arrays become the same shards, with the source's values."""
+    """Files, a directory of arrays, and an archive become the same shards, with the source's values."""
     save_mixed(tmp_path / "run")
     several = {"max_shard_bytes": 1 << 20} if name.startswith("many") else {}
     export_version(only(tmp_path / "run"), tmp_path / name, selection=Selection(order="stored"), **several)  # type: ignore[arg-type]
@@ -56,7 +56,7 @@ def test_the_same_bytes(tmp_path: Path, client: Any, name: str, ps_num: int) -> 
 
 
 @settings(max_examples=3)
-@given(model=models(), ps_num=st.integers(1, 5), form=st.sampled_from(["safetensors", "npy"]))
+@given(model=models(), ps_num=st.integers(1, 5), form=st.sampled_from(["safetensors", "npy", "npz"]))
 def test_any_model(tmp_path_factory: pytest.TempPathFactory, client: Any, model: Model, ps_num: int, form: str) -> None:
     """Any model is imported alike on any number of servers."""
     tmp = tmp_path_factory.mktemp("any")
@@ -139,12 +139,30 @@ def test_a_file_that_changes(tmp_path: Path, client: Any, monkeypatch: pytest.Mo
     assert not (tmp_path / "out").exists()
 
 
+def test_an_archive_with_a_wrong_byte(tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checksums of an archive are compared by workers, in pieces, as this machine compares them."""
+    monkeypatch.setattr("edl_ckpt.core.cluster.executor._LEAST_TASK_BYTES", 1 << 16)
+    np.savez(tmp_path / "m.npz", a=np.arange(3), w=np.random.default_rng(5).random(40_000))
+    same_import(tmp_path / "m.npz", 2, client, tmp_path)
+    data = bytearray((tmp_path / "m.npz").read_bytes())
+    data[len(data) // 2] ^= 4
+    (tmp_path / "m.npz").write_bytes(data)
+    errors = []
+    for executor in (None, client):
+        with pytest.raises(CorruptError, match=r"Bad CRC-32 for file 'w\.npy'") as caught:
+            import_arrays(tmp_path / "m.npz", tmp_path / "out", 5, 3, executor=executor)
+        errors.append(str(caught.value))
+    assert errors[0] == errors[1]
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("name", ["m.npz", "m.parquet"])
 def test_refused(tmp_path: Path, client: Any, name: str) -> None:
     """What this machine must unpack is refused before any work, and so is a bucket."""
-    np.savez(tmp_path / "m.npz", a=np.zeros(3))
+    np.savez_compressed(tmp_path / "m.npz", a=np.zeros(3))
     (tmp_path / "m.parquet").write_bytes(b"PAR1")
-    with pytest.raises(UnsupportedError, match=r"import \.safetensors, \.npy and checkpoints") as caught:
+    refused = {"m.npz": r"'a.npy' is compressed.*stored", "m.parquet": r"import \.safetensors, \.npy, \.npz and check"}
+    with pytest.raises(UnsupportedError, match=refused[name]) as caught:
         import_arrays(tmp_path / name, tmp_path / "out", 5, 2, executor=client)
     assert caught.value.exit_code == 15
     save_file({"a": np.zeros(3)}, tmp_path / "m.safetensors")

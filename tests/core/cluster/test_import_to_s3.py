@@ -17,6 +17,7 @@ from checkpoints import only, save_large, save_mixed, save_varied, shards_of
 from cluster_tasks import environment, killed_worker, what_travels
 from edl_ckpt.core import (
     CorruptError,
+    NotFoundError,
     UnsupportedError,
     import_arrays,
     import_checkpoint,
@@ -107,6 +108,30 @@ def test_from_a_bucket(s3: Bucket, tmp_path: Path, client: Any, tiny_stretches: 
     save_file({"t.ids": ids, "t.vectors": np.ones((9_000, 9), np.float32), "w": np.arange(5000.0)}, tmp_path / "m")
     s3.put("m.safetensors", (tmp_path / "m").read_bytes())
     same_import(s3, f"s3://{s3.name}/m.safetensors", 3, client, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["m.npz", "m.npy", "many.safetensors"])
+def test_directories_and_archives_in_a_bucket(
+    s3: Bucket, tmp_path: Path, client: Any, tiny_stretches: None, name: str
+) -> None:
+    """Workers read an archive, a directory of arrays, and several files with an index from a bucket."""
+    save_varied(tmp_path / "run", 2)
+    several = {"max_shard_bytes": 1 << 12} if name.startswith("many") else {}
+    export_version(only(tmp_path / "run"), tmp_path / name, **several)  # type: ignore[arg-type]
+    files = sorted((tmp_path / name).iterdir()) if (tmp_path / name).is_dir() else [tmp_path / name]
+    for file in files:
+        s3.put(str(file.relative_to(tmp_path)), file.read_bytes())
+    same_import(s3, f"s3://{s3.name}/{name}", 3, client, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["none", "none.npz", "m.parquet"])
+def test_refused_in_a_bucket(s3: Bucket, client: Any, name: str) -> None:
+    """What is not there, and what one machine must unpack, is an error before any work."""
+    s3.put("m.parquet", b"PAR1")
+    expected = UnsupportedError if name == "m.parquet" else NotFoundError
+    with pytest.raises(expected):
+        import_arrays(f"s3://{s3.name}/{name}", s3.url, 5, 2, executor=client)
+    assert s3.keys("") == ["m.parquet"]
 
 
 def test_a_checkpoint(s3: Bucket, tmp_path: Path, client: Any, tiny_stretches: None) -> None:
