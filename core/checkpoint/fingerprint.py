@@ -327,12 +327,13 @@ def sketch_checkpoint(
     reporter: Reporter = SILENT,
     sums: ChunkSums | None = None,
     small: Iterable[Bundle] | None = None,
+    small_times: int = 1,
     placed: bool = False,
 ) -> None:
     """Add every value of a checkpoint to a sketch; as `fingerprint_checkpoint`.
 
-    `small` are the bundles of the checkpoint, where the caller has made them. Each id must be in its own shard where
-    the caller asks for it: CorruptError for one that is `placed` elsewhere.
+    `small` are the bundles of the checkpoint, where the caller has made them, of parts that are small at `small_times`.
+    Each id must be in its own shard where the caller asks for it: CorruptError for one that is `placed` elsewhere.
     """
     checkpoint.keep_ids(workers)
     looks = Looks()
@@ -361,8 +362,8 @@ def sketch_checkpoint(
 
     dense = dense_pieces(checkpoint, min(piece_bytes, batch_bytes))
     pieces: list[IdPiece | list[DensePiece] | Bundle] = list(together(dense))
-    pieces += bundles(checkpoint, min(PIECE_BYTES, batch_bytes)) if small is None else small
-    pieces += count_rows(checkpoint, id_pieces(checkpoint, piece_bytes, small=False), workers, small=False)
+    pieces += bundles(checkpoint, min(PIECE_BYTES, batch_bytes), times=small_times) if small is None else small
+    pieces += count_rows(checkpoint, id_pieces(checkpoint, piece_bytes, above=small_times), workers, above=small_times)
     for _ in run_parallel(add, pieces, workers):
         pass
 

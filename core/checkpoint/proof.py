@@ -37,6 +37,11 @@ from edl_ckpt.core.storage.interface import RangeReader
 
 _MOST_ENTRIES: Final = 8192
 """Variables and tables, counted in each shard, whose index and checksums are in memory at a time."""
+_SMALL_TIMES: Final = 8
+"""So many times as large as small parts are those that are read whole on a disk: as large as the L2 cache of a core.
+
+Where a table has a part in each of a thousand shards, its ids would be counted, and read again, for each of them.
+"""
 _MOST_ELSEWHERE: Final = 1 << 16
 """The same where other processes read: all of them wait for the last task of the shards before."""
 
@@ -204,7 +209,9 @@ def read_back(
     readers = {shard.file.ps_id: checkpoint.reader(shard) for shard in checkpoint.shards}
     sums = ChunkSums(zip(readers.values(), chunks, strict=True), literals)
     others: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-    small = list(bundles(checkpoint, min(PIECE_BYTES, batch_bytes)))
+    near = batch_bytes >= VALUE_BATCH_BYTES and not any(reader.block_bytes for reader in readers.values())
+    times = _SMALL_TIMES if near else 1
+    small = list(bundles(checkpoint, min(PIECE_BYTES, batch_bytes), times=times))
     for bundle in small:
         others[bundle.shard.file.ps_id].append((bundle.start, bundle.end))
     openers = openings(open_store(checkpoint.version.location))
@@ -218,6 +225,7 @@ def read_back(
         reporter=reporter,
         sums=sums,
         small=small,
+        small_times=times,
         placed=placed,
     )
     return [sums.finish(reader.path, workers=workers) for reader in readers.values()]

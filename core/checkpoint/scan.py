@@ -91,20 +91,24 @@ class Bundle:
         return np.array(numbers, np.int64)
 
 
-def is_small(entry: TableEntry) -> bool:
-    """Say whether the part of a table in a shard is small: rows, and behind them their ids, a byte or more for each."""
+def is_small(entry: TableEntry, times: int = 1) -> bool:
+    """Say whether the part of a table in a shard is small: rows, and behind them their ids, a byte or more for each.
+
+    It may be so many times as large as what is small for every caller; with 0 no part is small.
+    """
     if len(entry.ids) != 1 or not 0 < entry.rows <= entry.ids[0].end - entry.ids[0].start:
         return False
     run = entry.ids[0]
-    return not run.tagged and entry.values.end <= run.start and run.end - entry.offset <= _SMALL_BYTES
+    return not run.tagged and entry.values.end <= run.start and run.end - entry.offset <= _SMALL_BYTES * times
 
 
-def bundles(checkpoint: Checkpoint, bundle_bytes: int = PIECE_BYTES) -> Iterator[Bundle]:
-    """Yield all small parts of tables, shard by shard, in bundles of about `bundle_bytes`."""
+def bundles(checkpoint: Checkpoint, bundle_bytes: int = PIECE_BYTES, *, times: int = 1) -> Iterator[Bundle]:
+    """Yield all small parts of tables, by `is_small`, shard by shard, in bundles of about `bundle_bytes`."""
     for shard in checkpoint.shards:
         wanted = max(bundle_bytes, checkpoint.reader(shard).block_bytes)
         some: list[TableEntry] = []
-        for entry in sorted(filter(is_small, shard.tables), key=lambda entry: entry.offset):
+        parts = (entry for entry in shard.tables if is_small(entry, times))
+        for entry in sorted(parts, key=lambda entry: entry.offset):
             if some:
                 start, end = some[0].offset, some[-1].ids[0].end
                 if entry.ids[0].end - start > wanted or not 0 <= entry.offset - end <= _GAP_BYTES:
@@ -127,11 +131,11 @@ def read_bundle(checkpoint: Checkpoint, bundle: Bundle, sums: ChunkSums | None =
     return data
 
 
-def id_pieces(checkpoint: Checkpoint, piece_bytes: int = PIECE_BYTES, *, small: bool = True) -> Iterator[IdPiece]:
-    """Yield the ids of all tables in pieces, by table, shard and row; on request without small parts."""
+def id_pieces(checkpoint: Checkpoint, piece_bytes: int = PIECE_BYTES, *, above: int = 0) -> Iterator[IdPiece]:
+    """Yield the ids of all tables in pieces, by table, shard and row, without parts that are small at `above` times."""
     for table in checkpoint.table_names:
         for shard, entry in checkpoint.entries(table):
-            if small or not is_small(entry):
+            if not is_small(entry, above):
                 for run in entry.ids:
                     yield from cut_piece(checkpoint, IdPiece(shard, entry, run, run.start, run.end), piece_bytes)
 
@@ -194,11 +198,11 @@ def read_piece(checkpoint: Checkpoint, piece: IdPiece, sums: ChunkSums | None = 
     return IdBlock(data, values, lengths)
 
 
-def count_rows(checkpoint: Checkpoint, pieces: Iterable[IdPiece], workers: int, *, small: bool = True) -> list[IdPiece]:
+def count_rows(checkpoint: Checkpoint, pieces: Iterable[IdPiece], workers: int, *, above: int = 0) -> list[IdPiece]:
     """Return all pieces of a checkpoint with their rows counted and numbered; raises as `number_rows` does."""
     listed = list(pieces)
     counts = run_parallel(lambda piece: count_ids(checkpoint, piece), listed, workers)
-    return number_rows(checkpoint, listed, list(counts), small=small)
+    return number_rows(checkpoint, listed, list(counts), above=above)
 
 
 def count_ids(checkpoint: Checkpoint, piece: IdPiece) -> int:
@@ -212,12 +216,12 @@ def number_rows(
     pieces: list[IdPiece],
     counts: list[int],
     *,
-    small: bool = True,
+    above: int = 0,
     without: Container[str] = (),
 ) -> list[IdPiece]:
     """Return all pieces of a checkpoint with their rows numbered, from the number of rows of each.
 
-    The pieces lack small parts, or whole tables, where the caller says so.
+    The pieces lack parts that are small at `above` times, or whole tables, where the caller says so.
 
     Raises CorruptError where an entry has more or fewer ids than rows.
     """
@@ -230,7 +234,7 @@ def number_rows(
         numbered.append(IdPiece(piece.shard, piece.entry, piece.run, piece.start, piece.end, first, rows))
     for shard in checkpoint.shards:
         for entry in shard.tables:
-            if entry.name not in without and (small or not is_small(entry)):
+            if entry.name not in without and not is_small(entry, above):
                 total = totals.get((shard.file.ps_id, entry.name), 0)
                 check_row_count(checkpoint.reader(shard), entry, total)
     return numbered

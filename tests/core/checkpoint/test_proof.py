@@ -136,6 +136,15 @@ def test_flipped_bits_of_large_tables(
     check(tmp_path, monkeypatch, "reshard", whole=False)
 
 
+def test_parts_that_are_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of up to eight times the size of small ones are proved in one read each, and no bit of them is missed."""
+    monkeypatch.setattr(scan, "_SMALL_BYTES", 16)
+    counted: list[object] = []
+    monkeypatch.setattr(scan, "count_ids", lambda *piece: counted.append(piece))
+    check(tmp_path, monkeypatch, "reshard", whole=False)
+    assert counted == []
+
+
 def test_flipped_bits_that_others_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same where other processes read tables in pieces, whose rows are where the plan has them."""
     monkeypatch.setattr(scan, "_SMALL_BYTES", -1)
