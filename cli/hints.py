@@ -16,6 +16,7 @@ from edl_ckpt.core.errors import (
     UnavailableError,
     UsageError,
 )
+from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.words import abridged, closest, escaped
 
 if TYPE_CHECKING:
@@ -151,7 +152,11 @@ def stoppable(out: Output, words: str | Callable[[], str]) -> Iterator[None]:
             return words if isinstance(words, str) else words()
 
     try:
-        yield
+        try:
+            yield
+        except EdlCkptError as error:
+            COMMIT.deliver(error)  # a signal that was kept wins
+            raise
     except KeyboardInterrupt as end:
         out.say(f"interrupted; {found(end)}")
         raise
@@ -170,6 +175,8 @@ def half_done(place: Location) -> str:
     from edl_ckpt.core.storage import open_store
 
     name = escaped(place.url)
+    if COMMIT.is_past:
+        return f"the new version is complete, its metrics and tags may be missing: `edl-ckpt list {name}` shows them"
     try:
         left = has_journal(open_store(place).entries(is_of_interest))
     except NotFoundError:

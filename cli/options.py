@@ -21,6 +21,7 @@ from edl_ckpt.cli.secrets import exposed, hide_options
 from edl_ckpt.cli.text import parse_choice, parse_duration, parse_limit, parse_size
 from edl_ckpt.cli.usage import origin
 from edl_ckpt.core.errors import EdlCkptError, ReplacedError, UsageError
+from edl_ckpt.core.interruption import COMMIT
 
 if TYPE_CHECKING:
     from edl_ckpt.core.format.model import CheckpointRef, Version
@@ -337,6 +338,7 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
     def command(**values: Any) -> None:
         out = Output()
         with reported_errors(out):
+            COMMIT.more()  # `demo` runs one command after another
             context, given = values.pop(_CONTEXT), dict(values)
             out.defaulted = _defaulted(context, values)
             out.storages = None if context.obj is None else context.obj.storages

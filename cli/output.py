@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
@@ -19,6 +20,7 @@ from edl_ckpt.cli.style import painted, uses_colour
 from edl_ckpt.cli.text import escaped
 from edl_ckpt.cli.window import charset_of, encodable, shown_on, width_of
 from edl_ckpt.core.errors import EdlCkptError, UsageError
+from edl_ckpt.core.interruption import COMMIT
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -364,13 +366,39 @@ class _CommandReporter:
         self.out.advance_progress(size_bytes)
 
 
+def _signal_code(error: BaseException) -> int:
+    return int(error.code or 0) if isinstance(error, SystemExit) else 130
+
+
+def _signal_name(error: BaseException) -> str:
+    return signal.Signals(_signal_code(error) - 128).name
+
+
+def _say_kept(out: Output) -> None:
+    """Say that a signal came too late to end the command, which its exit code does not show."""
+    if COMMIT.kept is not None:
+        with suppress(OSError):
+            out.say(f"{_signal_name(COMMIT.kept)} came after the commit: the command ran to its end")
+
+
 @contextmanager
 def reported_errors(out: Output) -> Iterator[None]:
     """Turn what ends a command into an exit code: an error of ours is reported, any other exception is a bug."""
     try:
         yield
+        _say_kept(out)
     except EdlCkptError as error:
+        if COMMIT.kept is not None:  # a signal wins, and now it ends a command that has not done all of its work
+            with suppress(OSError):  # the terminal may be gone
+                out.say(f"{_signal_name(COMMIT.kept)} came after the commit, and then the command failed: {error}")
+            raise SystemExit(_signal_code(COMMIT.kept)) from None
         out.fail(error)
+    except AlreadyReported:
+        raise
+    except SystemExit as end:
+        if end.code == 3:
+            _say_kept(out)
+        raise
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except BrokenPipeError:  # the reader of stderr has gone; for stdout, see Output.write

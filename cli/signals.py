@@ -8,7 +8,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Final
 
-from edl_ckpt.core.interruption import WHOLE
+from edl_ckpt.core.interruption import COMMIT, keeps
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals that end a command: 128 and their number is its exit code."""
@@ -21,6 +21,7 @@ def handle_signals() -> None:
 
     A shell ignores SIGINT for background jobs, and `nohup` SIGHUP.
     """
+    COMMIT.forget()
     for number in ENDING:
         if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end)
@@ -32,14 +33,14 @@ def handle_signals() -> None:
 def _end(number: int, _frame: FrameType | None) -> None:
     """End the program; on the way out, commands remove their staged files.
 
-    It ends a moment later where a lock would stay taken. A second signal of any kind kills it at once; `recover` then
-    cleans up.
+    It ends a moment later where a lock would stay taken. After the commit of a command it changes nothing: the command
+    runs to its end. A second signal of any kind kills it at once; `recover` then cleans up.
     """
     for each in ENDING:
         if signal.getsignal(each) is not signal.SIG_IGN:
             signal.signal(each, signal.SIG_DFL)
     error = KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
-    if not WHOLE.keep(error):
+    if not keeps(error):
         raise error
 
 

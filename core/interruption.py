@@ -31,6 +31,79 @@ class _Whole:
                 raise error
 
 
+class Commit:
+    """The step that makes the result of a command visible, and all that follows it; for the main thread.
+
+    A signal in the block or after it is kept: the command runs to its end, as it would have without the signal. It is
+    raised after all where the block, or what follows it, fails, and where `more` work follows.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._kept: BaseException | None = None
+        self.is_past = False
+        """True after a block that did not fail: the result is there."""
+
+    def __repr__(self) -> str:
+        return f"Commit(is_past={self.is_past}, kept={self._kept!r})"
+
+    @property
+    def has_begun(self) -> bool:
+        """True in a block and after it."""
+        return self._depth > 0 or self.is_past
+
+    @property
+    def kept(self) -> BaseException | None:
+        """Return the error of a signal that waits."""
+        return self._kept
+
+    def keep(self, error: BaseException) -> bool:
+        """Say whether the error of a signal waits: then its handler does not raise it."""
+        if not self.has_begun:
+            return False
+        self._kept = error
+        return True
+
+    def forget(self) -> None:
+        """Begin another command."""
+        self._depth, self._kept, self.is_past = 0, None, False
+
+    def more(self) -> None:
+        """Begin work after a commit that a signal may end as ever; a signal that was kept ends it here.
+
+        In a block, nothing changes.
+        """
+        if get_ident() == main_thread().ident and not self._depth:
+            self.is_past = False
+            self.deliver()
+
+    def deliver(self, cause: BaseException | None = None) -> None:
+        """Raise the error of a signal that was kept; do nothing without one."""
+        if self._kept is not None:
+            error, self._kept = self._kept, None
+            raise error from cause
+
+    def __enter__(self) -> None:
+        if get_ident() == main_thread().ident:
+            self._depth += 1
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if get_ident() != main_thread().ident:
+            return
+        self.is_past = self.is_past or (error is None and self._depth == 1)  # first: a signal may come in between
+        self._depth -= 1
+        if error is not None and not self._depth:
+            self.deliver(error)
+
+
 WHOLE: Final = _Whole()
 """Around calls that take Python's own conditions and do not wait. A handler that raises there would leave one taken, in
 its `__enter__` or `__exit__`, and the thread that needs it next would wait for ever."""
+
+COMMIT: Final = Commit()
+"""Around the step that makes a result visible, so that no exit code of a signal stands for a result that is there."""
+
+
+def keeps(error: BaseException) -> bool:
+    """Say whether the error of a signal waits: then its handler does not raise it."""
+    return COMMIT.keep(error) or WHOLE.keep(error)

@@ -21,7 +21,7 @@ from threading import Event, Lock
 from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar
 
 from edl_ckpt.core.errors import LockedError
-from edl_ckpt.core.interruption import WHOLE
+from edl_ckpt.core.interruption import COMMIT, WHOLE
 
 _M_TRIM_THRESHOLD = -1  # glibc's malloc.h
 _M_MMAP_THRESHOLD = -3
@@ -91,8 +91,7 @@ def stop_requested() -> bool:
 
     Everything that waits for a network checks this, so that Ctrl-C takes two seconds at most.
     """
-    stop = _stop.get()
-    return stop is not None and stop.is_set()
+    return (_stop.get() or _HASTE).is_set()
 
 
 class _Patience(Event):
@@ -121,6 +120,35 @@ class _Patience(Event):
         left = max(self._until - time.monotonic(), 0.0)
         super().wait(left if timeout is None else min(left, timeout))
         return self.is_set()
+
+
+class _Haste(_Patience):
+    """Is set once a signal waits for the end of a commit, and a storage was silent since for so many seconds.
+
+    Whoever waits looks every quarter of a second: time in which nobody looked was work, and no silence.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(SILENCE_SECONDS)
+        self._looked = 0.0
+
+    def is_set(self) -> bool:
+        if COMMIT.kept is None:
+            return False
+        before, self._looked = self._looked, time.monotonic()
+        if self._looked - before > 4 * LOOK_SECONDS:
+            self.answered()
+        return self._looked >= self._until
+
+
+_HASTE: Final = _Haste()
+
+
+class _Stop(Event):
+    """Ends the work of threads: when it is set, or with the haste after a commit."""
+
+    def is_set(self) -> bool:
+        return super().is_set() or _HASTE.is_set()
 
 
 @contextmanager
@@ -162,6 +190,7 @@ def answered() -> None:
     stop = _stop.get()
     if isinstance(stop, _Patience):
         stop.answered()
+    _HASTE.answered()
 
 
 def pause(seconds: float) -> None:
@@ -252,7 +281,7 @@ def run_parallel(
     if len(first) < 2:
         yield from map(function, waiting)
         return
-    stop = _stop.get() or Event()
+    stop = _stop.get() or _Stop()
     pool = ThreadPoolExecutor(workers, thread_name_prefix="edl-ckpt", initializer=_stop.set, initargs=(stop,))
     try:
         begun = islice(waiting, 3 * workers if most is None else most)
@@ -325,7 +354,7 @@ class Beside:
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
-        self._stop = Event()
+        self._stop = _Stop()
         self._pool: ThreadPoolExecutor | None = None
         self._lock = Lock()
 

@@ -21,6 +21,7 @@ from hypothesis import settings
 from checkpoints import save_large
 from edl_ckpt.cli.signals import ENDING
 from edl_ckpt.core.format import bulk
+from edl_ckpt.core.interruption import COMMIT
 from examples import TIMES, UNCHECKED
 from places import GOLDEN
 from s3_fixtures import Bucket, Moto, fresh_bucket, make_moto
@@ -64,7 +65,11 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None, object, object]:
-    """Put back what a command that ran in this process did to signals: a later test's would end the process at once."""
+    """Put back what a command that ran in this process did to signals: a later test's would end the process at once.
+
+    What a fixture has committed lies behind: else a signal in the test would wait for its end.
+    """
+    COMMIT.forget()
     before = {number: signal.getsignal(number) for number in (*ENDING, signal.SIGUSR1)}
     try:
         return (yield)

@@ -28,6 +28,7 @@ from edl_ckpt.core.errors import CorruptError, EdlCkptError, RefusedError, Unsup
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import Layout
 from edl_ckpt.core.ids import kernel_id
+from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, TRASH_DIR, resumable_stage, seal_file
@@ -229,17 +230,18 @@ class LocalOutput:
         for file in self._files.values():
             file.close()
         self._place.check()
-        self._forget_progress()  # from here on the staged version is published, or dropped
-        with self._stage.enter(self._name) as inside:
-            if self._access is not None:
-                self._access.give_directory(inside)
-            inside.flush()
-        self._stage.replace(_SEAL, seal)
-        if self._replaces is None:
-            self._publish_new()
-        else:
-            self._replace(self._replaces)
-            forget_notes(self._store, [self._number])
+        with COMMIT:
+            self._forget_progress()  # from here on the staged version is published, or dropped
+            with self._stage.enter(self._name) as inside:
+                if self._access is not None:
+                    self._access.give_directory(inside)
+                inside.flush()
+            self._stage.replace(_SEAL, seal)
+            if self._replaces is None:
+                self._publish_new()
+            else:
+                self._replace(self._replaces)
+                forget_notes(self._store, [self._number])
 
     def _forget_progress(self) -> None:
         if self._resumes is not None:

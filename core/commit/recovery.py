@@ -29,6 +29,7 @@ from edl_ckpt.core.commit.strays import sweep_strays
 from edl_ckpt.core.commit.trash import sweep
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.format.names import is_uuid, parse_shard_file, parse_single_file, parse_version_dir
+from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.aside import make_way, set_aside
 from edl_ckpt.core.state.holder import prove_lock
@@ -120,6 +121,7 @@ def location_lock(
     free within `wait_seconds`.
     """
     where = Location.of(location)
+    COMMIT.more()
     with made_directory(where.local_path if create else None):
         store = open_store(where)
         if not _is_location(store) and not (create or may_be_empty):
@@ -184,7 +186,7 @@ def recover(
         if not isinstance(store, LocalStore):
             settled.done += sweep_strays(store) if lock.is_exclusive else []
             settled.done += _abort_old_uploads(store)
-        with suppress(ForeignError):  # no directory of ours
+        with COMMIT, suppress(ForeignError):  # no directory of ours
             settled.done += sweep_notes(store)
     return Recovery(where, tuple(settled.done), tuple(settled.kept), tuple(settled.left))
 

@@ -39,6 +39,7 @@ from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError, Refuse
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import Layout
 from edl_ckpt.core.ids import new_id
+from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.parallel import impatient, run_parallel
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.owner import describe, format_owner, is_me, is_presumed_dead
@@ -254,12 +255,13 @@ class RemoteOutput:
         seal = prove(self._written())
         self._place.check()
         self._journal = replace(self._journal, seal=json.loads(seal_bytes(seal)))
-        self._decided = True  # from here on the journal on the storage decides, here or in `recover`
-        if self._replaces:
-            self._write_journal()
-        settle_remote(self._store, self._stage, self._journal)
-        if self._replaces:
-            forget_notes(self._store, [self._number])
+        with COMMIT:
+            self._decided = True  # from here on the journal on the storage decides, here or in `recover`
+            if self._replaces:
+                self._write_journal()
+            settle_remote(self._store, self._stage, self._journal)
+            if self._replaces:
+                forget_notes(self._store, [self._number])
 
     def _written(self) -> Written:
         assert self._journal is not None  # noqa: S101 - made by `create`

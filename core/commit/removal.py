@@ -11,6 +11,7 @@ from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import SINGLE_FILE
 from edl_ckpt.core.ids import new_id
+from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.state.holder import LostLockError, prove_lock
 from edl_ckpt.core.state.index import Known, content_digest, marked_files
@@ -64,6 +65,7 @@ def remove_in_order(store: ObjectStore, versions: Sequence[Version], before: Bef
     """
     done: list[_Doomed] = []
     for start in range(0, len(versions), _TOGETHER):
+        COMMIT.more()
         batch = [_doom(store, version) for version in versions[start : start + _TOGETHER]]
         for doomed in batch:
             before(doomed.version)
@@ -88,19 +90,24 @@ def _remove_batch(store: ObjectStore, batch: Sequence[_Doomed], known: Known) ->
         _write_intent(store, journal, batch, known)
         prove_lock(store.location)
         has_begun = True
-        _remove_step(store, {path: doomed for doomed in batch for path in doomed.first})
-        prove_lock(store.location)
-        _remove_step(store, {path: doomed for doomed in batch for path in doomed.rest})
-        prove_lock(store.location)
-        named = {doomed.version.version: doomed for doomed in batch}
-        _remove_step(store, {file(number): d for number, d in named.items() for file in (version_file, seal_file)})
-        for doomed in batch:
-            store.remove_directory(doomed.version.path.removeprefix(store.path("")))
-        prove_lock(store.location)
+        with COMMIT:  # a version without its first file is none, so the others go too
+            _remove_begun(store, journal, batch)
     except LostLockError:
         if not has_begun:  # else whoever has the lock now finishes the deletion
             store.remove(journal)
         raise
+
+
+def _remove_begun(store: ObjectStore, journal: str, batch: Sequence[_Doomed]) -> None:
+    _remove_step(store, {path: doomed for doomed in batch for path in doomed.first})
+    prove_lock(store.location)
+    _remove_step(store, {path: doomed for doomed in batch for path in doomed.rest})
+    prove_lock(store.location)
+    named = {doomed.version.version: doomed for doomed in batch}
+    _remove_step(store, {file(number): d for number, d in named.items() for file in (version_file, seal_file)})
+    for doomed in batch:
+        store.remove_directory(doomed.version.path.removeprefix(store.path("")))
+    prove_lock(store.location)
     store.remove(journal)
 
 

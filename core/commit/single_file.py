@@ -13,6 +13,7 @@ from typing import Final, Self, TypeVar
 from edl_ckpt.core.commit.remote import UPLOAD_BYTES, send_files
 from edl_ckpt.core.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.ids import new_id
+from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.parallel import impatient, run_parallel
 from edl_ckpt.core.state.owner import is_presumed_dead, owner_in
 from edl_ckpt.core.storage.access import Access
@@ -89,13 +90,14 @@ class StagedOutput:
         """Move the output into its place; with `force`, an old one stays visible until the new one replaces it."""
         if self._is_directory:
             flush_directory(self.path)
-        if not self._force or not is_there(self.target):
-            rename_new(self.path, self.target)
-        else:
-            with storage_errors(self.target):
-                self._keep_access()
-                self._replace()
-        flush_directory(self._folder)
+        with COMMIT:
+            if not self._force or not is_there(self.target):
+                rename_new(self.path, self.target)
+            else:
+                with storage_errors(self.target):
+                    self._keep_access()
+                    self._replace()
+            flush_directory(self._folder)
 
     def _keep_access(self) -> None:
         """Give the output the owner, mode and ACL of the one that it replaces, as far as this process may."""
@@ -301,7 +303,8 @@ def put_files(store: ObjectStore, files: Mapping[str, str], *, replace: bool, ah
         for relative in large:
             send(relative)
         each(send, sorted(files.keys() - set(large)))
-        each(lambda item: item.complete(replace=replace), objects)
+        with COMMIT:
+            each(lambda item: item.complete(replace=replace), objects)
     except BaseException as error:
         with impatient(error):
             for item in objects:

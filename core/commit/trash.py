@@ -13,6 +13,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,6 +38,7 @@ from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, Unsu
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import SINGLE_FILE, version_names
 from edl_ckpt.core.ids import new_id
+from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.progress import Reporter
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.index import Known
@@ -124,9 +126,12 @@ def _move_all(
     failed: list[tuple[Version, EdlCkptError]] = []
     for version in versions:
         name = os.path.basename(version.path)
+        COMMIT.more()  # between two versions a signal ends the prune
         before(version)
         try:
-            if _move(root, name, trash, name):
+            with COMMIT:
+                is_ours = _move(root, name, trash, name)
+            if is_ours:
                 moved.append(version)
         except UnsupportedError as error:
             hint = "delete it without --trash"
@@ -160,15 +165,17 @@ def _remove_in_place(root: Directory, versions: Iterable[Version]) -> Removal:
     failed: list[tuple[Version, EdlCkptError]] = []
     for version in versions:
         name = os.path.basename(version.path)
+        COMMIT.more()
         try:
-            if version.layout is SINGLE_FILE:
-                root.unlink(name)
-            else:
-                first, rest = safe_order(version)
-                with root.enter(name) as inside:
-                    for path in (*first, *rest):
-                        inside.unlink(os.path.basename(path))
-                root.remove_empty(name)
+            with COMMIT:
+                if version.layout is SINGLE_FILE:
+                    root.unlink(name)
+                else:
+                    first, rest = safe_order(version)
+                    with root.enter(name) as inside:
+                        for path in (*first, *rest):
+                            inside.unlink(os.path.basename(path))
+                    root.remove_empty(name)
         except EdlCkptError as error:
             failed.append((version, error))
         else:
@@ -229,7 +236,8 @@ def put_back(store: LocalStore, reporter: Reporter, number: int | None = None) -
             is_done = not others and not recorded_metadata(trash, record)
         if unnamed:
             reporter.warn(f"{entry.path}: the record does not name {', '.join(unnamed[:3])}; left in the trash")
-        problems = _drop(root, name) if is_done else []
+        with COMMIT:
+            problems = _drop(root, name) if is_done else []
         remove_empty_state(root)
     for problem in problems:
         reporter.warn(str(problem))
@@ -245,6 +253,11 @@ def _restore(root: Directory, trash: Directory, entry: TrashEntry, location: Loc
             path=location.url,
             hint=f"move it away and try again; the deleted version is in {entry.path}",
         )
+    with COMMIT:
+        _move_back(root, trash, entry)
+
+
+def _move_back(root: Directory, trash: Directory, entry: TrashEntry) -> None:
     for name in entry.recorded:
         trash.rename_new(name, root, name)
     if entry.metadata:
@@ -360,8 +373,21 @@ def _drop(root: Directory, name: str) -> list[EdlCkptError]:
                     _move(top, name, top, _doomed(name))
                 except EdlCkptError as error:
                     return [error]
-            top.remove(_doomed(name), problems.append)
+            _drop_each(top, _doomed(name))
+            with COMMIT:
+                top.remove(_doomed(name), problems.append)
     return problems
+
+
+def _drop_each(top: Directory, name: str) -> None:
+    """Remove versions that are on their way out, one by one: between two of them a signal ends the prune."""
+    with suppress(EdlCkptError):  # whoever removes the whole notes why it cannot
+        if top.is_directory(name):
+            with top.enter(name) as inside:
+                for each in inside.names():
+                    COMMIT.more()
+                    with COMMIT:
+                        inside.remove(each)
 
 
 def _left_of(root: Directory, name: str) -> set[str]:

@@ -22,6 +22,7 @@ from edl_ckpt.core.checkpoint.catalog import list_versions
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import EdlCkptError, UnsupportedError, UsageError
 from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.annotate import write_metrics
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
@@ -175,6 +176,7 @@ def import_metrics(
     with location_lock(location, "metrics import", wait_seconds=wait_seconds, reporter=reporter):
         plan = match_series(series, location, list_versions(location).versions, nearest=nearest)
         for match in plan.matches:
+            COMMIT.more()  # between two versions a signal ends the command
             elsewhere = match.step != match.version.version
             steps = dict.fromkeys(match.metrics, match.step) if elsewhere else {}
             write_metrics(match.version, match.metrics, steps=steps)

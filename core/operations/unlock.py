@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from edl_ckpt.core.checkpoint.files import check_is_no_file
 from edl_ckpt.core.errors import LockedError, RefusedError
+from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.holder import Holder
 from edl_ckpt.core.state.lock import open_lock
@@ -44,9 +45,10 @@ def unlock(
     if not confirm(holders):
         names = " and ".join(map(format_holder, holders))
         raise RefusedError(f"not confirmed; the lock of {names} stays", path=where.url, hint="in a script: --yes")
-    for holder in holders:
-        if not lock.remove(holder):
-            raise _alive(where, holder)
+    with COMMIT:
+        for holder in holders:
+            if not lock.remove(holder):
+                raise _alive(where, holder)
     return holders
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, NotFoundError, UsageError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import FREE_FILE
+from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.numbers import whole_number
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.document import MAX_BYTES, check_value
@@ -205,7 +206,8 @@ def _edit(
     document = {key: value for key, value in document.items() if value not in ({}, [], "", None)}
     prove_lock(location)
     if set(document) <= set(empty):
-        store.remove(relative)
+        with COMMIT:
+            store.remove(relative)
         return
     text = json.dumps(document, indent=2, sort_keys=False, ensure_ascii=False, allow_nan=False) + "\n"
     data = text.encode("utf-8", "surrogatepass")
@@ -213,7 +215,8 @@ def _edit(
     if len(data) > MAX_BYTES or names > MAX_NAMES:  # or it could not be read again
         limits = f"{MAX_NAMES} tags, as many metrics, and {MAX_BYTES} bytes in all"
         raise UsageError(f"too much metadata: at most {limits}", path=f"{location}/{relative}")
-    store.write_small(relative, data)
+    with COMMIT:
+        store.write_small(relative, data)
 
 
 class MetadataCopies:

@@ -42,6 +42,7 @@ from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError, Refuse
 from edl_ckpt.core.format.checks import check_texts, check_version, restore_warnings
 from edl_ckpt.core.format.model import ShardIndex, State, Version
 from edl_ckpt.core.format.names import copied_layouts
+from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.operations.copy.carry import CarryWork, carry, tasks_of
 from edl_ckpt.core.operations.copy.plan import CopyEntry, CopyPlan
 from edl_ckpt.core.parallel import Executor, Threads, default_workers, run_parallel
@@ -134,6 +135,7 @@ def execute_copy(
         with location_lock(plan.target, "copy", wait_seconds=wait_seconds, reporter=reporter, create=True) as place:
             metadata = MetadataCopies(plan.target, reporter=reporter)
             for entry in (entry for entry, error in obstacles if error is None):
+                COMMIT.more()  # between two versions a signal ends the copy
                 try:
                     done.append(_bring(entry, place, how, force=plan.force))
                     metadata.copy(entry.version)
@@ -236,7 +238,8 @@ def _seal_twin(entry: CopyEntry, there: Version, how: _How, *, force: bool) -> C
     trust.why = trust.why or old.why
     seal = trust.sign(replace(two, fingerprint=text, origin=entry.version.files_digest), "copy")
     prove_lock(there.location)
-    open_store(there.location).write_small(seal_file(there.version), seal_bytes(seal))
+    with COMMIT:
+        open_store(there.location).write_small(seal_file(there.version), seal_bytes(seal))
     return CopiedVersion(entry.version.ref, entry.to, there.size_bytes, text, skipped=True, forced=trust.forced)
 
 

@@ -9,6 +9,7 @@ from typing import ClassVar
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.format import wire
 from edl_ckpt.core.format.names import ELASTICDL
+from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.operations.export.interface import (
     ContentCounts,
     ExportedFile,
@@ -48,6 +49,7 @@ class MergedCheckpoint:
             beside = f"{target.path}.d"
             try:
                 outcome = self._merge(Location(beside))
+                COMMIT.more()  # that was no result yet
                 os.rename(outcome.files[0].path, target.path)
                 _spell_out(target.path)
             finally:

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import IO, Any, Final, Self, cast
 
 from edl_ckpt.core.errors import RefusedError, UnsupportedError, UsageError
+from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.operations.export.interface import ExportedFile, FormatTraits
 from edl_ckpt.core.operations.export.places import OutputFile
 from edl_ckpt.core.storage.faults import storage_errors
@@ -93,6 +94,8 @@ class StreamTarget:
             self._size = counted.size
         with _sent(self._name):
             self._stream.flush()
+        with COMMIT:  # not around the flush, which may wait for the reader
+            pass
         return (ExportedFile(self._name, self._size),)
 
 

@@ -19,6 +19,7 @@ from edl_ckpt.core.cluster.choice import not_shared
 from edl_ckpt.core.commit.single_file import Ahead, StagedOutput, put_files, sweep_work, work_name
 from edl_ckpt.core.errors import RefusedError
 from edl_ckpt.core.format.names import parse_single_file, parse_version_dir
+from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.operations.export.interface import ExportedFile, FormatTraits
 from edl_ckpt.core.operations.export.places import OutputFile, SentFile
 from edl_ckpt.core.operations.export.stream import StreamTarget
@@ -256,6 +257,8 @@ class PairTarget:
     def publish(self) -> tuple[ExportedFile, ...]:
         """Make both visible; return their files, those of the first one first."""
         others = self._second.publish()
+        if isinstance(self._first, UploadTarget):
+            COMMIT.more()  # the larger output, whose upload takes time
         return self._first.publish() + others
 
     def __enter__(self) -> Self:

@@ -23,6 +23,7 @@ from edl_ckpt.core.errors import (
 )
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import FREE_FILE
+from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.operations.verify.findings import HINTS, Report
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.holder import prove_lock
@@ -71,7 +72,9 @@ def seal_version(
         if trust.seal is not None and _contradict(trust.seal, seal):
             trust.overrule(_other_bytes(version))
         prove_lock(version.location)
-        store.write_small(seal_file(version.version), seal_bytes(trust.sign(seal, "verify --seal")))
+        data = seal_bytes(trust.sign(seal, "verify --seal"))
+        with COMMIT:
+            store.write_small(seal_file(version.version), data)
 
 
 def _contradict(one: Seal, other: Seal) -> bool:
