@@ -52,6 +52,15 @@ for _name in list(os.environ):
 os.environ.update(LANG="C.UTF-8", XDG_CONFIG_HOME=tempfile.mkdtemp(prefix="edl-ckpt-"))
 atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 
+# A cluster of tests is idle most of the time, and there is one in each test process. Dask's clock for its event loops,
+# its profiler and its looks at the system would take a twelfth of a core all that time.
+os.environ.update(
+    DASK_DISTRIBUTED__ADMIN__SYSTEM_MONITOR__INTERVAL="1 minute",
+    DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL="1 hour",
+    DASK_DISTRIBUTED__WORKER__MEMORY__MONITOR_INTERVAL="500 ms",
+    DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED="False",
+)
+
 
 # Hundreds of processes start here, and each would compile the program again: 0.12 s for each of them.
 sys.dont_write_bytecode = False

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import json
 import os
+import pkgutil
 import signal
 import socket
 import subprocess
@@ -22,7 +24,10 @@ from pathlib import Path
 from typing import Any
 
 _MOST_BYTES = 1 << 20
-_MODULES = ("numpy", "rich.console", "rich.progress", "rich.table", "rich.text", "edl_ckpt.proto.model_v4_pb2")
+_MODULES = (
+    *("numpy.ma", "numpy.random", "rich.console", "rich.progress", "rich.table", "rich.text"),
+    "edl_ckpt.proto.model_v4_pb2",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,20 @@ def server(before: Callable[[], None] | None = None) -> Server:
     return Server(process, ours)
 
 
+def import_all() -> None:
+    """Import whatever a command may import, but not what only some machines have, and not Textual."""
+    import edl_ckpt.cli
+    import edl_ckpt.core
+
+    for package in (edl_ckpt.cli, edl_ckpt.core):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.startswith("edl_ckpt.cli.browse"):
+                import_module(module.name)
+    for name in _MODULES:
+        import_module(name)
+    edl_ckpt.cli.app.parser()  # typer imports some more
+
+
 def _child(request: Mapping[str, Any], fds: Sequence[int]) -> None:
     """Run the program in this process, and end the process with its exit code."""
     code: Any = 1
@@ -114,15 +133,9 @@ def _child(request: Mapping[str, Any], fds: Sequence[int]) -> None:
 
 
 def _serve(number: int) -> None:
-    from edl_ckpt import core
-    from edl_ckpt.cli.catalogue import COMMANDS
-
-    for command in COMMANDS:
-        import_module(f"edl_ckpt.cli.commands.{command.partition(' ')[0]}_")
-    for module in _MODULES:
-        import_module(module)
-    for name in core.__all__:
-        getattr(core, name)
+    import_all()
+    gc.collect()
+    gc.freeze()  # a child that looks for cycles leaves these objects alone, and shares their memory
     with socket.socket(fileno=number) as requests:
         while True:
             data, fds, _, _ = socket.recv_fds(requests, _MOST_BYTES, 2)
