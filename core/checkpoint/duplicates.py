@@ -74,7 +74,7 @@ def order_of(ids: bulk.I64, shard: ShardFile | None = None) -> IdOrder:
     if not len(ids):
         return NO_IDS
     ascending = bool((ids[1:] > ids[:-1]).all())
-    placed = shard is None or shard.ps_num == 1 or bool((bulk.owners(ids, shard.ps_num) == shard.ps_id).all())
+    placed = shard is None or shard.ps_num == 1 or bulk.have_owner(ids, shard.ps_num, shard.ps_id)
     first, last = int(ids[0]), int(ids[-1])
     lowest, highest = (first, last) if ascending else (int(ids.min()), int(ids.max()))
     return IdOrder(len(ids), first, last, lowest, highest, ascending, placed)

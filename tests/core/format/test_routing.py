@@ -13,9 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import EDGE_IDS
+from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format import bulk, routing
 from edl_ckpt.core.format.routing import PART_NUMBERS, Part
+from edl_ckpt.core.format.shard_layout import write_groups
 from edl_ckpt.core.format.wire import varint
+from edl_ckpt.core.storage.files import PreallocatedFile
 from examples import examples
 
 TABLES = st.lists(
@@ -192,6 +195,33 @@ def places_of(folder: Path, ps_num: int) -> list[tuple[Path, int]]:
     return [(folder / "source", os.O_RDONLY)] + [
         (folder / f"target-{n}", os.O_RDWR | os.O_CREAT) for n in range(ps_num)
     ]
+
+
+def test_groups_to_many_files(tmp_path: Path, either_kernel: str) -> None:
+    """Each file gets its stretch at its offset, whoever writes; one that fails is named, and misfits are refused."""
+    sizes = np.arange(40) % 5
+    data, offsets = np.arange(sizes.sum(), dtype=np.uint8), np.arange(40)[::-1].copy()
+    files = [PreallocatedFile(str(tmp_path / str(number)), 64) for number in range(40)]
+    write_groups(files, data, sizes, offsets)
+    for number, (file, own) in enumerate(zip(files, np.split(data, np.cumsum(sizes)[:-1]), strict=True)):
+        assert (tmp_path / str(number)).read_bytes() == (bytes(39 - number) + own.tobytes()).ljust(64, b"\0")
+        assert file.bytes_written == len(own)
+    offsets[7] = -1
+    with pytest.raises(EdlCkptError) as caught:
+        write_groups(files, data, sizes, offsets)
+    assert caught.value.path == files[7].path
+    for file in files:
+        file.close()
+    if either_kernel == "kernel":
+        kernel: Any = bulk.kernel
+        targets = np.full(40, -1, np.int32)
+        for wrong in ((targets[1:], data, sizes, offsets), (targets, data, sizes, offsets[1:])):
+            with pytest.raises(ValueError, match=r"(targets|offsets) has"):
+                kernel.write_groups(*wrong)
+        for many in (sizes + 1, -sizes, np.full(40, np.iinfo(np.int64).max)):
+            with pytest.raises(ValueError, match="bytes, there are"):
+                kernel.write_groups(targets, data, many, offsets)
+        assert kernel.write_groups(targets, data, sizes, offsets) == (1, errno.EBADF)
 
 
 def test_rows_of_a_file_that_fails(tmp_path: Path) -> None:
