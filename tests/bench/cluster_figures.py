@@ -75,7 +75,7 @@ def on_cluster(command: list[str], work: Path, pids: dict[str, int], figure: Fig
 
 
 @contextmanager
-def started(place: Path) -> Iterator[tuple[Path, dict[str, int]]]:
+def started(place: Path, count: int = WORKERS) -> Iterator[tuple[Path, dict[str, int]]]:
     """Start a scheduler and workers; yield the scheduler's file, and the processes that work, by their names."""
     place.mkdir(parents=True)
     address = place / "scheduler.json"
@@ -90,9 +90,9 @@ def started(place: Path) -> Iterator[tuple[Path, dict[str, int]]]:
         try:
             start("scheduler", "--port", "0", "--scheduler-file", str(address))
             wait_for(address)
-            for _ in range(WORKERS):
+            for _ in range(count):
                 start("worker", "--nthreads", "1", "--scheduler-file", str(address), "--local-directory", str(place))
-            workers = elsewhere(worker_processes, str(address))
+            workers = elsewhere(worker_processes, str(address), count)
             pids = {f"worker {number}": pid for number, pid in enumerate(sorted(workers), 1)}
             yield address, {"scheduler": begun[0].pid} | pids
         finally:
@@ -116,13 +116,13 @@ def wait_for(path: Path) -> None:
     raise SystemExit(f"{path}: no scheduler")
 
 
-def worker_processes(address: str) -> list[int]:
+def worker_processes(address: str, count: int) -> list[int]:
     """Return the processes of all workers, once they are there."""
     from distributed import Client
 
     connect: Any = Client
     with connect(scheduler_file=address, set_as_default=False) as client:
-        client.wait_for_workers(WORKERS, timeout=START_SECONDS)
+        client.wait_for_workers(count, timeout=START_SECONDS)
         found: dict[str, Any] = client.run(os.getpid)
     return list(found.values())
 

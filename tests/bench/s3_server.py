@@ -41,6 +41,11 @@ class Server:
         if importlib.util.find_spec("obstore") is None:
             print(f"{VARIABLE} is set, but obstore, the reference, is not installed", file=sys.stderr)
             return None
+        return cls.at(url)
+
+    @classmethod
+    def at(cls, url: str) -> Server:
+        """Return a server by its URL, with all that a client needs in the environment."""
         server = cls(url)
         os.environ.setdefault("AWS_ACCESS_KEY_ID", "bench")
         os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "bench")

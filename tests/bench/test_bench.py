@@ -62,3 +62,20 @@ def test_peers_run_or_say_why_not(tmp_path: Path) -> None:
     measured = {figure["against"].split()[0].strip(",") for name in found for figure in found[name]["figures"]}
     left_out = {line.split()[0] for line in done.stderr.splitlines() if "is left out: " in line}
     assert measured | left_out >= {"PyTorch", "safetensors", "np.save", "restic", "borg"}
+
+
+@pytest.mark.bench
+def test_times_by_workers(tmp_path: Path) -> None:
+    """The table has the least seconds by workers, and what the server counted with the most of them."""
+    traffic = {"requests": {"GET": 1200, "PUT": 34}, "bytes_in": 2_000_000, "bytes_out": 5_000_000}
+    rows = {"`copy` to S3": {"1": {"seconds": [9, 2, 3], "traffic": {}}, "4": {"seconds": [1.25], "traffic": traffic}}}
+    (tmp_path / "out.json").write_text(json.dumps({"rows": rows, "bytes": 3e8}))
+    page = tmp_path / "page.md"
+    page.write_text("a\n<!-- figures: to S3 -->\nold\n<!-- end of figures: to S3 -->\nb\n")
+    script = Path(__file__).with_name("cluster_s3.py")
+    command = [sys.executable, str(script), "--no-run", "--json", str(tmp_path / "out.json"), "--page", str(page)]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    written = page.read_text()
+    assert "\n| `copy` to S3 | 2.0 s |  | 1.2 s | 1,234 | 5 MB, 2 MB |\n" in written
+    assert "| 300 MB, workers of one thread | 1 | 2 | 4 |" in written
+    assert "old" not in written
