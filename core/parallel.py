@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import chain, islice
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Event, Lock
 from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar
 
@@ -252,17 +252,23 @@ def _libc() -> Any:
 
 def _begin(pool: ThreadPoolExecutor, function: Callable[[Task], Result], task: Task) -> _Begun[Result]:
     """Begin a task; the queue gets an item when it is done."""
-    done = SimpleQueue[None]()
     with WHOLE:
         future = pool.submit(function, task)
+        return future, _end_of(future)
+
+
+def _end_of(future: Future[Result]) -> SimpleQueue[None]:
+    """Return a queue that gets an item when a task is done: a signal may end the wait for that anywhere."""
+    done = SimpleQueue[None]()
+    with WHOLE:
         future.add_done_callback(lambda _: done.put(None))
-    return future, done
+    return done
 
 
 def _finish(begun: _Begun[Result]) -> Result:
     """Wait for a task, and return its result or raise its error."""
     future, done = begun
-    done.get()  # in C: a signal may end it anywhere
+    done.get()  # in C
     with WHOLE:
         return future.result()
 
@@ -340,12 +346,14 @@ def packed(measured: Iterable[tuple[Some, int, str, int]], task_bytes: int) -> I
 
 def awaited(future: Future[Result]) -> Result:
     """Return the result of work in another thread, or raise its error; LockedError when a signal ends ours."""
+    done = _end_of(future)
     while not stop_requested():
         try:
-            return future.result(LOOK_SECONDS)
-        except TimeoutError:  # of the waiting, or of the work itself
-            if future.done():
-                return future.result()
+            done.get(timeout=LOOK_SECONDS)
+        except Empty:
+            continue
+        with WHOLE:
+            return future.result()
     raise LockedError("stopped")
 
 
@@ -360,7 +368,7 @@ class Beside:
 
     def begin(self, function: Callable[[], Result]) -> Future[Result]:
         """Begin a task as soon as a thread is free."""
-        with self._lock:
+        with WHOLE, self._lock:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(
                     self._workers, "edl-ckpt-beside", initializer=_stop.set, initargs=(self._stop,)

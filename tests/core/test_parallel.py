@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from edl_ckpt.cli import signals
 from edl_ckpt.core import parallel
-from edl_ckpt.core.parallel import SILENCE_SECONDS, answered, impatient, run_parallel, stop_requested
+from edl_ckpt.core.parallel import (
+    SILENCE_SECONDS,
+    Beside,
+    answered,
+    awaited,
+    impatient,
+    run_parallel,
+    stop_requested,
+)
 
 
 class _Clock:
@@ -66,11 +75,29 @@ def test_other_errors_wait_as_long_as_ever(clock: _Clock, error: BaseException |
         assert not stop_requested()
 
 
-def test_a_signal_where_a_lock_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def of_a_pool() -> None:
+    """Let a pool do tasks."""
+    list(run_parallel(lambda _: threading.Event().wait(0.005), range(20), 2))
+
+
+def of_a_thread_beside() -> None:
+    """Let a thread beside this one do two tasks, and wait for them."""
+    beside = Beside(1)
+    try:
+        for _ in range(2):
+            awaited(beside.begin(lambda: threading.Event().wait(0.005)))
+    finally:
+        beside.close()
+
+
+@pytest.mark.parametrize(("work", "conditions"), [(of_a_pool, 15), (of_a_thread_beside, 5)])
+def test_a_signal_where_a_lock_is_taken(
+    monkeypatch: pytest.MonkeyPatch, work: Callable[[], None], conditions: int
+) -> None:
     """A signal whose handler runs just when this thread has taken a condition ends the work, and no thread waits."""
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     enter = threading.Condition.__enter__
-    for count in range(1, 16):  # pool, threads, tasks and results take several
+    for count in range(1, conditions + 1):  # pool, threads, tasks and results take several
         seen: list[threading.Condition] = []
 
         def entered(condition: threading.Condition, count: int = count, seen: Any = seen) -> bool:
@@ -83,5 +110,5 @@ def test_a_signal_where_a_lock_is_taken(monkeypatch: pytest.MonkeyPatch) -> None
 
         monkeypatch.setattr(threading.Condition, "__enter__", entered)
         with pytest.raises(SystemExit) as raised:
-            list(run_parallel(lambda _: threading.Event().wait(0.005), range(20), 2))
+            work()
         assert raised.value.code == 128 + signal.SIGTERM

@@ -77,7 +77,7 @@ EXPECTED = {
     "little-memory": "has a memory limit of 64.0 MiB: Dask gives it no task above 51.2 MiB, and it has",
     "no-room": "has no room: ",
     "blind": "cannot read the location",
-    "read-only": "cannot read and write where this machine does (Read-only file system",
+    "read-only": "read-only filesystem",
 }
 
 
