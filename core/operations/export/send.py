@@ -50,6 +50,8 @@ from edl_ckpt.core.words import counted, size
 
 _RUNS: Final = 64
 """How many runs a table has, unless their size would be below one piece, or above some."""
+_LEAST_RUN_PARTS: Final = 3
+"""How many of the least parts a run has: tasks of a small version have fewer, and many runs cost many requests."""
 _RUN_PIECES: Final = 4
 """How many pieces a run has at most, about: a process has as much of it in memory."""
 _MOST_RUNS: Final = 2048
@@ -138,9 +140,14 @@ class SendReader(SpreadReader):
             last = min(first + step, rows)
             yield Span(number, first, last, within(numbered, first, last) if numbered else ())
 
+    def _aligned(self, form: TableForm) -> int:
+        """Return how many rows of whole batches a task has: when they are encoded too, they should be a part."""
+        batch, wanted = batch_rows(form.dim), max(self._piece_bytes, 2 * self._least_bytes)
+        return max(wanted // (8 + form.width) // batch, 1) * batch
+
     def _run_bytes(self, name: str) -> int:
         """Return about how many bytes a run of a large table has."""
-        piece = max(self._piece_bytes, self._least_bytes)
+        piece = max(self._piece_bytes, _LEAST_RUN_PARTS * self._least_bytes)
         claimed = self._rows_claimed(name) * (8 + self._form(name).width)
         return min(max(piece, claimed // _RUNS), _RUN_PIECES * piece)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from edl_ckpt.core.checkpoint.scan import read_dense
 from edl_ckpt.core.commit.uploads import SharedUploads
 from edl_ckpt.core.ids import host_name
 from edl_ckpt.core.operations.export import Selection, export_version, plan_export, send, send_tasks, spans, spread
+from edl_ckpt.core.operations.export.interface import batch_rows
 from edl_ckpt.core.operations.export.spans import Tables
 from edl_ckpt.core.storage.location import Location
 from frameworks import need
@@ -125,6 +127,17 @@ def test_parquet(
         assert found.num_rows == {"wide": 200, "narrow": 30_000}[name]
     if part_bytes < 5 << 20:
         assert s3.proxy.count("upload_part") > 20
+
+
+@pytest.mark.parametrize("dim", [1, 16, 48, 1000, 1 << 21])
+@pytest.mark.parametrize("piece_bytes", [1 << 20, 8 << 20, 16 << 20])
+def test_encoded_rows_are_a_part(dim: int, piece_bytes: int) -> None:
+    """A task encodes so many rows that they are a part of an upload, so few rows are encoded twice."""
+    reader: Any = SimpleNamespace(_piece_bytes=piece_bytes, _least_bytes=5 << 20)
+    form: Any = SimpleNamespace(dim=dim, width=4 * dim)
+    rows = send.SendReader._aligned(reader, form)
+    assert 5 << 20 <= rows * (8 + form.width) <= max(piece_bytes, 10 << 20, batch_rows(dim) * (8 + form.width))
+    assert rows % batch_rows(dim) == 0
 
 
 def pyarrow_file(data: bytes) -> Any:
