@@ -10,6 +10,7 @@ from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version
 from edl_ckpt.core.cluster.choice import ExecutorLike
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.operations.verify.check import verify_version
 from edl_ckpt.core.operations.verify.findings import VerifyResult
 from edl_ckpt.core.operations.verify.seals import seal_version
@@ -60,6 +61,7 @@ def verify_versions(
     failed: list[tuple[str, EdlCkptError]] = []
     seen: set[Location] = set()
     for wanted in versions:
+        COMMIT.more()  # between two versions a signal ends the command: the one before may have been sealed
         try:
             version = as_version(wanted)
             beside = version.location not in seen

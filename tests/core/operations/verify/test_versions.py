@@ -10,6 +10,8 @@ import pytest
 from checkpoints import save_small
 from edl_ckpt.core import list_versions, location_lock, seal_version, verify_and_seal, verify_versions
 from edl_ckpt.core.errors import LockedError
+from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.operations.verify import check
 from edl_ckpt.core.state.paths import seal_file
 from reporters import Recorder
@@ -54,6 +56,32 @@ def test_only_whole_versions_are_sealed(run: Path) -> None:
     assert (run / seal_file(1)).stat().st_ino == before
     assert verify_and_seal(list_versions(run).versions[0], use_seal=False).sealed
     assert (run / seal_file(1)).stat().st_ino != before
+
+
+def test_a_signal_behind_a_seal(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal that comes when one version was sealed ends the command before the next one is read."""
+    read: list[str] = []
+    real = check._verify
+
+    def verified(version: Version, *arguments: object, **settings: object) -> object:
+        read.append(version.ref)
+        return real(version, *arguments, **settings)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(check, "_verify", verified)
+    one, _, three = list_versions(run).versions
+    COMMIT.forget()
+    try:
+        with pytest.raises(SystemExit, match="143"):
+            verify_versions([one, three], seal=True, take=lambda _: assert_kept())
+    finally:
+        COMMIT.forget()
+    assert read == [one.ref]
+    assert (run / seal_file(1)).exists()
+
+
+def assert_kept() -> None:
+    """Be the handler of a signal after a commit."""
+    assert COMMIT.keep(SystemExit(143))
 
 
 def test_sealing_takes_the_lock(run: Path) -> None:
