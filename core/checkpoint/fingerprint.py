@@ -69,12 +69,15 @@ from edl_ckpt.core.checkpoint.summing import ChunkSums
 from edl_ckpt.core.format import bulk, routing
 from edl_ckpt.core.format.model import ShardIndex, TableEntry, TableInfo
 from edl_ckpt.core.parallel import run_parallel
+from edl_ckpt.core.parallel import together as sized_together
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.words import counted, describe
 
 PREFIX: Final = "edl1:"
 _VARIABLES_AT_ONCE: Final = 64
 """Variables whose sums are made at a time: those of one may take 64 KiB."""
+_TASK_BYTES: Final = 4 << 20
+"""The most bytes of small parts that are one task on a disk; far ones are read by as many threads as there are."""
 
 
 _DOMAIN: Final = b"edl-ckpt fingerprint 1\n"
@@ -338,10 +341,11 @@ def sketch_checkpoint(
     checkpoint.keep_ids(workers)
     looks = Looks()
 
-    def add(piece: IdPiece | list[DensePiece] | Bundle) -> None:
-        if isinstance(piece, Bundle):
-            _add_bundle(sketch, checkpoint, piece, sums, placed=placed)
-            reporter.advance(piece.value_bytes)
+    def add(piece: IdPiece | list[DensePiece] | tuple[Bundle, ...]) -> None:
+        if isinstance(piece, tuple):
+            for bundle in piece:
+                _add_bundle(sketch, checkpoint, bundle, sums, placed=placed)
+                reporter.advance(bundle.value_bytes)
             return
         if isinstance(piece, list):
             for part in piece:
@@ -361,8 +365,11 @@ def sketch_checkpoint(
             reporter.advance(rows.nbytes)
 
     dense = dense_pieces(checkpoint, min(piece_bytes, batch_bytes))
-    pieces: list[IdPiece | list[DensePiece] | Bundle] = list(together(dense))
-    pieces += bundles(checkpoint, min(PIECE_BYTES, batch_bytes), times=small_times) if small is None else small
+    pieces: list[IdPiece | list[DensePiece] | tuple[Bundle, ...]] = list(together(dense))
+    found = list(bundles(checkpoint, min(PIECE_BYTES, batch_bytes), times=small_times) if small is None else small)
+    near = 0 if any(checkpoint.reader(shard).block_bytes for shard in checkpoint.shards) else _TASK_BYTES
+    limit = min(near, sum(bundle.end - bundle.start for bundle in found) // (4 * workers))
+    pieces += map(tuple, sized_together(((bundle, bundle.end - bundle.start) for bundle in found), limit))
     pieces += count_rows(checkpoint, id_pieces(checkpoint, piece_bytes, above=small_times), workers, above=small_times)
     for _ in run_parallel(add, pieces, workers):
         pass
