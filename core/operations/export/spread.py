@@ -321,7 +321,7 @@ class SpreadReader(ContentReader):
         for form in forms:
             compare_rows(form.name, found.written if form.is_cast else found.source, proof)
         for name, own in dense.items():
-            if not are_equal(found.written if self._is_cast(name) else found.source, proof, name):
+            if not _are_equal(found.written if self._is_cast(name) else found.source, proof, name):
                 raise reads_back_differently(name, paths[own.place.file])
 
     def _back(
@@ -439,7 +439,7 @@ def within(numbered: Sequence[tuple[int, IdsAt]], first: int, last: int) -> tupl
     return tuple(numbered[begin : bisect_left(numbered, last, key=itemgetter(0))])
 
 
-def are_equal(one: ContentSketch, other: ContentSketch, name: str) -> bool:
+def _are_equal(one: ContentSketch, other: ContentSketch, name: str) -> bool:
     """Say whether a variable has the same sums in both."""
     a, b = one.variables.get(name), other.variables.get(name)
     same = (a is None and b is None) or (a is not None and b is not None and np.array_equal(a, b))
