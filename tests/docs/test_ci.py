@@ -10,6 +10,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from shlex import quote
 from typing import Any
 from urllib.request import urlopen
 
@@ -142,9 +143,11 @@ def shell(tmp_path: Path) -> dict[str, str]:
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "edl-ckpt").write_text(
-        f'#!/bin/sh\nexec {sys.executable} -c "from edl_ckpt.cli.app import main; main()" "$@"\n', encoding="utf-8"
+        f'#!/bin/sh\nexec {quote(sys.executable)} -c "from edl_ckpt.cli.app import main; main()" "$@"\n',
+        encoding="utf-8",
     )
-    (programs / "python3").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/installed\n', encoding="utf-8")
+    noted = quote(f"{tmp_path}/installed")
+    (programs / "python3").write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" >> {noted}\n", encoding="utf-8")
     for program in programs.iterdir():
         program.chmod(0o755)
     outer = {name: value for name, value in os.environ.items() if not name.startswith("EDL_CKPT_")}
@@ -177,11 +180,11 @@ def test_action(shell: dict[str, str], tmp_path: Path) -> None:
     """The action installs the checkout that it is in; it verifies, and fails with findings, annotations and summary."""
     save_small(tmp_path / "run", 10)
     assert run_action(shell, tmp_path, {"ref": f"{tmp_path}/run@10", "extras": ""}) == 0
-    what = (tmp_path / "installed").read_text().split()[-1]
+    what = (tmp_path / "installed").read_text().splitlines()[-1]
     assert Path(what).resolve() == TOP
     (tmp_path / "run/version-10/variables-1-of-2.ckpt").unlink()
     assert run_action(shell, tmp_path, {"ref": f"{tmp_path}/run@10", "level": "quick"}) == 3
-    assert (tmp_path / "installed").read_text().split()[-1].endswith("/../..[s3]")
+    assert (tmp_path / "installed").read_text().splitlines()[-1].endswith("/../..[s3]")
     assert "::error title=missing-shard::" in (tmp_path / "log").read_text()
     assert (tmp_path / "summary.md").read_text().count("edl-ckpt verify") == 2
     assert "missing-shard" in (tmp_path / "edl-ckpt-junit.xml").read_text()
