@@ -141,7 +141,9 @@ def _open_streams() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
-            setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+            stream = open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+            stream.absent = True  # type: ignore[attr-defined]  # an export to stdout must not say that it was written
+            setattr(sys, name, stream)
 
 
 def run(arguments: list[str]) -> NoReturn:

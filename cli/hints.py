@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -26,11 +27,16 @@ if TYPE_CHECKING:
 _SOME: Final = 8
 _UNSURE: Final = "is this"
 """The engine's own hint about a directory without versions begins so; a better one replaces it."""
+_A_FILE: Final = "expected a file"
+"""The engine's words begin so where a directory stands in place of a file: no location was meant."""
+_ONE_SLASH: Final = re.compile(r"([a-z][a-z0-9]+):/+([^/].*)")
+"""An address that has lost a slash."""
 
 
 def add_hint(error: EdlCkptError, context: Any, values: Mapping[str, Any], out: Output) -> None:
     """Give an error the hint that only the command line knows: what was meant, or where a value came from."""
-    if isinstance(error, NotFoundError) and error.path and (error.hint or _UNSURE).startswith(_UNSURE):
+    by_place = isinstance(error, NotFoundError) and not error.message.startswith(_A_FILE)
+    if by_place and error.path and (error.hint or _UNSURE).startswith(_UNSURE):
         takes_ref = any("REF" in str(p.metavar) for p in context.command.params)
         named = "EDL_CKPT_DIR names it" if error.path == os.environ.get("EDL_CKPT_DIR") else None
         error.hint = (
@@ -67,6 +73,8 @@ def _one_of_two(path: str, context: Any, values: Mapping[str, Any]) -> str | Non
 
 def _place_hint(path: str, out: Output, *, takes_ref: bool) -> str | None:
     """Return what was meant by a location that is not there, or has no version; None when nothing is like it."""
+    if scheme := _ONE_SLASH.fullmatch(path):
+        return f"did you mean {scheme[1]}://{scheme[2]}?"
     head, at, version = path.rpartition("@")
     if at and "/" not in version and os.path.isdir(head or "."):
         return None if takes_ref else f"a location is expected here, and {version} is a version: try {head or '.'}"
@@ -82,6 +90,8 @@ def _place_hint(path: str, out: Output, *, takes_ref: bool) -> str | None:
 def neighbour_hint(path: str, others: Iterable[str] = ()) -> str | None:
     """Return the names beside the first part of a path that is not there, and the others, if one is like it."""
     path, rest = path.rstrip("/"), ""
+    if os.path.lexists(path):  # it is there, and is something else than was expected
+        return None
     while not os.path.isdir(os.path.dirname(path) or "."):
         path, last = os.path.split(path)
         rest = os.path.join(last, rest) if rest else last
@@ -186,6 +196,15 @@ def half_done(place: Location) -> str:
     if left:
         return f"its commit had begun: `edl-ckpt recover {name}` finishes or undoes it"
     return "nothing half-done is left: the same command begins anew"
+
+
+def check_place(words: str, option: str, why: str) -> None:
+    """Raise UsageError when the place for a result names a version, and nothing of this name is there."""
+    head, at, version = words.rpartition("@")
+    if at and "/" not in version and not os.path.lexists(words):
+        raise UsageError(
+            f"{option}: expected a location, got {words!r}", hint=f"{why}; try: {option} {escaped(head or '.')}"
+        )
 
 
 def check_second(word: str, name: str, expected: str) -> None:

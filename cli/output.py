@@ -217,14 +217,14 @@ class Output:
 
     def _print_aside(self, text: str) -> None:
         if self._tracker is None:
-            print(text, file=sys.stderr)
+            print_aside(text)
         else:
             self._tracker.print(text)
 
     def annotate(self, line: str) -> None:
         """Print a line for the runner of a CI job on stderr, also when quiet: it is a result."""
         self.end_progress()
-        print(line, file=sys.stderr)
+        print_aside(line)
 
     def detail(self, text: str) -> None:
         """Print a line on stderr with --verbose."""
@@ -307,13 +307,13 @@ class Output:
                 "hint": error.hint,
                 "path": error.path,
             }
-            print(json.dumps(document), file=sys.stderr)
+            print_aside(json.dumps(document))
         else:
             path = escaped(error.path or "")
-            print(self._labelled("error", str(error), path), file=sys.stderr)
+            print_aside(self._labelled("error", str(error), path))
             if error.hint:
                 hint = self._folded(f"  {escaped(error.hint)}", path)
-                print(f"  {self._painted(hint[2:], 'hint')}", file=sys.stderr)
+                print_aside(f"  {self._painted(hint[2:], 'hint')}")
         raise AlreadyReported(error.exit_code)
 
     def _labelled(self, kind: str, text: str, path: str = "") -> str:
@@ -345,6 +345,16 @@ class Output:
             document = {"schema": "edl-ckpt/error/1", "code": 70, "id": "internal", "message": message}
             print(json.dumps(document | {"hint": None, "path": None}), file=sys.stderr)
         raise SystemExit(70)
+
+
+def print_aside(text: str) -> None:
+    """Print a line on stderr. A stderr that takes nothing, such as a log on a full disk, changes no exit code."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except BrokenPipeError:  # see `reported_errors`
+        raise
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,10 @@ def dtype_name(array: npt.NDArray[Any] | np.dtype[Any]) -> str:
     return "bfloat16" if dtype == BFLOAT16 else str(dtype.name)
 
 
+_ID_BITS: Final = 63
+"""An id is an int64: so many bits, and a sign."""
+
+
 def as_array(value: object, what: str = "the array") -> npt.NDArray[Any]:
     """Return a value as a numpy array of the same shape, dtype and values; `what` names it in an error.
 
@@ -87,14 +91,27 @@ def as_ids(value: Ids, what: str = "ids") -> npt.NDArray[np.int64]:
     >>> as_ids([3, 1]).tolist(), as_ids(range(2)).tolist(), as_ids([]).dtype.name
     ([3, 1], [0, 1], 'int64')
     """
-    array = as_array(list(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else value, what)
+    listed = list(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else None
+    try:
+        array = as_array(value if listed is None else listed, what)
+    except UsageError:
+        _check_width(listed, what)
+        raise
     if array.ndim != 1:
         raise UsageError(f"{what}: expected one dimension, got shape {list(array.shape)}")
     if not array.size and isinstance(value, Sequence):
         return np.empty(0, np.int64)
-    if array.dtype.kind not in "iu" or (array.dtype.kind == "u" and array.size and int(array.max()) >= 1 << 63):
+    if array.dtype.kind not in "iu" or (array.dtype.kind == "u" and array.size and int(array.max()) >> _ID_BITS):
+        _check_width(listed, what)
         raise UsageError(f"{what} must be whole numbers of 64 bits, got {dtype_name(array)}")
     return array.astype(np.int64, copy=False)
+
+
+def _check_width(listed: list[object] | None, what: str) -> None:
+    """Raise UsageError that names the first number of a refused list that no int64 can hold."""
+    for each in listed or ():
+        if isinstance(each, int) and each.bit_length() > _ID_BITS:
+            raise UsageError(f"{what}: {each} is no int64, as ids are")
 
 
 def _is_of(library: str, value: object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -106,6 +107,8 @@ def export_command(
     if dense_rows is not None and dense_rows != "auto" and not (dense_rows.isascii() and dense_rows.isdigit()):
         raise UsageError(f"--dense-rows expects a number or auto, got {dense_rows!r}")
     rows = int(dense_rows) if dense_rows and dense_rows != "auto" else dense_rows
+    if words[-1] == "-" and getattr(sys.stdout, "absent", False):
+        raise UsageError("stdout is closed", hint="name a file as OUTPUT, or open stdout")
     goal = Location(STDOUT) if words[-1] == "-" else out.location(words[-1])
     chosen: dict[str, Any] = {
         "format_name": kind,

@@ -9,7 +9,7 @@ import typer
 
 from edl_ckpt.cli.cluster import Cluster, cluster_of, workers_of, working
 from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.hints import half_done, resumable
+from edl_ckpt.cli.hints import check_place, half_done, resumable
 from edl_ckpt.cli.manual.codes import WRITES, exits
 from edl_ckpt.cli.options import DryRun, ForceSeal, LockWait, Ref, Workers, asked_layout, locking, resolve_ref
 from edl_ckpt.cli.output import Output
@@ -62,6 +62,8 @@ def reshard_command(
     from edl_ckpt.core.parallel import keep_freed_memory
 
     keep_freed_memory()
+    if output:
+        check_place(output, "--output", "the result has the number of the version")
     where = out.location(output) if output else None
     version = resolve_ref(ref, out, to_change=output is None)
     if if_needed:

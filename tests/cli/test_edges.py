@@ -55,6 +55,21 @@ def test_closed_streams(tmp_path: Path) -> None:
     assert shell("edl verify run@20 --deep --strict", tmp_path).returncode == 0
 
 
+def test_full_stderr(tmp_path: Path) -> None:
+    """A log on a full disk changes no exit code, and loses no result."""
+    shutil.copytree(GOLDEN / "multi", tmp_path / "run")
+    assert shell("edl list nowhere 2>/dev/full", tmp_path).returncode == 10
+    assert shell("edl list --nowhere 2>/dev/full", tmp_path).returncode == 2
+    done = shell("edl copy run@20 out 2>/dev/full", tmp_path)
+    assert (done.returncode, "copied" in done.stdout) == (0, True)
+
+
+def test_an_export_to_a_closed_stdout(tmp_path: Path) -> None:
+    """An export to stdout, which nobody can read, is refused; it never says that it was written."""
+    done = shell(f"edl export {GOLDEN / 'multi'}@20 - --format npz >&-", tmp_path)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "error: stdout is closed")
+
+
 def test_a_program_around_ours(tmp_path: Path) -> None:
     """A profiler, coverage or a wrapper gets its turn when a command has ended, and the exit code."""
     (tmp_path / "script.py").write_text("from edl_ckpt.cli.app import main\n\nmain()\n")

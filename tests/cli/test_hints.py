@@ -86,6 +86,10 @@ SLIPS = [
     ("prune run --keep", 2, "--keep: its value is missing", "try: edl-ckpt prune --help"),
     ("prune run --keep-tag --dry-run", 2, "--keep-tag: its value is missing, because --dry-run is an option", "try:"),
     ("head run -n -q", 2, "--rows: its value is missing, because -q is an option (write --rows=-q if", "try:"),
+    ("reshard run@1000 --ps 2 --output run@5", 2, "--output: expected a location, got 'run@5'", "the result has the"),
+    ("list s3:/bucket/run", 10, "s3:/bucket/run: no such file", "did you mean s3://bucket/run?"),
+    ("get run --table t --id 1 --id 9223372036854775808", 2, "ids: 9223372036854775808 is no int64", ""),
+    ("get run --table t --id 99999999999999999999", 2, "ids: 99999999999999999999 is no int64", ""),
     ("list run --format --json=1", 2, "--format: its value is missing, because --json=1 is an option", "try:"),
 ]
 
@@ -95,9 +99,21 @@ def test_slips(line: str, code: int, message: str, hint: str, place: Path) -> No
     """Each kind of name that is not known is answered with the nearest ones; a missing argument is named."""
     done = edl(*line.split(), cwd=place)
     assert done.returncode == code
-    first, second = done.stderr.splitlines()
+    first, *second = done.stderr.splitlines()
     assert first.startswith(f"error: {message}")
-    assert second.startswith(f"  {hint}")
+    assert [line.startswith(f"  {hint}") for line in second] == [True] * bool(hint)
+
+
+def test_no_hint_is_better_than_a_wrong_one(place: Path) -> None:
+    """What is there, and of another kind than expected, is not proposed again, nor as a location."""
+    (place / "words.txt").write_text("words")
+    for line in (
+        "copy run@1000 words.txt",
+        "get run --table t --ids-file run",
+        "reshard run --ps 2 --output words.txt",
+    ):
+        done = edl(*line.split(), cwd=place)
+        assert (done.returncode, len(done.stderr.splitlines())) == (10, 1), done.stderr
 
 
 def test_names_in_rules(place: Path) -> None:
