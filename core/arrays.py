@@ -107,7 +107,7 @@ def as_ids(value: Ids, what: str = "ids") -> npt.NDArray[np.int64]:
     return array.astype(np.int64, copy=False)
 
 
-def _check_width(listed: list[object] | None, what: str) -> None:
+def _check_width(listed: Sequence[object] | None, what: str) -> None:
     """Raise UsageError that names the first number of a refused list that no int64 can hold."""
     for each in listed or ():
         if isinstance(each, int) and each.bit_length() > _ID_BITS:

@@ -96,8 +96,7 @@ def export_command(
     """
     from edl_ckpt.cli import render_export
     from edl_ckpt.core.operations.export import Selection, export_version, plan_export
-    from edl_ckpt.core.storage.location import Location
-    from edl_ckpt.core.storage.streams import STDOUT, descriptor_of
+    from edl_ckpt.core.storage.streams import descriptor_of
 
     if len(words) == 1 and looks_like_ref(words[0], out) and "@" in words[0]:
         raise UsageError("OUTPUT is missing, the file or directory to write", hint="expected [REF] OUTPUT")
@@ -107,9 +106,7 @@ def export_command(
     if dense_rows is not None and dense_rows != "auto" and not (dense_rows.isascii() and dense_rows.isdigit()):
         raise UsageError(f"--dense-rows expects a number or auto, got {dense_rows!r}")
     rows = int(dense_rows) if dense_rows and dense_rows != "auto" else dense_rows
-    if words[-1] == "-" and getattr(sys.stdout, "absent", False):
-        raise UsageError("stdout is closed", hint="name a file as OUTPUT, or open stdout")
-    goal = Location(STDOUT) if words[-1] == "-" else out.location(words[-1])
+    goal = _goal(words[-1], out)
     chosen: dict[str, Any] = {
         "format_name": kind,
         "selection": Selection(tuple(table or ()), tuple(variable or ()), dtype, rows, fill, seed, order),
@@ -131,3 +128,15 @@ def export_command(
     if result.overflowed:
         values = counted(result.overflowed, "value")
         out.warn(f"{values} became infinite: too large for {dtype}")
+
+
+def _goal(word: str, out: Output) -> Location:
+    """Return what to write, - for stdout; UsageError for a stdout that the caller has closed."""
+    from edl_ckpt.core.storage.location import Location
+    from edl_ckpt.core.storage.streams import STDOUT
+
+    if word != "-":
+        return out.location(word)
+    if getattr(sys.stdout, "absent", False):
+        raise UsageError("stdout is closed", hint="name a file as OUTPUT, or open stdout")
+    return Location(STDOUT)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,9 @@ from edl_ckpt.cli.manual.codes import WRITES, exits
 from edl_ckpt.cli.options import DryRun, ForceSeal, LockWait, Ref, Workers, asked_layout, locking, resolve_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_size
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.storage.location import Location
 
 
 @examples(
@@ -62,9 +65,7 @@ def reshard_command(
     from edl_ckpt.core.parallel import keep_freed_memory
 
     keep_freed_memory()
-    if output:
-        check_place(output, "--output", "the result has the number of the version")
-    where = out.location(output) if output else None
+    where = _where(output, out)
     version = resolve_ref(ref, out, to_change=output is None)
     if if_needed:
         made = find_resharded(version, ps, output=where, layout=layout, force=force, reporter=out.reporter())
@@ -93,3 +94,11 @@ def reshard_command(
         how = locking(out, lock_wait)
         result = execute_reshard(plan, settings, executor=work["executor"], keep_old=keep_old, force=force, **how)
     out.show(lambda: render_reshard.document(result), lambda: render_reshard.human(result))
+
+
+def _where(output: str | None, out: Output) -> Location | None:
+    """Return the location to write to, None for in place."""
+    if not output:
+        return None
+    check_place(output, "--output", "the result has the number of the version")
+    return out.location(output)
