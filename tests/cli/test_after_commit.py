@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import signal
 from pathlib import Path
@@ -69,7 +70,7 @@ def _run(command: str) -> int:
     handle_signals()
     try:
         with pytest.raises(SystemExit) as end:
-            app.run([*command.split(), "--json"])
+            app.run([*shlex.split(command), "--json"])
     finally:
         signal.signal(signal.SIGTERM, before)
         COMMIT.forget()
@@ -138,7 +139,7 @@ def test_on_s3(
     done = []
     for after in (0, 1):
         place = f"s3://{s3.name}/{after}"
-        assert _run(f"copy {tmp_path}/run {place} --all") == 0
+        assert _run(f"copy {shlex.quote(str(tmp_path))}/run {place} --all") == 0
         capsys.readouterr()
         with monkeypatch.context() as patch:
             _Moment(patch, after=after)

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import select
+import shlex
 import signal
 import struct
 import subprocess
@@ -192,7 +193,8 @@ def build_commands() -> Any:
 def test_a_signal_ends_the_command_too(job: Job, tmp_path: Path, number: signal.Signals, code: int) -> None:
     """When the watch is ended, the command that is running is, with all that it has started."""
     note = tmp_path / "pid"
-    command = f"echo $$ > {note}.new; mv {note}.new {note}; sleep 600 & wait"
+    there = shlex.quote(str(note))
+    command = f"echo $$ > {there}.new; mv {there}.new {there}; sleep 600 & wait"
     with running("watch", job.run, "--after", "-1", "--exec", command, "--shell") as watch:
         wait_until(note.exists, seconds=SECONDS)
         group = int(note.read_text())

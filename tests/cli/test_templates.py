@@ -27,7 +27,7 @@ def test_references(run: Path) -> None:
     assert edl("list", run, "-0").stdout == f"{run}@10\0{run}@20\0"
     assert edl("list", run, "-q", "--tag", "serving").stdout == f"{run}@20\n"
     assert edl("list", "--experiment", run.parent, "-q").stdout == f"{run}@20\n"
-    assert edl("inspect", edl("list", run, "-q").stdout.split()[0]).returncode == 0
+    assert edl("inspect", edl("list", run, "-q").stdout.splitlines()[0]).returncode == 0
 
 
 def test_quiet_for_good(run: Path) -> None:

@@ -25,7 +25,7 @@ MISSING = "shard 0 of 2 (numbered 0 to 1) is missing"
 def test_missing_shard(command: str, code: int, tmp_path: Path) -> None:
     """12.12: every command that names a missing shard counts as the files do, and says so."""
     shutil.copytree(GOLDEN / "bad/missing-shard", tmp_path / "run")
-    words = command.format(tmp_path / "run").split()
+    words = [word.format(tmp_path / "run") for word in command.split()]
     done = edl(*words)
     assert (done.returncode, MISSING in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
 

@@ -57,6 +57,7 @@ def test_no_command_escapes() -> None:
         "cli/test_commands.py",  # lists what a start imports
         "cli/test_completions.py",  # a shell runs it
         "cli/test_copy_command.py",  # under strace, which kills it
+        "cli/test_after_commit.py",  # with a signal after the commit, in this process
         "cli/test_doctor.py",  # with a disk that fails, in this process
         "cli/test_edges.py",  # a shell runs it, or a terminal
         "core/cluster/test_fault_sweep.py",  # beside a cluster that fails
