@@ -18,6 +18,7 @@ from edl_ckpt.cli import text
 from edl_ckpt.cli.folding import cell_width, shortened
 from edl_ckpt.cli.window import LEAST_WIDTH, real_width, shown_on
 from edl_ckpt.core import words
+from edl_ckpt.core.interruption import WHOLE
 
 Kind = Literal["bar", "lines", "none"]
 LINE_SECONDS: Final = 30.0
@@ -79,7 +80,8 @@ class Tracker:
         _at_work[:] = [self]
         if self._thread is None and self._kind != "none" and not self._end.is_set():
             self._thread = threading.Thread(target=self._draw_until_the_end, name="progress", daemon=True)
-            self._thread.start()
+            with WHOLE:
+                self._thread.start()
 
     def advance(self, size_bytes: int) -> None:
         """Count bytes that are done."""
@@ -88,7 +90,8 @@ class Tracker:
 
     def stop(self) -> None:
         """Remove the bar; later calls show nothing."""
-        self._end.set()
+        with WHOLE:
+            self._end.set()
         _at_work.clear()
         if self._drawing.acquire(timeout=_GONE_SECONDS):  # a terminal that takes no more output must not stop the end
             self._erase()

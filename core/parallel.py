@@ -299,7 +299,14 @@ def run_parallel(
         stop.set()
         raise
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        _end(pool)
+
+
+def _end(pool: ThreadPoolExecutor) -> None:
+    """Begin no further task, and wait for those under way."""
+    with WHOLE:
+        pool.shutdown(wait=False, cancel_futures=True)
+    pool.shutdown(wait=True)
 
 
 def together(sizes: Iterable[tuple[Some, int]], limit: int, *, most: int = sys.maxsize) -> Iterator[list[Some]]:
@@ -377,9 +384,10 @@ class Beside:
 
     def close(self) -> None:
         """Stop the tasks that were not waited for, and end the threads."""
-        self._stop.set()
+        with WHOLE:
+            self._stop.set()
         if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            _end(self._pool)
 
 
 class Resource(Protocol):

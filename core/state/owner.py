@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.ids import host_name, kernel_id
+from edl_ckpt.core.interruption import WHOLE
 from edl_ckpt.core.state.document import parse_document
 from edl_ckpt.core.state.paths import is_resumable
 from edl_ckpt.core.storage.beneath import Directory
@@ -47,7 +48,8 @@ class Signature:
         with storage_errors(path):
             os.ftruncate(fd, 0)
             os.pwrite(fd, json.dumps(describe(purpose)).encode(), 0)
-        threading.Thread(target=self._touch, name="edl-ckpt-owner", daemon=True).start()
+        with WHOLE:
+            threading.Thread(target=self._touch, name="edl-ckpt-owner", daemon=True).start()
 
     def _touch(self) -> None:
         while not self._done.wait(_TOUCH_SECONDS):
@@ -58,7 +60,8 @@ class Signature:
 
     def end(self) -> None:
         """Stop touching the file; the caller closes its descriptor."""
-        self._done.set()
+        with WHOLE:
+            self._done.set()
 
 
 def describe(purpose: str) -> dict[str, Any]:

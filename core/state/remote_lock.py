@@ -30,6 +30,7 @@ from typing import Any, Final
 
 from edl_ckpt.core.errors import EdlCkptError, UnsupportedError
 from edl_ckpt.core.ids import new_id
+from edl_ckpt.core.interruption import WHOLE
 from edl_ckpt.core.parallel import LOOK_SECONDS, stop_requested
 from edl_ckpt.core.state import owner as owners
 from edl_ckpt.core.state.document import parse_document
@@ -131,7 +132,8 @@ class RemoteLock:
             if not others and self._claim in claims.silent:
                 self._held = True
                 self._sweep(claims.orphans())
-                threading.Thread(target=self._touch, name="edl-ckpt-lock", daemon=True).start()
+                with WHOLE:
+                    threading.Thread(target=self._touch, name="edl-ckpt-lock", daemon=True).start()
                 return True
             if others and others[0] < self._claim:  # the first of those who want the lock stays, the others go
                 break
@@ -239,7 +241,8 @@ class RemoteLock:
 
     def release(self) -> None:
         """Give the lock back; nothing happens when this process has no claim."""
-        self._done.set()
+        with WHOLE:
+            self._done.set()
         self._held = False
         if self._written:
             with suppress(EdlCkptError):

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Final, Self, cast
 
 from edl_ckpt.core.errors import EdlCkptError, NoSpaceError, RefusedError
+from edl_ckpt.core.interruption import WHOLE
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.storage.access import Access
 from edl_ckpt.core.storage.faults import error_of_call, storage_errors
@@ -400,7 +401,8 @@ class Flusher:
 
     def all_written(self) -> None:
         """Begin the last flush: nothing more will be written."""
-        self._written.set()
+        with WHOLE:
+            self._written.set()
 
     def wait(self) -> None:
         """Wait until every byte is on the disk; raise the error of a failed flush."""
@@ -410,16 +412,18 @@ class Flusher:
 
     def __enter__(self) -> Self:
         try:
-            self._thread.start()
+            with WHOLE:
+                self._thread.start()
         except BaseException:  # a signal may arrive right here
             self._end(stop=True)
             raise
         return self
 
     def _end(self, *, stop: bool) -> None:
-        if stop:
-            self._stop.set()
-        self._written.set()
+        with WHOLE:
+            if stop:
+                self._stop.set()
+            self._written.set()
         if self._thread.ident is not None:
             self._thread.join()
 

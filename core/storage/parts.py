@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.errors import LockedError
+from edl_ckpt.core.interruption import WHOLE
 from edl_ckpt.core.parallel import LOOK_SECONDS, Beside, stop_requested
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class PartMemory:
 
     def expect(self, size: int) -> None:
         """Know that there will be parts of `size` bytes: said of all objects before the first part is opened."""
-        with self._changed:
+        with WHOLE, self._changed:
             self._largest = max(self._largest, size)
 
     def open(self, size: int) -> Part:
@@ -67,15 +68,16 @@ class PartMemory:
 
         Raises LockedError when a signal stops the command while it waits.
         """
-        with self._changed:
-            self._largest = max(self._largest, size)
-            while self.used_bytes + size + self._largest > self.limit_bytes:  # room for one to be read back stays free
+        while True:
+            with WHOLE, self._changed:  # a signal waits as long as a look
+                self._largest = max(self._largest, size)
+                if self.used_bytes + size + self._largest <= self.limit_bytes:  # one may be read back beside it
+                    return Part(self, size, self._take(size))
                 if not self._sending_bytes or self._sending_bytes < self.limit_bytes // 4:
                     return Part(self, size, None, self._slot(size))
                 self._changed.wait(LOOK_SECONDS)
-                if stop_requested():
-                    raise LockedError("stopped")
-            return Part(self, size, self._take(size))
+            if stop_requested():
+                raise LockedError("stopped")
 
     def _take(self, size: int) -> bytearray:
         self.used_bytes += size
@@ -109,27 +111,35 @@ class PartMemory:
 
     def lift(self, part: Part) -> bytearray:
         """Return the bytes of a full part, which is about to be sent, in memory; wait for a buffer where needed."""
-        with self._changed:
+        while not self._has_room(part):
+            pass
+        assert part.data is not None  # noqa: S101 - it has room
+        if part.is_read_back:
+            assert self._disk is not None  # noqa: S101 - the part is there
+            self._disk.read_into(part.at, memoryview(part.data))
+            with WHOLE, self._changed:
+                self._slots.setdefault(part.size_bytes, []).append(part.at)
+        return part.data
+
+    def _has_room(self, part: Part) -> bool:
+        """Give a part that is about to be sent its memory; wait for a look, and return False, where there is none."""
+        with WHOLE, self._changed:
             if part.data is None:
                 # One at least goes on, whatever the memory: those that wait for bytes may have taken all of it.
-                while self._reading_back and (
+                if self._reading_back and (
                     self._reading_back >= _SENT_AGAIN or self.used_bytes + part.size_bytes > self.limit_bytes
                 ):
-                    self._changed.wait()
+                    self._changed.wait(LOOK_SECONDS)
+                    return False
                 self._reading_back += 1
                 part.data = self._take(part.size_bytes)
                 part.is_read_back = True
             self._sending_bytes += part.size_bytes
-        if part.is_read_back:
-            assert self._disk is not None  # noqa: S101 - the part is there
-            self._disk.read_into(part.at, memoryview(part.data))
-            with self._changed:
-                self._slots.setdefault(part.size_bytes, []).append(part.at)
-        return part.data
+            return True
 
     def drop(self, part: Part) -> None:
         """Take back the buffer of a part that was sent."""
-        with self._changed:
+        with WHOLE, self._changed:
             assert part.data is not None  # noqa: S101 - it was lifted
             self._sending_bytes -= part.size_bytes
             self._reading_back -= part.is_read_back

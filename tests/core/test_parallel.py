@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import threading
 from collections.abc import Callable
@@ -20,6 +21,8 @@ from edl_ckpt.core.parallel import (
     run_parallel,
     stop_requested,
 )
+from edl_ckpt.core.storage.files import Flusher
+from edl_ckpt.core.storage.parts import Part, PartMemory
 
 
 class _Clock:
@@ -75,29 +78,49 @@ def test_other_errors_wait_as_long_as_ever(clock: _Clock, error: BaseException |
         assert not stop_requested()
 
 
-def of_a_pool() -> None:
-    """Let a pool do tasks."""
+def _in_parallel() -> None:
     list(run_parallel(lambda _: threading.Event().wait(0.005), range(20), 2))
 
 
-def of_a_thread_beside() -> None:
-    """Let a thread beside this one do two tasks, and wait for them."""
-    beside = Beside(1)
+def _beside() -> None:
+    beside = Beside(2)
     try:
-        for _ in range(2):
-            awaited(beside.begin(lambda: threading.Event().wait(0.005)))
+        for begun in [beside.begin(lambda: threading.Event().wait(0.005)) for _ in range(6)]:
+            awaited(begun)
     finally:
         beside.close()
 
 
-@pytest.mark.parametrize(("work", "conditions"), [(of_a_pool, 15), (of_a_thread_beside, 5)])
-def test_a_signal_where_a_lock_is_taken(
-    monkeypatch: pytest.MonkeyPatch, work: Callable[[], None], conditions: int
-) -> None:
+def _in_parts() -> None:
+    """Fill parts that another thread sends, in memory for two of them: this thread waits for that."""
+    memory = PartMemory(3 << 10)
+    memory.expect(1 << 10)
+
+    def send(part: Part) -> None:
+        threading.Event().wait(0.005)
+        memory.drop(part)
+
+    try:
+        for _ in range(6):
+            part = memory.open(1 << 10)
+            memory.lift(part)
+            memory.senders.begin(functools.partial(send, part))
+    finally:
+        memory.close()
+
+
+def _flushed() -> None:
+    with Flusher([]) as flusher:
+        flusher.all_written()
+        flusher.wait()
+
+
+@pytest.mark.parametrize(("work", "most"), [(_in_parallel, 16), (_beside, 16), (_in_parts, 16), (_flushed, 4)])
+def test_a_signal_where_a_lock_is_taken(work: Callable[[], None], most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal whose handler runs just when this thread has taken a condition ends the work, and no thread waits."""
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     enter = threading.Condition.__enter__
-    for count in range(1, conditions + 1):  # pool, threads, tasks and results take several
+    for count in range(1, most):  # pool, threads, tasks and results take several
         seen: list[threading.Condition] = []
 
         def entered(condition: threading.Condition, count: int = count, seen: Any = seen) -> bool:

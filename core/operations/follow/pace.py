@@ -6,10 +6,13 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.interruption import WHOLE
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.mounts import reports_changes
 
@@ -90,7 +93,7 @@ class Notifier:
     def __init__(self, path: str, watch: Callable[..., Any]) -> None:
         self._path = path
         self._watch = watch
-        self._changed = threading.Event()
+        self._changes: SimpleQueue[None] = SimpleQueue()  # in C: a signal may end the waiting anywhere
         self._stop = threading.Event()
         self._failed = False
         self._thread = threading.Thread(target=self._listen, name="edl-ckpt-changes", daemon=True)
@@ -103,7 +106,8 @@ class Notifier:
         except ImportError:
             return None
         notifier = Notifier(path, watch)
-        notifier._thread.start()
+        with WHOLE:
+            notifier._thread.start()
         return notifier
 
     def _listen(self) -> None:
@@ -117,18 +121,21 @@ class Notifier:
                 raise_interrupt=False,
                 ignore_permission_denied=True,
             ):
-                self._changed.set()
+                self._changes.put(None)
         except Exception:  # noqa: BLE001 - the kernel's limit of watches, the end of the directory: then we poll
             self._failed = True
-            self._changed.set()
+            self._changes.put(None)
 
     def wait(self, seconds: float) -> bool:
         """Wait for a change, or so many seconds; False when the kernel reports no more."""
-        self._changed.wait(seconds)
-        self._changed.clear()
+        with suppress(Empty):
+            self._changes.get(timeout=seconds)
+            while True:
+                self._changes.get_nowait()
         return not self._failed and self._thread.is_alive()
 
     def close(self) -> None:
         """End the thread."""
-        self._stop.set()
+        with WHOLE:
+            self._stop.set()
         self._thread.join()

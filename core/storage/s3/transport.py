@@ -18,6 +18,7 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from edl_ckpt.core.errors import LockedError
+from edl_ckpt.core.interruption import WHOLE
 from edl_ckpt.core.parallel import answered, awaited, stop_requested
 from edl_ckpt.core.storage.s3.direct import Direct
 from edl_ckpt.core.storage.s3.wire import DamagedError, Reply, Wire
@@ -137,7 +138,7 @@ class Transport:
             errand.dropped = True
 
     def _hand_over(self, errand: Errand) -> None:
-        with self._lock:
+        with WHOLE, self._lock:
             self._idle -= 1
             if self._idle < 0:
                 self._idle = 0
