@@ -18,7 +18,7 @@ from edl_ckpt.core.errors import (
     UsageError,
 )
 from edl_ckpt.core.interruption import COMMIT
-from edl_ckpt.core.words import abridged, closest, escaped
+from edl_ckpt.core.words import abridged, closest, command, escaped
 
 if TYPE_CHECKING:
     from edl_ckpt.cli.output import Output
@@ -186,15 +186,15 @@ def half_done(place: Location) -> str:
 
     name = escaped(place.url)
     if COMMIT.is_past:
-        return f"the new version is complete, its metrics and tags may be missing: `edl-ckpt list {name}` shows them"
+        return f"the new version is complete, its metrics and tags may be missing: `{command('list', name)}` shows them"
     try:
         left = has_journal(open_store(place).entries(is_of_interest))
     except NotFoundError:
         left = False
     except EdlCkptError:
-        return f"if its commit had begun, the next command there finishes or undoes it: edl-ckpt recover {name}"
+        return f"if its commit had begun, the next command there finishes or undoes it: {command('recover', name)}"
     if left:
-        return f"its commit had begun: `edl-ckpt recover {name}` finishes or undoes it"
+        return f"its commit had begun: `{command('recover', name)}` finishes or undoes it"
     return "nothing half-done is left: the same command begins anew"
 
 

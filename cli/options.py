@@ -22,6 +22,7 @@ from edl_ckpt.cli.text import parse_choice, parse_duration, parse_limit, parse_s
 from edl_ckpt.cli.usage import origin
 from edl_ckpt.core.errors import EdlCkptError, ReplacedError, UsageError
 from edl_ckpt.core.interruption import COMMIT
+from edl_ckpt.core.words import command
 
 if TYPE_CHECKING:
     from edl_ckpt.core.format.model import CheckpointRef, Version
@@ -285,7 +286,7 @@ def followed_location(out: Output, text: str | None) -> Location:
         raise UsageError(
             "expected a location, not a version of it",
             path=where.url,
-            hint=f"to wait for one: edl-ckpt wait {head or 'LOCATION'} --version-ge V",
+            hint=f"to wait for one: {command('wait', head or 'LOCATION', '--version-ge', 'V')}",
         )
     return where
 

@@ -9,6 +9,7 @@ from edl_ckpt.cli.text import escaped
 from edl_ckpt.core.operations.unlock import format_holder
 from edl_ckpt.core.state.holder import Holder
 from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.words import command
 
 
 def document(location: Location, holders: Sequence[Holder]) -> dict[str, Any]:
@@ -34,4 +35,4 @@ def human(location: Location, holders: Sequence[Holder]) -> list[str]:
     if not holders:
         return [f"{where}: not locked"]
     removed = [f"{where}: removed the lock of {escaped(format_holder(holder))}" for holder in holders]
-    return [*removed, f"what it was doing is finished or rolled back by: edl-ckpt recover {where}"]
+    return [*removed, f"what it was doing is finished or rolled back by: {command('recover', str(where))}"]

@@ -138,6 +138,17 @@ def meant(name: str, known: Iterable[str], nouns: str = "") -> str | None:
     return f"{nouns} there: {abridged((escaped(each) for each in names), 8)}" if names and nouns else None
 
 
+def command(*words: str) -> str:
+    """Return a command of edl-ckpt that can be pasted into a shell.
+
+    >>> command("verify", "my runs/a@30", "--seal")
+    "edl-ckpt verify 'my runs/a@30' --seal"
+    """
+    import shlex
+
+    return shlex.join(("edl-ckpt", *words))
+
+
 def extra_hint(extra: str) -> str:
     """Return how to install an extra of the package, which is on no index.
 

@@ -15,7 +15,7 @@ from edl_ckpt.cli.manual.codes import NOTES, exits
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration
 from edl_ckpt.core.errors import AuthError, EdlCkptError, UnavailableError, UnsupportedError, UsageError
-from edl_ckpt.core.words import counted, size
+from edl_ckpt.core.words import command, counted, size
 
 if TYPE_CHECKING:
     from edl_ckpt.core.operations.prune.execute import PruneResult
@@ -119,7 +119,7 @@ def prune_command(
         plan = plan_prune(places, policy, **planning)
     review(plan)
     if planned and plan_out:
-        out.say(f"to carry out the plan: edl-ckpt prune --apply {plan_out}")
+        out.say(f"to carry out the plan: {command('prune', '--apply', str(plan_out))}")
     with stoppable(out, _FINISH):
         chosen = plan if planned else execute_prune(plan, **acting)
     show(chosen)

@@ -12,6 +12,7 @@ from edl_ckpt.cli.manual.codes import WRITES, exits
 from edl_ckpt.cli.options import Place, RuleOptions
 from edl_ckpt.cli.output import Output
 from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.words import command
 
 if TYPE_CHECKING:
     from edl_ckpt.core.operations.export.target import ExportTarget
@@ -78,7 +79,7 @@ def _checked(where: Location) -> Location:
 
     split = split_version_dir(where)
     if split is not None:
-        hint = f"try: edl-ckpt report {split[0].url}"
+        hint = f"try: {command('report', split[0].url)}"
         raise UsageError("expected a location, not a version of it", path=where.url, hint=hint)
     return where
 

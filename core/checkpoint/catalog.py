@@ -52,7 +52,7 @@ from edl_ckpt.core.state.paths import (
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
 from edl_ckpt.core.storage.interface import Entry, Store, lists_marks
 from edl_ckpt.core.storage.location import as_url
-from edl_ckpt.core.words import closest, meant, neighbours
+from edl_ckpt.core.words import closest, command, meant, neighbours
 
 GRACE_SECONDS: Final = 600.0
 """An incomplete version that changed within this time counts as still being written (`--grace`)."""
@@ -171,7 +171,7 @@ def _half_done(location: Location, state: Sequence[Entry]) -> Iterator[str]:
     if has_journal(state):
         yield (
             f"{location}: a command is publishing or deleting a version, or was killed while it did;"
-            f" if none is running: edl-ckpt recover {location}"
+            f" if none is running: {command('recover', str(location))}"
         )
 
 
@@ -338,7 +338,7 @@ def pick(listing: Listing, wanted: int | str) -> Version:
         raise IncompleteError(
             "no complete version",
             path=listing.location.url,
-            hint=f"try: edl-ckpt list {listing.location}",
+            hint=f"try: {command('list', str(listing.location))}",
         )
     raise _not_found(listing, "no checkpoint here")
 
@@ -434,7 +434,7 @@ def _tagged(listing: Listing, tag: str) -> Version:
         raise UsageError(
             f"{len(keys)} versions have the tag {tag!r}: {', '.join(map(str, keys))}",
             path=listing.location.url,
-            hint=f"name one by its number, or keep the tag on one: edl-ckpt tag add {found[-1].ref} {tag}",
+            hint=f"name one by its number, or keep the tag on one: {command('tag', 'add', found[-1].ref, tag)}",
         )
     if found:
         return found[0] if len(found) == 1 else pick(listing, found[0].version)

@@ -26,6 +26,7 @@ from edl_ckpt.core.format.buckets import Buckets
 from edl_ckpt.core.format.checks import duplicate_id, repeated_ids
 from edl_ckpt.core.format.model import ShardFile
 from edl_ckpt.core.parallel import run_parallel, stop_requested
+from edl_ckpt.core.words import command
 
 SORTED_AT_ONCE: Final = 8 << 20
 """Ids that one sort takes to find duplicates: 64 MiB."""
@@ -154,7 +155,7 @@ def check_unique(
     units = [unit for unit in units if not unit[1].ascending]
     for number, (count, some) in Search(checkpoint, at_once).each(units, workers):
         if count:
-            first, hint = units[number][0][0], f"try: edl-ckpt verify {checkpoint.version.ref}"
+            first, hint = units[number][0][0], f"try: {command('verify', checkpoint.version.ref)}"
             raise duplicate_id(first.entry.name, some[0], count, path=first.shard.file.path, hint=hint)
 
 

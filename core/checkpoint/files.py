@@ -16,6 +16,7 @@ from edl_ckpt.core.storage import LocalStore, Location, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.regular import check_input
+from edl_ckpt.core.words import command
 
 
 def named_file(ref: CheckpointRef) -> Version | None:
@@ -55,7 +56,8 @@ def check_is_no_file(location: Location) -> None:
         raise NotFoundError(
             "a file, and not the directory of a location",
             path=path,
-            hint=f"if it is a checkpoint, make a version of it: edl-ckpt import {path} LOCATION@VERSION --ps N",
+            hint="if it is a checkpoint, make a version of it: "
+            + command("import", str(path), "LOCATION@VERSION", "--ps", "N"),
         )
 
 
@@ -65,7 +67,7 @@ def check_in_location(version: Version) -> None:
         raise RefusedError(
             "a file by itself is in no location: it has no metrics, tags, note or seal, and is never replaced",
             path=version.path,
-            hint=f"make a version of it: edl-ckpt import {version.path} LOCATION@{version.version} --ps N",
+            hint="make a version of it: " + command("import", version.path, f"LOCATION@{version.version}", "--ps", "N"),
         )
 
 

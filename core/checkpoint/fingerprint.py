@@ -68,8 +68,8 @@ from edl_ckpt.core.checkpoint.scan import (
 from edl_ckpt.core.checkpoint.summing import ChunkSums
 from edl_ckpt.core.format import bulk, routing
 from edl_ckpt.core.format.model import ShardIndex, TableEntry, TableInfo
+from edl_ckpt.core.packing import together as sized_together
 from edl_ckpt.core.parallel import run_parallel
-from edl_ckpt.core.parallel import together as sized_together
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.words import counted, describe
 

@@ -21,6 +21,7 @@ from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.state.seal import Seal, SealedShard, base_name, now_text
 from edl_ckpt.core.state.shard_note import NoteName, ShardNote, named_shards, read_note
 from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.words import command
 
 _CONTRADICTIONS: Final = frozenset(
     {
@@ -79,7 +80,7 @@ def _note(version: Version, name: NoteName, own: tuple[NoteName, ShardNote] | No
         raise UnsupportedError(
             f"the sums of shard {name.ps_id} were too large for its note",
             path=version.path,
-            hint=f"try: edl-ckpt verify {version.ref} --seal",
+            hint=f"try: {command('verify', version.ref, '--seal')}",
         )
     return note
 
@@ -103,7 +104,7 @@ def _check_agreement(checkpoint: Checkpoint) -> None:
                 f"{problem.subject!r}: {problem.message}",
                 code=problem.code,
                 path=shard.file.path,
-                hint=f"try: edl-ckpt verify {checkpoint.version.ref}",
+                hint=f"try: {command('verify', checkpoint.version.ref)}",
             )
 
 

@@ -31,6 +31,7 @@ from edl_ckpt.core.format.model import DType
 from edl_ckpt.core.parallel import default_workers, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.storage.files import PreallocatedFile, ScratchFile
+from edl_ckpt.core.words import command
 
 PART_BYTES: Final = 16 << 20
 """Ids and rows of a part. A table that needs more than MAX_PARTS of them has larger ones."""
@@ -305,7 +306,7 @@ class PartitionedTable:
 
     def _repeated(self, id_: int, count: int) -> Exception:
         version = self._checkpoint.version
-        hint = f"try: edl-ckpt verify {version.ref}"
+        hint = f"try: {command('verify', version.ref)}"
         return duplicate_id(self._name, id_, count, path=version.path, hint=hint)
 
     def _write_piece(self, piece: IdPiece) -> IdPiece:

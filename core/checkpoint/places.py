@@ -14,7 +14,7 @@ from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import PIECE_BYTES, DensePiece, IdPiece, cut_piece
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.routing import sketch_size
-from edl_ckpt.core.parallel import packed
+from edl_ckpt.core.packing import packed
 
 _LEAST_TASK_BYTES: Final = 256 << 10
 """A thread too takes small pieces together: each alone would cost it more than their bytes."""

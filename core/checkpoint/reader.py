@@ -48,7 +48,7 @@ from edl_ckpt.core.parallel import SMALL_READS, Executor, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.interface import RangeReader, Store, lists_marks
-from edl_ckpt.core.words import abridged, counted, describe, escaped, meant, missing_shards, size
+from edl_ckpt.core.words import abridged, command, counted, describe, escaped, meant, missing_shards, size
 
 _OPENINGS: Final = 48
 """How many shards of far storage are opened at a time: each is a wait, and may read an index of some MiB."""
@@ -382,7 +382,7 @@ def _check_state(version: Version, *, partial: bool) -> None:
             f"the directory has files of several ps_num: {abridged(counts, 20)}",
             code="mixed-ps-num",
             path=version.path,
-            hint=f"try: edl-ckpt verify {version.ref}",
+            hint=f"try: {command('verify', version.ref)}",
         )
     if version.state in {State.INCOMPLETE, State.WRITING} and not partial:
         gaps = version.missing_ranges
@@ -402,5 +402,5 @@ def raise_problems(version: Version, shards: Iterable[ShardIndex]) -> None:
             code="missing-table-info" if problem.code == "lost-info" else problem.code,
             path=shard.file.path,
             offset=problem.offset,
-            hint=f"try: edl-ckpt verify {version.ref}",
+            hint=f"try: {command('verify', version.ref)}",
         )

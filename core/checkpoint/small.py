@@ -16,6 +16,7 @@ from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.checks import duplicate_id
 from edl_ckpt.core.format.model import DType, TableEntry
 from edl_ckpt.core.storage.interface import RangeReader
+from edl_ckpt.core.words import command
 
 _GAP_BYTES: Final = 16 << 10
 """The most bytes between two parts that are read along with them."""
@@ -118,6 +119,6 @@ def _table(checkpoint: Checkpoint, name: str, ids: list[bulk.I64], rows: list[bu
     twice = np.flatnonzero(table.ids[1:] == table.ids[:-1])
     if len(twice):
         version = checkpoint.version
-        hint = f"try: edl-ckpt verify {version.ref}"
+        hint = f"try: {command('verify', version.ref)}"
         raise duplicate_id(name, int(table.ids[twice[0]]), len(twice), path=version.path, hint=hint)
     return table

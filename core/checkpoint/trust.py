@@ -18,6 +18,7 @@ from edl_ckpt.core.ids import user_name
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.seal import Override, Seal, base_name, describe_change, now_text, read_seal
 from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.words import command
 
 
 @dataclass(slots=True)
@@ -112,6 +113,6 @@ def check_trust(version: Version, *, force: bool = False, reporter: Reporter = S
 def hint(version: Version) -> str:
     """Return what a person can do about a version that does not match its seal."""
     return (
-        f"see edl-ckpt verify {version.ref} --deep; if a job has rewritten the version, or you know that its files are"
-        " right: --force (export: --ignore-seal)"
+        f"see {command('verify', version.ref, '--deep')}; if a job has rewritten the version,"
+        " or you know that its files are right: --force (export: --ignore-seal)"
     )

@@ -12,7 +12,8 @@ from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
 from edl_ckpt.core.checkpoint.places import IdsAt, ids_at, in_tasks
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import PIECE_BYTES, cut_piece, number_rows, read_piece
-from edl_ckpt.core.parallel import Advance, Executor, together
+from edl_ckpt.core.packing import together
+from edl_ckpt.core.parallel import Advance, Executor
 from edl_ckpt.core.progress import SILENT, Reporter
 
 _MOST_UNITS: Final = 64

@@ -20,6 +20,7 @@ from edl_ckpt.core.state.document import MAX_VALUE_DEPTH, is_deep, parse_documen
 from edl_ckpt.core.state.metadata import MAX_USER_BYTES, unread_fault
 from edl_ckpt.core.storage import Location
 from edl_ckpt.core.storage.interface import Entry, Store
+from edl_ckpt.core.words import command
 
 _STEPS: Final = "steps_completed"
 _MAX_BYTES: Final = 1 << 20
@@ -88,7 +89,7 @@ def has_no_number(version: Version, target: Location) -> RefusedError:
     return RefusedError(
         f"its number is not known: there is no {_STEPS} in a {UUID_METADATA} beside its shards",
         path=version.ref,
-        hint=f"choose one: edl-ckpt import {version.ref} {target}@NUMBER --ps {version.ps_num or 'N'}",
+        hint="choose one: " + command("import", version.ref, f"{target}@NUMBER", "--ps", str(version.ps_num or "N")),
     )
 
 

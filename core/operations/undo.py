@@ -14,6 +14,7 @@ from edl_ckpt.core.format.names import layouts_among
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, open_store
+from edl_ckpt.core.words import command
 
 
 def undo(
@@ -42,7 +43,7 @@ def undo(
             numbers = " and ".join(str(v.version) for v in versions)
             reporter.warn(
                 f"{where}: versions {numbers} have the tag {tag!r}, so @{tag} names none of them;"
-                f" to keep it on one: edl-ckpt tag add {versions[-1].ref} {tag}"
+                f" to keep it on one: {command('tag', 'add', versions[-1].ref, tag)}"
             )
     return names
 
@@ -60,5 +61,6 @@ def _check_layouts(location: Location, number: int | None) -> None:
                 f"{os.path.basename(version.path)} has the {version.layout.name} layout, and the location has versions"
                 f" in the {names} layout: ElasticDL's scan would crash; nothing was restored",
                 path=location.url,
-                hint=f"try: edl-ckpt reshard {version.ref} --ps {version.ps_num or 'N'} --output {location}",
+                hint="try: "
+                + command("reshard", version.ref, "--ps", str(version.ps_num or "N"), "--output", str(location)),
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -120,15 +121,16 @@ def test_any_version_directory_counts(tmp_path: Path) -> None:
 
 
 def test_copy_into_another_layout(tmp_path: Path) -> None:
-    """12.2: a copy keeps names, so it is refused (16); its hint names the command that does the work, and it does."""
-    save_as(tmp_path / "run", "elasticdl", 9)
-    done = write("copy", tmp_path, tmp_path / "run")
+    """12.2: a copy keeps names, so it is refused (16); its hint is a command that does the work in any directory."""
+    run = tmp_path / "it's a run"
+    save_as(run, "elasticdl", 9)
+    done = write("copy", tmp_path, run)
     assert done.returncode == 16
-    assert names(tmp_path / "run") == ["version-9"]
+    assert names(run) == ["version-9"]
     hint = done.stderr.splitlines()[-1].strip()
     assert hint.startswith("try: edl-ckpt ")
-    assert edl(*hint.removeprefix("try: edl-ckpt ").split()).returncode == 0
-    assert names(tmp_path / "run") == ["version-20", "version-9"]
+    assert edl(*shlex.split(hint.removeprefix("try: edl-ckpt "))).returncode == 0
+    assert names(run) == ["version-20", "version-9"]
 
 
 def test_copy_of_all_versions_of_a_mixed_location(tmp_path: Path) -> None:
@@ -151,7 +153,7 @@ def test_undo_beside_another_layout(tmp_path: Path) -> None:
     assert done.returncode == 16
     assert names(run) == ["version-20"]
     hint = done.stderr.splitlines()[-1].strip()
-    assert edl(*hint.removeprefix("try: edl-ckpt ").split()).returncode == 0
+    assert edl(*shlex.split(hint.removeprefix("try: edl-ckpt "))).returncode == 0
     assert names(run) == ["version-20", "version-9"]
 
 
@@ -240,7 +242,7 @@ def test_hint_for_a_single_file(tmp_path: Path) -> None:
     assert names(tmp_path / "run") == [f"version-{number}", f"version-{number + 1}"]
     done = edl("copy", tmp_path / "old", tmp_path / "new")
     assert done.returncode == 16
-    assert edl(*done.stderr.splitlines()[-1].strip().removeprefix("try: edl-ckpt ").split()).returncode == 0
+    assert edl(*shlex.split(done.stderr.splitlines()[-1].strip().removeprefix("try: edl-ckpt "))).returncode == 0
     assert names(tmp_path / "new") == [f"version_{number}"]
 
 

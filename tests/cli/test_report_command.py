@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import socket
 from itertools import pairwise
 from pathlib import Path
@@ -208,7 +209,7 @@ def test_stdout_and_json(tmp_path: Path) -> None:
     assert edl("report", run, "-o", "").returncode == 2
     of_version = edl("report", run / "version-1", "--json")
     assert of_version.returncode == 2
-    assert f"try: edl-ckpt report {run}" in of_version.stderr
+    assert f"try: edl-ckpt report {shlex.quote(str(run))}" in of_version.stderr
     assert edl("report", run, "-o", "-", "--json").returncode == 2
 
 

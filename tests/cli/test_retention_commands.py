@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pty
+import shlex
 import shutil
 import subprocess
 import time
@@ -159,7 +160,10 @@ def test_a_plan_that_is_written_is_not_carried_out(run: Path) -> None:
     """13.14: --plan-out deletes nothing, in a script either, unless --yes is on the same command line."""
     plan = run.parent / "plan.json"
     done = edl("prune", run, "--keep", "1", "--plan-out", plan, EDL_CKPT_YES="1")
-    assert (done.returncode, done.stderr) == (0, f"to carry out the plan: edl-ckpt prune --apply {plan}\n")
+    assert (done.returncode, done.stderr) == (
+        0,
+        f"to carry out the plan: edl-ckpt prune --apply {shlex.quote(str(plan))}\n",
+    )
     assert "Nothing was deleted." in done.stdout
     assert document("prune", run, "--keep", "1", "--plan-out", str(plan))["applied"] is False
     assert numbers(run) == [9, 15, 20, 100]

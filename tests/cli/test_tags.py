@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def test_also(run: Path) -> None:
     assert (both["moved_from"], both["tags"]) == ([], [{"tag": "prod", "versions": [9, 20]}])
     done = edl("inspect", f"{run}@prod")
     assert done.returncode == 2
-    hint = done.stderr.splitlines()[-1].rpartition("edl-ckpt ")[2].split()
+    hint = shlex.split(done.stderr.splitlines()[-1].rpartition("edl-ckpt ")[2])
     assert edl(*hint).returncode == 0
     assert document("inspect", f"{run}@prod")["version"] == 20
 

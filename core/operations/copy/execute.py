@@ -62,7 +62,7 @@ from edl_ckpt.core.state.seal import (
 )
 from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.interface import RangeReader, Sink
-from edl_ckpt.core.words import counted, describe, size
+from edl_ckpt.core.words import command, counted, describe, size
 
 _FAR_BATCH_BYTES: Final = 8 << 20
 """What a request of a copy brings: a connection moves it in four times the time that a request waits."""
@@ -189,7 +189,8 @@ def _check_content(source: Checkpoint, executor: Executor, reporter: Reporter, *
             raise RefusedError(
                 f"Determined's number is {version.version}, and the shards have version {shard.version}",
                 path=version.ref,
-                hint=f"a copy changes no shard; try: edl-ckpt import {version.ref} LOCATION@{version.version} --ps N",
+                hint="a copy changes no shard; try: "
+                + command("import", version.ref, f"LOCATION@{version.version}", "--ps", "N"),
             )
     variables = [variable for shard in source.shards for variable in shard.variables]
     check_texts([variable.name for variable in variables], source.infos.values())

@@ -20,7 +20,7 @@ from edl_ckpt.core.notebook import Bytes, card, table
 from edl_ckpt.core.state.seal import base_name, read_seal
 from edl_ckpt.core.storage import Location, LocationLike, Store, open_store
 from edl_ckpt.core.storage.local import is_there
-from edl_ckpt.core.words import counted, describe, escaped, size
+from edl_ckpt.core.words import command, counted, describe, escaped, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def _entry(
 
 def _instead(version: Version, target: Location) -> str:
     """Return the command that writes a version that cannot be copied."""
-    return f"try: edl-ckpt reshard {version.ref} --ps {version.ps_num} --output {target}"
+    return "try: " + command("reshard", version.ref, "--ps", str(version.ps_num), "--output", str(target))
 
 
 def _unsealed_entry(version: Version, to: str, there: Version, store: Store) -> CopyEntry:

@@ -27,7 +27,8 @@ from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.placement import row_owners
 from edl_ckpt.core.operations.diff.comparison import RowOptions, TableComparison
 from edl_ckpt.core.operations.diff.results import TableDiff
-from edl_ckpt.core.parallel import Advance, Executor, Threads, run_parallel, together
+from edl_ckpt.core.packing import together
+from edl_ckpt.core.parallel import Advance, Executor, Threads, run_parallel
 from edl_ckpt.core.progress import Counted, Reporter
 
 PART_BYTES: Final = 8 << 20

@@ -46,7 +46,7 @@ from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, has_parts
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.meeting import SharedPrefix
 from edl_ckpt.core.storage.parts import least_part
-from edl_ckpt.core.words import counted, size
+from edl_ckpt.core.words import command, counted, size
 
 _RUNS: Final = 64
 """How many runs a table has, unless their size would be below one piece, or above some."""
@@ -336,7 +336,7 @@ class SendReader(SpreadReader):
                 firsts,
                 self._cuts[form.name],
                 checkpoint_path=version.path,
-                hint=f"try: edl-ckpt verify {version.ref}",
+                hint=f"try: {command('verify', version.ref)}",
                 location=self.prefix.location,
                 index=f"{self.prefix.relative}/index-{n}",
             )

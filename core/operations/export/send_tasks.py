@@ -25,7 +25,8 @@ from edl_ckpt.core.operations.export.casts import cast_bytes
 from edl_ckpt.core.operations.export.runs import Found, in_order
 from edl_ckpt.core.operations.export.sent_runs import PART_MEMORY_BYTES
 from edl_ckpt.core.operations.export.spans import ArrayAt, DenseForm, Span, Tables
-from edl_ckpt.core.parallel import RESULT_BYTES, Advance, packed
+from edl_ckpt.core.packing import packed
+from edl_ckpt.core.parallel import RESULT_BYTES, Advance
 from edl_ckpt.core.storage.interface import Sink
 
 

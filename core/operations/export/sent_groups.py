@@ -24,7 +24,8 @@ from edl_ckpt.core.operations.export.places import SentFile
 from edl_ckpt.core.operations.export.runs import Found
 from edl_ckpt.core.operations.export.sent_runs import PART_MEMORY_BYTES
 from edl_ckpt.core.operations.export.spans import Span, Tables
-from edl_ckpt.core.parallel import Advance, Executor, packed
+from edl_ckpt.core.packing import packed
+from edl_ckpt.core.parallel import Advance, Executor
 from edl_ckpt.core.progress import Reporter
 from edl_ckpt.core.storage.interface import SentPart
 from edl_ckpt.core.storage.parts import MAX_PARTS, PartMemory

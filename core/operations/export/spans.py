@@ -23,6 +23,7 @@ from edl_ckpt.core.operations.export.runs import Found, NothingOpened, Runs, Tab
 from edl_ckpt.core.parallel import Advance
 from edl_ckpt.core.storage.files import PreallocatedFile
 from edl_ckpt.core.storage.interface import Sink
+from edl_ckpt.core.words import command
 
 
 class Span(NamedTuple):
@@ -88,7 +89,7 @@ class Tables:
         twice = np.flatnonzero(ids[1:] == ids[:-1])
         if len(twice):
             version = checkpoint.version
-            hint = f"try: edl-ckpt verify {version.ref}"
+            hint = f"try: {command('verify', version.ref)}"
             raise duplicate_id(form.name, int(ids[twice[0]]), len(twice), path=version.path, hint=hint)
         return order
 

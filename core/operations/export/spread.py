@@ -57,10 +57,12 @@ from edl_ckpt.core.operations.export.spans import (
     WriteTask,
     WriteWork,
 )
-from edl_ckpt.core.parallel import Executor, packed, together
+from edl_ckpt.core.packing import packed, together
+from edl_ckpt.core.parallel import Executor
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import PreallocatedFile, check_space
 from edl_ckpt.core.storage.meeting import SharedDirectory
+from edl_ckpt.core.words import command
 
 _PIECE_BYTES: Final = 16 << 20
 """The most bytes of rows that a thread has at a time, read and put in order; a process has as much once more."""
@@ -276,7 +278,7 @@ class SpreadReader(ContentReader):
             np.cumsum([0, *(place.rows for place in places)]),
             self._cuts[form.name],
             checkpoint_path=version.path,
-            hint=f"try: edl-ckpt verify {version.ref}",
+            hint=f"try: {command('verify', version.ref)}",
         )
 
     def _write_runs(self, runs: Sequence[Runs], found: Found) -> None:

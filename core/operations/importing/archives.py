@@ -18,7 +18,8 @@ from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES
 from edl_ckpt.core.checkpoint.elsewhere import FileValue
 from edl_ckpt.core.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.operations.export.places import combined_crc32
-from edl_ckpt.core.parallel import Advance, Executor, packed
+from edl_ckpt.core.packing import packed
+from edl_ckpt.core.parallel import Advance, Executor
 from edl_ckpt.core.progress import Reporter
 from edl_ckpt.core.storage.interface import PlainReader, RangeReader
 

@@ -19,7 +19,8 @@ from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.model import DType
 from edl_ckpt.core.operations.importing.arrays import ArrayData, ArraySource
 from edl_ckpt.core.operations.importing.names import Assignment, ImportedTable
-from edl_ckpt.core.parallel import Advance, Executor, packed
+from edl_ckpt.core.packing import packed
+from edl_ckpt.core.parallel import Advance, Executor
 from edl_ckpt.core.progress import Reporter
 
 IDS_AT_ONCE: Final = 1 << 16

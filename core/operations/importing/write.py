@@ -21,7 +21,8 @@ from edl_ckpt.core.format.shard_layout import VersionLayout, write_groups
 from edl_ckpt.core.operations.importing.arrays import ArrayData
 from edl_ckpt.core.operations.importing.names import Assignment, ImportedTable
 from edl_ckpt.core.operations.importing.spread import IDS_AT_ONCE, ArraysValue, Rows, Spread
-from edl_ckpt.core.parallel import Advance, Executor, default_workers, packed, run_parallel
+from edl_ckpt.core.packing import packed
+from edl_ckpt.core.parallel import Advance, Executor, default_workers, run_parallel
 from edl_ckpt.core.progress import Counted, Reporter
 from edl_ckpt.core.storage.interface import Sink
 

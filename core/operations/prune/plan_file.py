@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.errors import RefusedError, UsageError
 from edl_ckpt.core.operations.prune.guards import Guards
 from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES, parse_document
@@ -15,6 +15,7 @@ from edl_ckpt.core.storage import Location
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.location import as_url
 from edl_ckpt.core.storage.regular import check_target, open_input
+from edl_ckpt.core.words import counted, size
 
 PLAN_SCHEMA: Final = "edl-ckpt/prune-plan/1"
 _ENTRY: Final[Mapping[str, type]] = {
@@ -47,11 +48,18 @@ _WORDS: Final[Mapping[type, str]] = {
 
 
 def write_plan(path: str | os.PathLike[str], plan: PrunePlan) -> None:
-    """Write a plan to a local file."""
+    """Write a plan to a local file; RefusedError for one that `read_plan` would not read."""
     path = as_url(path)
     check_target(path)
-    with storage_errors(path), open(path, "w", encoding="utf-8") as file:
-        json.dump(plan_to_json(plan), file, indent=1)
+    data = json.dumps(plan_to_json(plan), indent=1).encode()
+    if len(data) > MAX_SUMS_BYTES:
+        raise RefusedError(
+            f"the plan has {size(len(data))}, and one of more than {size(MAX_SUMS_BYTES)} cannot be applied",
+            path=path,
+            hint=f"plan fewer than {counted(len(plan.entries), 'version')} at a time",
+        )
+    with storage_errors(path), open(path, "wb") as file:
+        file.write(data)
 
 
 def read_plan(path: str | os.PathLike[str]) -> PrunePlan:

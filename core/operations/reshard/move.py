@@ -36,7 +36,8 @@ from edl_ckpt.core.operations.reshard.plan import ReshardPlan, Route
 from edl_ckpt.core.operations.reshard.settings import ReshardSettings
 from edl_ckpt.core.operations.reshard.sparse import SparsePair
 from edl_ckpt.core.operations.reshard.survey import PieceCounts
-from edl_ckpt.core.parallel import RESULT_BYTES, Advance, Executor, run_parallel, together
+from edl_ckpt.core.packing import together
+from edl_ckpt.core.parallel import RESULT_BYTES, Advance, Executor, run_parallel
 from edl_ckpt.core.progress import Counted, Reporter
 from edl_ckpt.core.storage.interface import Sink
 

@@ -32,7 +32,8 @@ from edl_ckpt.core.format.model import DType, ShardIndex, TableEntry, TableInfo,
 from edl_ckpt.core.format.routing import PART_NUMBERS, Part, tally_parts
 from edl_ckpt.core.format.shard_layout import PlacedVariable
 from edl_ckpt.core.operations.reshard.sparse import SparsePair, SparsePairs
-from edl_ckpt.core.parallel import RESULT_BYTES, Advance, Executor, Threads, default_workers, together
+from edl_ckpt.core.packing import together
+from edl_ckpt.core.parallel import RESULT_BYTES, Advance, Executor, Threads, default_workers
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader

@@ -32,6 +32,7 @@ from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.state.seal import Seal, base_name, differing_sizes, read_seal, seal_bytes
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader
+from edl_ckpt.core.words import command
 
 
 def seal_version(
@@ -56,7 +57,7 @@ def seal_version(
         raise RefusedError(
             "a directory named by a UUID belongs to Determined, and gets no seal",
             path=version.path,
-            hint=f"a copy of it is sealed: edl-ckpt copy {version.ref} LOCATION",
+            hint=f"a copy of it is sealed: {command('copy', version.ref, 'LOCATION')}",
         )
     store = open_store(version.location)
     chosen = executor_of(executor, [version], workers=workers, reporter=reporter)

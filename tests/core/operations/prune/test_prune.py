@@ -13,9 +13,11 @@ from edl_ckpt.core.checkpoint.reader import open_checkpoint
 from edl_ckpt.core.errors import RefusedError, UnsupportedError
 from edl_ckpt.core.format.model import State
 from edl_ckpt.core.operations.annotate import add_tag, set_metrics
+from edl_ckpt.core.operations.prune import plan_file
 from edl_ckpt.core.operations.prune.execute import execute_prune
 from edl_ckpt.core.operations.prune.guards import find_unreadable
 from edl_ckpt.core.operations.prune.plan import plan_prune
+from edl_ckpt.core.operations.prune.plan_file import read_plan, write_plan
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from places import GOLDEN
 from pruning import NOW, check_whole, plan_for, prune
@@ -31,6 +33,20 @@ def test_prune_deletes(run: Path) -> None:
     assert {p.name for p in (run / ".edl-ckpt-0/meta-0").iterdir()} == {"1.json"}
     check_whole(run)
     assert prune(run).deleted == ()
+
+
+def test_a_plan_too_large_to_be_read(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that could not be applied is not written: the error has its size and the limit; an older file stays."""
+    path, plan = tmp_path / "plan.json", plan_for(run)
+    write_plan(path, plan)
+    before = path.read_bytes()
+    monkeypatch.setattr(plan_file, "MAX_SUMS_BYTES", len(before))
+    write_plan(path, plan)
+    assert read_plan(path).entries == plan.entries
+    monkeypatch.setattr(plan_file, "MAX_SUMS_BYTES", len(before) - 1)
+    with pytest.raises(RefusedError, match=r"the plan has .* KiB, and one of more than .* KiB cannot be applied"):
+        write_plan(path, plan)
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(
