@@ -39,9 +39,11 @@ settings.load_profile("suite")
 
 _FOREIGN = {"COLUMNS", "FORCE_COLOR", "LANGUAGE", "LINES", "NO_COLOR", "PAGER", "TTY_COMPATIBLE", "TTY_INTERACTIVE"}
 
+# Shells let what runs in the background ignore SIGINT, and nohup SIGHUP. What we start would ignore it too, rightly so.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # As a shell starts what runs in the background. What we start would ignore SIGINT too, and rightly so.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 # What a user or a machine has set is not for the tests: our settings, colours, windows, languages, proxies, accounts.
