@@ -29,7 +29,7 @@ _UNSURE: Final = "is this"
 """The engine's own hint about a directory without versions begins so; a better one replaces it."""
 _A_FILE: Final = "expected a file"
 """The engine's words begin so where a directory stands in place of a file: no location was meant."""
-_ONE_SLASH: Final = re.compile(r"([a-z][a-z0-9]+):/+([^/].*)")
+_ONE_SLASH: Final = r"([a-z][a-z0-9]+):/+([^/].*)"
 """An address that has lost a slash."""
 
 
@@ -73,7 +73,7 @@ def _one_of_two(path: str, context: Any, values: Mapping[str, Any]) -> str | Non
 
 def _place_hint(path: str, out: Output, *, takes_ref: bool) -> str | None:
     """Return what was meant by a location that is not there, or has no version; None when nothing is like it."""
-    if scheme := _ONE_SLASH.fullmatch(path):
+    if scheme := re.fullmatch(_ONE_SLASH, path):
         return f"did you mean {scheme[1]}://{scheme[2]}?"
     head, at, version = path.rpartition("@")
     if at and "/" not in version and os.path.isdir(head or "."):

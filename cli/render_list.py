@@ -13,7 +13,6 @@ from edl_ckpt.cli.shared_tables import first_rows
 from edl_ckpt.cli.tables import PIPE, Bar, Cell, Column, Table
 from edl_ckpt.core import words
 from edl_ckpt.core.format.model import Listing, State, Version
-from edl_ckpt.core.words import command
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -213,7 +212,7 @@ def warnings(listing: Listing) -> Iterator[str]:
     for number in listing.interrupted_copies:
         yield (
             f"{listing.location}: an interrupted copy of version {number} is waiting: the same copy resumes it;"
-            f" to discard it: {command('recover', '--drop-copies', str(listing.location))}"
+            f" to discard it: {words.command('recover', '--drop-copies', str(listing.location))}"
         )
     for version in listing.versions:
         if version.seal_fault:

@@ -23,7 +23,7 @@ from edl_ckpt.core.commit.uploads import Extent, SharedUploads, TargetPart
 from edl_ckpt.core.operations.export.balance import Balance, weight_of
 from edl_ckpt.core.operations.export.casts import cast_bytes
 from edl_ckpt.core.operations.export.runs import Found, in_order
-from edl_ckpt.core.operations.export.sent_runs import PART_MEMORY_BYTES
+from edl_ckpt.core.operations.export.sent_runs import OPEN_PARTS_BYTES
 from edl_ckpt.core.operations.export.spans import ArrayAt, DenseForm, Span, Tables
 from edl_ckpt.core.packing import packed
 from edl_ckpt.core.parallel import RESULT_BYTES, Advance
@@ -145,7 +145,7 @@ class SendWork:
 
     def open(self) -> Sending[Checkpoint]:
         """Open the checkpoint in another process."""
-        return Sending(self.source.open(), PART_MEMORY_BYTES)
+        return Sending(self.source.open(), OPEN_PARTS_BYTES)
 
     def do(self, opened: Sending[Checkpoint], task: SendTask, advance: Advance) -> Sent:
         """Read what a task needs, and send its parts."""

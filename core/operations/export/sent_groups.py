@@ -22,7 +22,7 @@ from edl_ckpt.core.operations.export.encoded import encoded_span
 from edl_ckpt.core.operations.export.interface import EncodedPart, Encoder
 from edl_ckpt.core.operations.export.places import SentFile
 from edl_ckpt.core.operations.export.runs import Found
-from edl_ckpt.core.operations.export.sent_runs import PART_MEMORY_BYTES
+from edl_ckpt.core.operations.export.sent_runs import OPEN_PARTS_BYTES
 from edl_ckpt.core.operations.export.spans import Span, Tables
 from edl_ckpt.core.packing import packed
 from edl_ckpt.core.parallel import Advance, Executor
@@ -75,7 +75,7 @@ class SendGroupsWork:
     def open(self) -> Sending[Checkpoint]:
         """Open the checkpoint in another process, if that encodes as this one would."""
         self.encoder.check()
-        return Sending(self.source.open(), PART_MEMORY_BYTES)
+        return Sending(self.source.open(), OPEN_PARTS_BYTES)
 
     def do(
         self, opened: Sending[Checkpoint], task: tuple[GroupsTask, ...], advance: Advance

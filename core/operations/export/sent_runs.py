@@ -24,7 +24,7 @@ from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.location import Location
 
-PART_MEMORY_BYTES: Final = 48 << 20
+OPEN_PARTS_BYTES: Final = 48 << 20
 """What the open parts of a worker may take: a task fills one after the other."""
 _READERS: Final = 8
 """Threads of a task that read pieces of runs: each is a wait, and few bytes."""
@@ -114,7 +114,7 @@ class SendRunsWork:
 
     def open(self) -> Sending[Checkpoint]:
         """Open the checkpoint in another process."""
-        return Sending(self.source.open(), PART_MEMORY_BYTES)
+        return Sending(self.source.open(), OPEN_PARTS_BYTES)
 
     def do(self, opened: Sending[Checkpoint], task: SentRunTask, advance: Advance) -> SentRun:
         """Read some pieces, and send their run."""
