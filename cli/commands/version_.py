@@ -24,7 +24,7 @@ def version_command(out: Output) -> None:
     """
     from edl_ckpt.core.format import bulk
 
-    kernel = "compiled" if bulk.kernel else "numpy"
+    kernel = "compiled" if bulk.kernel is not None else "numpy"
     libraries = _installed()
     document = {
         "schema": "edl-ckpt/version/1",

@@ -30,6 +30,7 @@ static int simd_level = 2;
 
 typedef struct {
     Py_buffer view[7];
+    int written[7];
     int count;
 } Buffers;
 
@@ -39,13 +40,22 @@ static void release(Buffers *b)
         PyBuffer_Release(&b->view[--b->count]);
 }
 
-/* Return the buffer of an argument, or NULL with an exception set. */
+/* Return the buffer of an argument, or NULL with an exception set. A buffer that is written shares no byte with another
+ * one: what a check has seen would change before it is used. */
 static Py_buffer *acquire(Buffers *b, PyObject *object, int writable)
 {
     Py_buffer *view = &b->view[b->count];
+    int k;
     if (PyObject_GetBuffer(object, view, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) < 0)
         return NULL;
-    b->count++;
+    b->written[b->count++] = writable;
+    for (k = 0; k < b->count - 1; k++) {
+        const uintptr_t start = (uintptr_t)view->buf, other = (uintptr_t)b->view[k].buf;
+        if ((writable || b->written[k]) && start < other + (size_t)b->view[k].len && other < start + (size_t)view->len) {
+            PyErr_Format(PyExc_ValueError, "arrays %d and %d overlap, and one of them is written", k + 1, b->count);
+            return NULL;
+        }
+    }
     return view;
 }
 
@@ -2002,7 +2012,7 @@ static PyObject *put_ids(PyObject *self, PyObject *args)
     Py_END_ALLOW_THREADS
     PyMem_Free(next);
     release(&b);
-    return PyLong_FromLong(fits);
+    return PyBool_FromLong(fits);
 }
 
 /* Say whether no word occurs twice. A bit is set for each, at another hash than that of buckets; words whose bit is set
@@ -2081,7 +2091,7 @@ static PyObject *unique_words(PyObject *self, PyObject *args)
     Py_END_ALLOW_THREADS
     PyMem_Free(marks);
     release(&b);
-    return PyLong_FromLong(unique);
+    return PyBool_FromLong(unique);
 }
 
 /* Cuts by buckets of equal width: the cuts of bucket k are [first[k], first[k + 1]), so few are compared with an id. */
@@ -2147,6 +2157,9 @@ static PyObject *ranges_of(PyObject *self, PyObject *args)
         return refuse_size(&b, "ranges_of", "out", out, n, 2);
     if (cuts->len / 8 > UINT16_MAX)
         return refuse(&b, "ranges_of: %zd cuts are more than %d", cuts->len / 8, UINT16_MAX);
+    for (k = 1; k < cuts->len / 8; k++)
+        if (((const int64_t *)cuts->buf)[k] < ((const int64_t *)cuts->buf)[k - 1])
+            return refuse(&b, "ranges_of: cut %zd is below the one before it", k);
     Py_BEGIN_ALLOW_THREADS
     if (cuts->len < 8)
         memset(out->buf, 0, (size_t)out->len);
@@ -2470,5 +2483,12 @@ PyMODINIT_FUNC PyInit__kernel(void)
         PyErr_SetString(PyExc_ImportError, "the compiled kernel needs a little-endian machine");
         return NULL;
     }
-    return PyModule_Create(&module);
+    PyObject *made = PyModule_Create(&module);
+    int avx2 = 0;
+#ifdef HAVE_X86_TARGETS
+    avx2 = __builtin_cpu_supports("avx2") != 0;
+#endif
+    if (made && (PyModule_AddIntConstant(made, "ABI", 1) < 0 || PyModule_AddIntConstant(made, "AVX2", avx2) < 0))
+        Py_CLEAR(made);
+    return made;
 }

@@ -51,8 +51,8 @@ class Buckets:
 
     def put(self, ids: bulk.I64, first: int) -> bool:
         """Put those ids, int64 [n], that belong to the turn of a first bucket; False where a bucket has no room."""
-        if bulk.kernel is not None and hasattr(bulk.kernel, "put_ids"):  # a kernel of an older version lacks it
-            return bool(bulk.kernel.put_ids(np.ascontiguousarray(ids), self.bits, first, self._words, self._filled))
+        if bulk.kernel is not None:
+            return bulk.kernel.put_ids(np.ascontiguousarray(ids), self.bits, first, self._words, self._filled)
         word = ids.view(np.uint64)
         word = (word ^ (word >> np.uint64(32))) * np.uint64(_MULTIPLIER)
         bucket = (word >> np.uint64(64 - self.bits)).astype(np.int64) - first
@@ -77,8 +77,8 @@ class Buckets:
         """Say whether no id occurs twice in a batch of buckets."""
         batch = slice(start, start + _BUCKETS_AT_ONCE)
         words, filled = self._words[batch], self._filled[batch]
-        if bulk.kernel is not None and hasattr(bulk.kernel, "unique_words"):
-            return bool(bulk.kernel.unique_words(words, filled))
+        if bulk.kernel is not None:
+            return bulk.kernel.unique_words(words, filled)
         for row, count in zip(words, filled.tolist(), strict=True):
             own = np.sort(row[:count])
             if (own[1:] == own[:-1]).any():

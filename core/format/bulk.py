@@ -8,22 +8,27 @@ argument that does not fit the others, the expected value and the one that came.
 
 from __future__ import annotations
 
-import functools
-import time
-from types import ModuleType
-from typing import Any, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.words import counted
 
-kernel: ModuleType | None
-try:
-    from edl_ckpt.core.format import _kernel as kernel
-except ImportError:  # no compiler at installation: numpy does the same work
-    kernel = None
-"""The compiled kernel, or None; tests set it to None to compare numpy with it."""
+if TYPE_CHECKING:
+    from edl_ckpt.core.format._kernel import Kernel
+
+KERNEL_ABI: Final = 1
+"""The functions of the kernel and their arguments; a kernel that was built for another number is not used."""
+
+kernel: Kernel | None = None
+"""The compiled kernel, as its stub describes it; tests set it to None to compare numpy with it."""
+with suppress(ImportError):  # no compiler at installation: numpy does the same work
+    from edl_ckpt.core.format import _kernel
+
+    if getattr(_kernel, "ABI", 0) == KERNEL_ABI:  # else it was built in place for other code
+        kernel = cast("Kernel", _kernel)
 
 U8 = npt.NDArray[np.uint8]
 U16 = npt.NDArray[np.uint16]
@@ -43,6 +48,8 @@ LIMBS: Final = 8
 CHUNK_BYTES: Final = 4096
 """A row is sketched in chunks of this many bytes; see `fingerprint.py`."""
 _LEAST_RADIX: Final = 1 << 14  # fewer ids are sorted before the digits of a radix sort are counted
+_NUMPY_SORTS_VECTORS: Final = int(np.__version__.partition(".")[0]) >= 2
+"""With AVX2, numpy 2 sorts as fast as the kernel, and with AVX-512 twice as fast; numpy 1 takes ten times as long."""
 _ROWS_AT_ONCE: Final = 2048  # the numpy sketch works in batches that stay in the L2 cache
 _MASK64: Final = 0xFFFFFFFFFFFFFFFF
 _GROUPS: Final = np.array([0x7F7F7F7F7F7F7F7F & ((1 << 8 * min(k, 8)) - 1) for k in range(11)], np.uint64)
@@ -79,8 +86,9 @@ def count_varints(data: U8) -> int:
     >>> count_varints(np.array([1, 0x80, 1, 0x80], np.uint8))
     2
     """
-    count = getattr(kernel, "count_varints", None)  # a kernel of an older version, built in place, lacks it
-    return len(data) - int(np.count_nonzero(data & 0x80)) if count is None else int(count(data))
+    if kernel is not None:
+        return kernel.count_varints(data)
+    return len(data) - int(np.count_nonzero(data & 0x80))
 
 
 def decode_varints(data: U8) -> tuple[I64, U8]:
@@ -153,10 +161,9 @@ def varint_lengths(values: I64) -> U8:
     >>> varint_lengths(np.array([0, 127, 128, -1])).tolist()
     [1, 1, 2, 10]
     """
-    fill = getattr(kernel, "varint_lengths", None)  # as in `count_varints`
-    if fill is not None:
+    if kernel is not None:
         out = np.empty(len(values), np.uint8)
-        fill(np.ascontiguousarray(values), out)
+        kernel.varint_lengths(np.ascontiguousarray(values), out)
         return out
     bits = values.view(np.uint64)
     lengths = np.ones(len(values), np.uint8)
@@ -172,10 +179,9 @@ def encode_varints(values: I64) -> U8:
     [5, 128, 1]
     """
     lengths = varint_lengths(values)
-    fill = getattr(kernel, "encode_varints", None)  # as in `count_varints`
-    if fill is not None:
+    if kernel is not None:
         out = np.empty(int(lengths.sum()), np.uint8)
-        fill(np.ascontiguousarray(values), out)
+        kernel.encode_varints(np.ascontiguousarray(values), out)
         return out
     shifts = np.arange(MAX_VARINT_BYTES, dtype=np.uint64) * np.uint64(7)
     groups = ((values.view(np.uint64)[:, None] >> shifts) & np.uint64(0x7F)).astype(np.uint8)
@@ -205,9 +211,8 @@ def have_owner(ids: I64, ps_num: int, ps_id: int) -> bool:
     >>> have_owner(np.array([5, -1]), 3, 2), have_owner(np.array([5, 6]), 3, 2)
     (True, False)
     """
-    have = getattr(kernel, "have_owner", None)  # as in `count_varints`
-    if have is not None:
-        return bool(have(np.ascontiguousarray(ids), ps_num, ps_id))
+    if kernel is not None:
+        return kernel.have_owner(np.ascontiguousarray(ids), ps_num, ps_id)
     if not 0 <= ps_id < ps_num:
         raise ValueError(f"have_owner: ps_id must be below ps_num, got {ps_id} of {ps_num}")
     return bool((np.mod(ids, ps_num) == ps_id).all())
@@ -278,28 +283,10 @@ def group_varints(data: U8, lengths: U8, owner: U16, bytes_per_owner: I64) -> U8
 
 def sort_ids(ids: I64) -> None:
     """Sort int64 [n] in place."""
-    sort = getattr(kernel, "sort_ids", None)  # as in `count_varints`
-    if sort is not None and len(ids) >= _LEAST_RADIX and _radix_is_faster():
-        sort(ids, None)
-        return
-    ids.sort()
-
-
-@functools.cache
-def _radix_is_faster() -> bool:
-    """Say whether the kernel sorts faster than numpy, which has vector instructions for some processors only.
-
-    With AVX-512, numpy takes a third of the kernel's time. One short try tells.
-    """
-    assert kernel is not None  # noqa: S101 - the caller looked
-    ids = np.random.default_rng(0).integers(0, 1 << 40, 1 << 16)
-    times = []
-    for sort in (np.ndarray.sort, lambda some: kernel.sort_ids(some, None)):
-        some = ids.copy()
-        begin = time.perf_counter()
-        sort(some)
-        times.append(time.perf_counter() - begin)
-    return times[1] < times[0]
+    if kernel is None or len(ids) < _LEAST_RADIX or (kernel.AVX2 and _NUMPY_SORTS_VECTORS):
+        ids.sort()
+    else:
+        kernel.sort_ids(ids, None)
 
 
 def order_ids(ids: I64) -> U32:
@@ -309,10 +296,9 @@ def order_ids(ids: I64) -> U32:
     >>> order_ids(ids).tolist(), ids.tolist()
     ([1, 0, 2], [-1, 7, 7])
     """
-    sort = getattr(kernel, "sort_ids", None)  # as in `count_varints`
-    if sort is not None and len(ids) >= _LEAST_RADIX:
+    if kernel is not None and len(ids) >= _LEAST_RADIX:
         order = np.empty(len(ids), np.uint32)
-        sort(ids, order)
+        kernel.sort_ids(ids, order)
         return order
     if len(ids) >= 1 << 32:
         raise ValueError(f"sort_ids: {len(ids)} rows are more than 32 bits can number")
@@ -324,16 +310,19 @@ def order_ids(ids: I64) -> U32:
 def ranges_of(ids: I64, cuts: I64) -> U16:
     """Return how many of the ascending cuts are not above each id: int64 [n] -> uint16 [n]; at most 65,535 cuts.
 
+    Raises ValueError for more cuts, and for the first one that is below the one before it.
+
     >>> ranges_of(np.array([4, 5, 9]), np.array([5, 7])).tolist()
     [0, 1, 2]
     """
-    fill = getattr(kernel, "ranges_of", None)  # as in `count_varints`
-    if fill is not None:
+    if kernel is not None:
         out = np.empty(len(ids), np.uint16)
-        fill(np.ascontiguousarray(ids), np.ascontiguousarray(cuts), out)
+        kernel.ranges_of(np.ascontiguousarray(ids), np.ascontiguousarray(cuts), out)
         return out
     if len(cuts) > np.iinfo(np.uint16).max:
         raise ValueError(f"ranges_of: {len(cuts)} cuts are more than {np.iinfo(np.uint16).max}")
+    if len(descents := np.flatnonzero(cuts[1:] < cuts[:-1])):
+        raise ValueError(f"ranges_of: cut {descents[0] + 1} is below the one before it")
     return np.searchsorted(cuts, ids, "right").astype(np.uint16)
 
 
@@ -345,9 +334,8 @@ def take_rows(values: U8, order: U32, out: U8 | None = None) -> U8:
     row_bytes = values.shape[1]
     if out is None:
         out = np.empty((len(order), row_bytes), np.uint8)
-    take = getattr(kernel, "take_rows", None)  # as in `count_varints`
-    if take is not None:
-        take(values, row_bytes, order, out)
+    if kernel is not None:
+        kernel.take_rows(values, row_bytes, order, out)
         return out
     if row_bytes < 1:
         raise ValueError(f"take_rows: row_bytes must be at least 1, got {row_bytes}")

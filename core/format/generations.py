@@ -141,14 +141,13 @@ def _walk_usual(draft: Draft, at: int) -> int:
     It is `at` where there is none: the rest of this module reads every form, a field at a time. The kernel reads many
     thousands of entries in the time of a few hundred.
     """
-    walk = getattr(bulk.kernel, "walk_entries", None)  # a kernel of an older version, built in place, lacks it
-    if walk is None:
+    if bulk.kernel is None:
         return at
     window, base = draft.cursor.window(at)
     if window[at - base] not in _USUAL_TAGS:
         return at
     found = np.empty((_ENTRIES_AT_ONCE, _ENTRY_NUMBERS), np.int64)
-    count = walk(memoryview(window)[at - base :], at, draft.cursor.size_bytes, found)
+    count = bulk.kernel.walk_entries(memoryview(window)[at - base :], at, draft.cursor.size_bytes, found)
     for kind, offset, end, name, name_end, dtype, first, second, *places in found[:count].tolist():
         values, values_end, ids, ids_end = places
         try:

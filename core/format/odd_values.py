@@ -32,8 +32,7 @@ def odd_values(data: bulk.U8, dtype: DType | None) -> npt.NDArray[np.int64]:
         return counts
     view, mask, huge, infinity = _FLOATS[dtype.name]
     elements = data.view(view)
-    reaches = getattr(bulk.kernel, "reaches", None)  # a kernel of an older version, built in place, lacks it
-    if reaches is not None and not reaches(data, elements.itemsize, huge):
+    if bulk.kernel is not None and not bulk.kernel.reaches(data, elements.itemsize, huge):
         return counts
     magnitude = elements & mask
     if int(magnitude.max()) < huge:

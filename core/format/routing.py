@@ -54,9 +54,8 @@ def move_rows(sums: bulk.U32, ids: bulk.I64, owner: bulk.U16, values: bulk.U8, p
     lengths, and for a row that would leave `out`.
     """
     row_bytes = values.shape[1]
-    move = getattr(bulk.kernel, "move_rows", None)  # a kernel of an older version, built in place, lacks it
-    if move is not None:
-        move(sums, ids, owner, values, row_bytes, places, out)
+    if bulk.kernel is not None:
+        bulk.kernel.move_rows(sums, ids, owner, values, row_bytes, places, out)
         return
     bulk.sketch_rows(sums, ids, values)
     rows, _ = bulk.tally(owner, np.ones(len(owner), np.uint8), len(places))
@@ -76,7 +75,7 @@ class FailedCall(NamedTuple):
 
 def can_move_file_rows() -> bool:
     """Say whether the kernel can read and write rows of files; else a caller does so between the other calls."""
-    return hasattr(bulk.kernel, "sketch_file_rows")  # and the other: both are as old
+    return bulk.kernel is not None
 
 
 def move_file_rows(
@@ -114,7 +113,7 @@ def sketch_file_rows(sums: bulk.U32, ids: bulk.I64, source: tuple[int, int], loo
     """
     assert bulk.kernel is not None  # noqa: S101 - the caller asked `can_move_file_rows`
     width = rows.shape[1]
-    return int(bulk.kernel.sketch_file_rows(sums, ids, *source, width, max(look_bytes // max(width, 1), 1), rows))
+    return bulk.kernel.sketch_file_rows(sums, ids, *source, width, max(look_bytes // max(width, 1), 1), rows)
 
 
 def _copy_groups(data: bulk.U8, sizes: bulk.I64, places: bulk.I64, out: bulk.U8) -> None:
@@ -135,9 +134,8 @@ def sketch_parts(sums: bulk.U32, data: bulk.U8, parts: bulk.I64, ps_num: int = 1
     Return -1, or the number of the first part whose bytes are not as many ids as it has rows, or that has an id for
     which `id % ps_num` is not `ps_id`. Raises ValueError for a part that is not inside of the data or the sketches.
     """
-    sketch = getattr(bulk.kernel, "sketch_parts", None)  # as in `move_rows`
-    if sketch is not None and hasattr(bulk.kernel, "have_owner"):
-        return int(sketch(sums, data, parts, ps_num, ps_id))
+    if bulk.kernel is not None:
+        return bulk.kernel.sketch_parts(sums, data, parts, ps_num, ps_id)
     _check_inside("sketch_parts", "the data or the sketch", parts, data, data, sums)
     for number, (part, own) in enumerate(zip(parts.tolist(), sketches(sums, parts), strict=True)):
         found = _ids_of(data, part)
@@ -152,9 +150,8 @@ def tally_parts(data: bulk.U8, parts: bulk.I64, ps_num: int, rows: bulk.I64, id_
 
     `rows` and `id_bytes` are int64 [tables, ps_num]. Returns and raises as `sketch_parts`.
     """
-    tally = getattr(bulk.kernel, "tally_parts", None)  # as in `move_rows`
-    if tally is not None:
-        return int(tally(data, parts, ps_num, rows, id_bytes, ids))
+    if bulk.kernel is not None:
+        return bulk.kernel.tally_parts(data, parts, ps_num, rows, id_bytes, ids)
     _check_inside("tally_parts", "the data or the tables", parts, data, None, None, tables=len(rows))
     at = 0
     for number, part in enumerate(parts.tolist()):
@@ -183,9 +180,8 @@ def move_parts(
     `values_at` and `ids_at` are int64 [tables, ps_num], and move on. Returns and raises as `sketch_parts`; a part that
     would leave `out` is returned too.
     """
-    move = getattr(bulk.kernel, "move_parts", None)  # as in `move_rows`
-    if move is not None:
-        return int(move(sums, data, values, parts, values_at.shape[1], values_at, ids_at, out))
+    if bulk.kernel is not None:
+        return bulk.kernel.move_parts(sums, data, values, parts, values_at.shape[1], values_at, ids_at, out)
     _check_inside("move_parts", "the data, the tables or the sketch", parts, data, values, sums, tables=len(values_at))
     ps_num = values_at.shape[1]
     for number, (part, own) in enumerate(zip(parts.tolist(), sketches(sums, parts), strict=True)):

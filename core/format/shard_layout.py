@@ -226,16 +226,15 @@ class VersionLayout(Sequence[ShardLayout]):
         The places are int64 [tables, shards]. Raises ValueError where `out` has no room.
         """
         some = self._tables[tables]
-        put = getattr(bulk.kernel, "put_heads", None)  # a kernel of an older version, built in place, lacks it
-        if put is not None and some:
+        if bulk.kernel is not None and some:
             rows, id_bytes = (
                 np.stack(each) for each in zip(*((t.rows[shards], t.id_bytes[shards]) for t in some), strict=True)
             )
             names, forms = self._forms(some)
-            put(names, forms, rows, id_bytes, *map(np.ascontiguousarray, (values_at, ids_at)), out)
+            places = np.ascontiguousarray(values_at), np.ascontiguousarray(ids_at)
+            bulk.kernel.put_heads(names, forms, rows, id_bytes, places[0], places[1], out)
             return
-        places = np.stack([values_at, ids_at], 2).tolist()
-        for table, of_table in zip(some, places, strict=True):
+        for table, of_table in zip(some, np.stack([values_at, ids_at], 2).tolist(), strict=True):
             for ps_id, ends in zip(range(len(self))[shards], of_table, strict=True):
                 heads = _table_heads(table.in_shard(ps_id), self._dtypes[table.info.name])
                 for data, end in zip(heads, ends, strict=True):
@@ -396,7 +395,7 @@ def write_groups(files: Sequence[Sink], data: bulk.U8, sizes: bulk.I64, offsets:
     Many files of the local disk are written by the compiled kernel: between two writes no thread waits for Python.
     """
     targets = np.flatnonzero(sizes).tolist()
-    if len(targets) >= _MANY_FILES and hasattr(bulk.kernel, "write_groups"):
+    if len(targets) >= _MANY_FILES and bulk.kernel is not None:
         found = [file for file in map(files.__getitem__, targets) if is_on_disk(file)]
         if len(found) == len(targets):
             _write_directly(found, targets, data, sizes, offsets)
@@ -413,7 +412,7 @@ def _write_directly(
     files: Sequence[OnDisk], targets: Sequence[int], data: bulk.U8, sizes: bulk.I64, offsets: bulk.I64
 ) -> None:
     """Do so by the kernel, to the files of these targets; raises the error of the file that fails."""
-    assert bulk.kernel is not None  # noqa: S101 - the caller asked for its function
+    assert bulk.kernel is not None  # noqa: S101 - the caller looked
     some, at = sizes[targets], offsets[targets]
     descriptors = np.array([file.descriptor for file in files], np.int32)
     failed = bulk.kernel.write_groups(descriptors, data, some, at)

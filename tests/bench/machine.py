@@ -20,7 +20,7 @@ def machine() -> str:
     cores = len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     load = os.getloadavg()[0]
-    kernel = "the compiled kernel" if bulk.kernel else "numpy alone"
+    kernel = "the compiled kernel" if bulk.kernel is not None else "numpy alone"
     return (
         f"{cores} cores of {processor()}, {memory:.0f} GiB; `np.sort` of random int64 {sort_ns():.0f} ns a key, a copy "
         f"in memory {copy_speed():.1f} GB/s; Linux {platform.release().split('-')[0]}, Python "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -85,9 +87,9 @@ def test_order(either_kernel: str, ids: list[int], width: int) -> None:
     """Ids are sorted as numbers with a sign, equal ones in their old order, and rows follow them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bulk, "_LEAST_RADIX", 0)
+        patch.setattr(bulk, "_NUMPY_SORTS_VECTORS", len(ids) % 2 == 0)
         array, again = np.array(ids, np.int64), np.array(ids, np.int64)
         order = bulk.order_ids(array)
-        patch.setattr(bulk, "_radix_is_faster", lambda: True)
         bulk.sort_ids(again)
     assert order.tolist() == sorted(range(len(ids)), key=ids.__getitem__)
     assert array.tolist() == again.tolist() == sorted(ids)
@@ -207,3 +209,17 @@ def test_crowded_shards(ps_num: int) -> None:
     """With a multiple of 32, thousands of names reach exactly as many shards as `crowded_shards` returns."""
     owners = {placement.variable_owner(f"v{i}", ps_num) for i in range(4000)}
     assert len(owners) == placement.crowded_shards(ps_num)
+
+
+@pytest.mark.parametrize("abi", [None, bulk.KERNEL_ABI + 1])
+def test_a_kernel_for_other_code_is_not_used(abi: int | None) -> None:
+    """A module that was built in place by another version stays unused; numpy does the same work."""
+    other = "" if abi is None else f"; module.ABI = {abi}"
+    code = (
+        "import sys, types; module = types.ModuleType('k')"
+        f"{other}; sys.modules['edl_ckpt.core.format._kernel'] = module\n"
+        "import edl_ckpt.core.format as package; package._kernel = module\n"
+        "from edl_ckpt.core.format import bulk; print(bulk.kernel)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "None\n"

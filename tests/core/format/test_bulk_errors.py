@@ -116,6 +116,10 @@ MISFITS: list[tuple[Callable[[], Any], str]] = [
         "ranges_of: 65536 cuts are more than 65535",
     ),
     (
+        lambda: bulk.ranges_of(zeros(I64, 1), array(I64, 1, 2**40, -(2**63), 5)),
+        "ranges_of: cut 2 is below the one before it",
+    ),
+    (
         lambda: bulk.take_rows(zeros(U8, 3, 2), array(U32, 2, 3, 1)),
         "take_rows: place 3 of row 1 is out of range for 3 rows",
     ),
@@ -285,3 +289,31 @@ def test_any_groups_fare_alike(
     ):
         compiled, plain = outcomes(monkeypatch, call)
         assert compiled == plain
+
+
+@pytest.mark.skipif(bulk.kernel is None, reason="the kernel is not compiled")
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda kernel, some: kernel.move_rows(
+            zeros(U32, 8, 2), some[:2], zeros(U16, 2), zeros(U8, 2, 2), 2, some[2:3], some.view(U8)
+        ),
+        lambda kernel, some: kernel.group_rows(some.view(U8), 8, zeros(U16, len(some)), some[:1], some.view(U8)),
+        lambda kernel, some: kernel.sort_ids(some, some.view(U32)[: len(some)]),
+        lambda kernel, some: kernel.tally(zeros(U16, 3), zeros(U8, 3), some[:2], some[1:3]),
+    ],
+)
+def test_what_is_written_overlaps_nothing(call: Callable[[Any, Any], None]) -> None:
+    """The kernel refuses to write into an array that it has checked or reads: what it relies on would change."""
+    some = np.arange(64, dtype=I64)
+    with pytest.raises(ValueError, match="overlap, and one of them is written"):
+        call(bulk.kernel, some)
+    assert some.tolist() == list(range(64))
+
+
+@pytest.mark.skipif(bulk.kernel is None, reason="the kernel is not compiled")
+def test_arrays_that_are_only_read_may_overlap() -> None:
+    """The same array twice is no fault where both are read; neither are neighbours of what is written."""
+    some = np.array([3, 1, 2, 9], I64)
+    bulk.sort_ids(some[:3])
+    assert bulk.ranges_of(some, some).tolist() == [1, 2, 3, 4]
