@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from edl_ckpt.core.format.initializers import KERAS_INITIALIZERS
@@ -24,6 +24,8 @@ WARNINGS: Final = frozenset(
     }
 )
 """Finding codes that leave a version restorable; all others are errors."""
+_OF_PYTHON: Final = frozenset({"float64", "int8", "int16", "int32", "int64"})
+"""The dtypes other than float32 that ElasticDL's Python server can write."""
 
 
 BLOCKING: Final = frozenset(
@@ -167,8 +169,12 @@ def _initializers(shards: Sequence[ShardIndex]) -> list[tuple[ShardIndex, Proble
 
 
 def _info_dtypes(shards: Sequence[ShardIndex]) -> list[tuple[ShardIndex, Problem]]:
-    """The dtype in an info must be that of the rows: Go takes the width of a row from it (`NewEmbeddingTable`)."""
+    """The dtype in an info must be that of the rows: Go takes the width of a row from it (`NewEmbeddingTable`).
+
+    A warning where ElasticDL's Python server cannot write anything else: it names float32 whatever the rows are.
+    """
     rows = _row_dtypes(shards)
+    by_python = _named_by_python(shards, rows)
     found: list[tuple[ShardIndex, Problem]] = []
     for shard in shards:
         for info in shard.infos:
@@ -181,8 +187,22 @@ def _info_dtypes(shards: Sequence[ShardIndex]) -> list[tuple[ShardIndex, Problem
                 names = named.name
             but = f", the rows are {own.name}" if own else ""
             message = f"the info names {names}{but}: ElasticDL's Go server would load other values"
-            found.append((shard, Problem("info-dtype-mismatch", info.name, info.offset, message)))
+            usual = info.name in by_python
+            if usual:
+                message += "; its Python servers write float32 in every info, and restore the rows"
+            found.append((shard, Problem("info-dtype-mismatch", info.name, info.offset, message, warning=usual)))
     return found
+
+
+def _named_by_python(shards: Sequence[ShardIndex], rows: Mapping[str, DType]) -> set[str]:
+    """Return the tables that a Python server may have written with rows of another dtype than their infos name.
+
+    Each of its infos names float32, and its tensors without rows have no dim (`empty_dtype` is None).
+    """
+    named = {(info.name, info.named_dtype) for shard in shards for info in shard.infos}
+    others = {name for name, dtype in named if dtype is None or dtype.name != "float32"}
+    shaped = {entry.name for shard in shards for entry in shard.tables if entry.empty_dtype is not None}
+    return {name for name, dtype in rows.items() if dtype.name in _OF_PYTHON} - others - shaped
 
 
 def _row_dtypes(shards: Sequence[ShardIndex]) -> dict[str, DType]:

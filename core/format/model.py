@@ -420,6 +420,8 @@ class Problem:
     subject: str
     offset: int
     message: str
+    warning: bool = False
+    """True when the finding is a warning, although its code is that of an error."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,9 +221,28 @@ def test_verify_finds_a_wrong_info(saver: str, tmp_path: Path) -> None:
     for dtype in ROWS[1:]:
         name = f"rows of {dtype}"
         message = f"the info names float32, the rows are {dtype}: ElasticDL's Go server would load other values"
+        if saver == "python":
+            message += "; its Python servers write float32 in every info, and restore the rows"
         expected += [(i, name, at, message) for i, at in enumerate(places(version, b"\x12", name))]
     assert sorted(findings(version, "info-dtype-mismatch")) == sorted(expected)
-    assert not verify_version(version, level="quick").ok
+    assert verify_version(version, level="quick").ok == (saver == "python")
+
+
+@pytest.mark.parametrize("fault", ["another dtype in each info", "in one info", "rows that Python cannot write"])
+def test_wrong_infos_that_no_python_server_writes(fault: str, tmp_path: Path) -> None:
+    """An info that a Python server would not have written is an error: it cannot be that server's habit."""
+    dtype = "uint8" if fault.startswith("rows") else "float64"
+    model = Model(7, tables={"t": Table(2, "ones", dtype, {i: np.zeros(2, dtype).tobytes() for i in range(6)})})
+    target = write_checkpoint(tmp_path / "run", model, SERVERS, saver="python")
+    files = sorted(shard_files(target))
+    for path in files[: {"another": 3, "in": 1, "rows": 0}[fault.split(maxsplit=1)[0]]]:
+        shard = model_v4_pb2.Model.FromString(path.read_bytes())
+        shard.embedding_table_infos[0].dtype = 3  # int32
+        path.write_bytes(shard.SerializeToString())
+    found = verify_version(only(tmp_path / "run"), level="quick").findings
+    assert [(f.severity, f.shard) for f in found if f.code == "info-dtype-mismatch"] == [
+        ("error", shard) for shard in range(SERVERS)
+    ]
 
 
 def test_verify_finds_shards_that_disagree(tmp_path: Path) -> None:
@@ -291,8 +310,9 @@ def test_reshard_in_place_mends(saver: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", ["ps1", "ps2", "ps3", "ps4"])
 def test_what_elasticdls_python_saver_wrote(case: str, tmp_path: Path) -> None:
-    """Issue 12.1: the float64 table of the golden checkpoints is an error in every shard, and a reshard mends it."""
+    """Issue 12.1: the float64 table of the golden checkpoints is named in every shard, and a reshard mends it."""
     version = only(GOLDEN / "current" / case)
+    assert verify_version(version).ok
     found = findings(version, "info-dtype-mismatch")
     assert [(shard, name) for shard, name, _, _ in found] == [(i, "emb_f64") for i in range(version.ps_num or 0)]
     reshard_version(version, version.ps_num or 0, output=str(tmp_path))
