@@ -10,7 +10,6 @@ import os
 import shutil
 import struct
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -25,7 +24,7 @@ from edl_ckpt.core.libraries import library
 from edl_ckpt.core.operations.export.arrays import write_safetensors
 from edl_ckpt.core.operations.export.content_format import ContentFormat
 from edl_ckpt.core.operations.export.interface import ExportContent, FormatTraits, TableRows, Tensor
-from edl_ckpt.core.operations.export.names import NOTES, file_names
+from edl_ckpt.core.operations.export.names import file_names
 from edl_ckpt.core.operations.export.places import Crc32, OutputFile, Place
 from edl_ckpt.core.operations.export.row_groups import RowGroupFile, RowGroups, spread_row_groups
 from edl_ckpt.core.operations.export.target import DENSE_FILE, ExportTarget
@@ -169,7 +168,8 @@ class Torch(ContentFormat):
     """A state_dict that `torch.load(weights_only=True)` opens: tables as NAME.ids and NAME.vectors.
 
     PyTorch itself writes the archive for tensors without values and leaves room for them (`skip_data`). The values are
-    streamed into that room, and the archive's checksums corrected.
+    streamed into that room, and the archive's checksums corrected. The notes for importers are one more member of the
+    archive, which PyTorch passes over: a module's `load_state_dict` gets no key that it does not have.
     """
 
     traits: ClassVar = FormatTraits("torch", endings=(".pt", ".pth"), spools=False)
@@ -180,20 +180,15 @@ class Torch(ContentFormat):
         return missing_names(library("torch", "torch"))
 
     def write(self, content: ExportContent, target: ExportTarget) -> None:
-        """Write the file; UnsupportedError for a tensor that has the name of the notes for importers."""
+        """Write the file."""
         torch, path = library("torch", "torch"), target.path
-        if any(tensor.name == NOTES for tensor in content.tensors):
-            raise UnsupportedError(f"{NOTES!r} is the name of the notes in a file of PyTorch")
         fake = library("torch._subclasses.fake_tensor", "torch")
-        pending = json.dumps(_document(content, content.metadata)).encode()
         with fake.FakeTensorMode():
             empty = {t.name: torch.empty(t.shape, dtype=getattr(torch, t.dtype.name)) for t in content.tensors}
-            empty[NOTES] = torch.empty(len(pending), dtype=torch.uint8)
         with storage_errors(path), torch.serialization.skip_data(materialize_fake_tensors=True):
             torch.save(empty, path)
         with storage_errors(path), zipfile.ZipFile(path) as archive:
             members = {i.filename.rpartition("/data/")[2]: i for i in archive.infolist() if "/data/" in i.filename}
-            directory = archive.start_dir
         output = OutputFile(path)
         with output, open(path, "r+b", buffering=0) as file:  # a buffer would bring back old values
             places = {
@@ -201,20 +196,16 @@ class Torch(ContentFormat):
                 for number, tensor in enumerate(content.tensors)
             }
             content.fill(places)
-            notes, member = json.dumps(metadata_document(content)).encode(), members[str(len(content.tensors))]
-            output.write(_data_offset(file, member), notes)
-            sums = {member.filename: zlib.crc32(notes)}
+            sums: dict[str, int] = {}
             for number, tensor in enumerate(content.tensors):
-                crc = places[tensor.name].crc
+                crc, member = places[tensor.name].crc, members[str(number)]
                 assert crc is not None  # noqa: S101 - all of them were made with one
-                sums[members[str(number)].filename] = crc.value()
-            with storage_errors(path):
-                for info in members.values():
-                    if info.filename in sums:
-                        _set_sum(file, info, sums[info.filename])
-                _set_sums(file, directory, sums)
-                file.flush()
-                os.fsync(file.fileno())
+                sums[member.filename] = crc.value()
+                with storage_errors(path):
+                    _set_sum(file, member, sums[member.filename])
+        with storage_errors(path):
+            _end_archive(path, sums, json.dumps(metadata_document(content)))
+            flush_file(path)
 
 
 def _data_offset(file: Any, member: zipfile.ZipInfo) -> int:
@@ -236,18 +227,13 @@ def _set_sum(file: Any, member: zipfile.ZipInfo, crc: int) -> None:
         file.write(struct.pack("<I", crc))
 
 
-def _set_sums(file: Any, start: int, sums: dict[str, int]) -> None:
-    """Set the checksums in the archive's directory."""
-    file.seek(start)
-    data = file.read()
-    at = 0
-    while data[at : at + 4] == b"PK\x01\x02":
-        name, extra, comment = struct.unpack("<HHH", data[at + 28 : at + 34])
-        title = data[at + 46 : at + 46 + name].decode("utf-8", "replace")
-        if title in sums:
-            file.seek(start + at + 16)
-            file.write(struct.pack("<I", sums[title]))
-        at += 46 + name + extra + comment
+def _end_archive(path: str, sums: Mapping[str, int], notes: str) -> None:
+    """Add the notes to an archive, and write its directory again, with these checksums of its members."""
+    with zipfile.ZipFile(path, "a") as archive:
+        for info in archive.infolist():
+            info.CRC = sums.get(info.filename, info.CRC)
+        folder = archive.infolist()[0].filename.partition("/")[0]
+        archive.writestr(zipfile.ZipInfo(f"{folder}/{METADATA_FILE}"), notes)
 
 
 class TensorFlow(ContentFormat):

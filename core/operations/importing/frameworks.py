@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -32,20 +33,33 @@ def read_torch(path: str, take_notes: TakeNotes) -> Iterator[Found]:
     torch = library("torch", "torch")
     try:
         loaded = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        notes = _torch_notes(path)
     except Exception as error:  # noqa: BLE001 - pickle, zipfile and torch raise what they like on foreign files
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CorruptError(f"not a file of tensors that is safe to read: {first}", path=path) from None
     if not isinstance(loaded, dict):
         raise UnsupportedError(f"expected a dict of tensors, got {type(loaded).__name__}", path=path)
-    notes = loaded.pop(NOTES, None)
+    if notes is None and isinstance(loaded.get(NOTES), torch.Tensor):  # exports once had them among the tensors
+        notes = bytes(loaded.pop(NOTES).numpy())
     if notes is not None:
-        take_notes(read_notes(bytes(notes.numpy()), path))
+        take_notes(read_notes(notes, path))
     for name, tensor in loaded.items():
         if not isinstance(tensor, torch.Tensor):
             raise UnsupportedError(f"{name!r} is a {type(tensor).__name__}, not a tensor", path=path)
         dtype = dtype_named(str(name), str(tensor.dtype).removeprefix("torch."))
         flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
         yield str(name), dtype, tuple(tensor.shape), iter([flat])
+
+
+def _torch_notes(path: str) -> bytes | None:
+    """Return the notes of an export from the archive that a file of PyTorch is; None where there are none."""
+    if not zipfile.is_zipfile(path):
+        return None
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            if member.filename.partition("/")[2] == METADATA_FILE and member.file_size <= os.path.getsize(path):
+                return archive.read(member)
+    return None
 
 
 def read_tensorflow(prefix: str, take_notes: TakeNotes) -> Iterator[Found]:

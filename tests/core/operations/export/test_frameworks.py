@@ -39,7 +39,7 @@ def load(name: str, path: Path) -> dict[str, Any]:
     if name == "torch":
         torch = need("torch")
         loaded = torch.load(path, weights_only=True)
-        return {n: t.numpy() for n, t in loaded.items() if n != "__edl_ckpt__"}
+        return {n: t.numpy() for n, t in loaded.items()}
     if name == "tensorflow":
         train = need("tensorflow").train
         assert train.latest_checkpoint(str(path)) == str(path / "model")
@@ -142,6 +142,52 @@ def test_torch_archive_is_sound(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "m.pt") as archive:
         assert archive.testzip() is None
     assert torch.load(tmp_path / "m.pt", weights_only=True, mmap=True)["conv/kernel:0"].shape == (2, 3, 4, 5)
+
+
+@pytest.mark.parametrize("mmap", [False, True])
+def test_torch_loads_a_state_dict(tmp_path: Path, mmap: bool) -> None:
+    """A module takes the file by `load_state_dict`, strictly: its keys are those of the parameters, and no more."""
+    torch = need("torch")
+    chance = np.random.default_rng(3)
+    variables = {
+        "head.weight": chance.standard_normal((2, 4)).astype(np.float32),
+        "head.bias": np.ones(2, np.float32),
+        "norm.weight": np.ones(4, np.float32),
+        "norm.bias": np.zeros(4, np.float32),
+        "norm.running_mean": np.zeros(4, np.float32),
+        "norm.running_var": np.ones(4, np.float32),
+        "norm.num_batches_tracked": np.array(9, np.int64),
+    }
+    rows = chance.standard_normal((10, 4)).astype(np.float32)
+    ids = chance.permutation(10)
+    tables = {"emb.weight": Table(ids, rows), "bag.weight": Table(ids[:7], rows[:7], "zeros")}
+    run = save_checkpoint(str(tmp_path / "run"), 1, 3, variables=variables, tables=tables)
+    export_version(run, str(tmp_path / "m.pt"), selection=Selection(dense_rows=10))
+    module = torch.nn.Module()
+    module.emb, module.bag = torch.nn.Embedding(10, 4), torch.nn.EmbeddingBag(10, 4)
+    module.head, module.norm = torch.nn.Linear(4, 2), torch.nn.BatchNorm1d(4)
+    module.load_state_dict(torch.load(tmp_path / "m.pt", weights_only=True, mmap=mmap), strict=True)
+    assert np.array_equal(module.emb.weight.detach().numpy()[ids], rows)
+    assert not module.bag.weight.detach().numpy()[ids[7:]].any()
+    assert np.array_equal(module.head.weight.detach().numpy(), variables["head.weight"])
+    assert module.norm.num_batches_tracked.item() == 9
+    exported = export_version(run, str(tmp_path / "tables.pt"))
+    imported = import_arrays(str(tmp_path / "tables.pt"), str(tmp_path / "new"), 1, 2)
+    assert imported.fingerprint == exported.fingerprint
+    with open_checkpoint(only(tmp_path / "new")) as checkpoint:
+        assert checkpoint.table("bag.weight").initializer == "zeros"
+
+
+def test_torch_notes_of_earlier_files(tmp_path: Path) -> None:
+    """A file that has its notes as a tensor of the state_dict, as earlier files have, is imported with them."""
+    torch = need("torch")
+    notes = {"tables": {"t": {"ids": "a", "vectors": "b", "initializer": "ones"}}}
+    bytes_ = torch.frombuffer(bytearray(json.dumps(notes).encode()), dtype=torch.uint8)
+    torch.save({"a": torch.arange(3), "b": torch.ones(3, 2), "__edl_ckpt__": bytes_}, tmp_path / "m.pt")
+    import_arrays(str(tmp_path / "m.pt"), str(tmp_path / "run"), 1, 2)
+    with open_checkpoint(only(tmp_path / "run")) as checkpoint:
+        assert (checkpoint.table("t").initializer, checkpoint.variable_names) == ("ones", [])
+    assert verify_version(only(tmp_path / "run")).ok
 
 
 def test_torch_reads_safetensors(tmp_path: Path) -> None:
