@@ -1,6 +1,6 @@
 """Inner loops over many ids or rows at once: varints, owners, grouping by owner, the sketch of the fingerprint.
 
-Every function is written in numpy, which is the reference. Where the compiled kernel (`_kernel.c`) could be built, it
+Every function is written in numpy, which is the reference. Where the compiled kernel (`kernel/`) could be built, it
 does the same work about five times faster: the same result byte for byte, and the same errors. No function loops over
 ids or rows in Python, and all of them release the GIL while they work, so threads scale. A ValueError names the
 argument that does not fit the others, the expected value and the one that came.
