@@ -219,6 +219,6 @@ def warnings(listing: Listing) -> Iterator[str]:
             yield f"{version.ref}: {'its seal' if version.unread else 'does not match its seal'}: {version.seal_fault}"
     crash = listing.scan_crashes
     if crash:
-        yield f"{listing.location}: ElasticDL's scan for the latest version crashes on {words.abridged(crash, _SOME)}"
+        yield f"{listing.location}: ElasticDL's scan of the whole location crashes on {words.abridged(crash, _SOME)}"
     for name, number in listing.mistaken:
         yield f"{listing.location}: ElasticDL takes {name!r} for version {number}; edl-ckpt does not"

@@ -47,7 +47,7 @@ def versions_among(
         elif single is not None and not entry.is_dir:
             versions.append(_single(where, single, entry))
         elif entry.name != STATE_DIR:
-            foreign.append(ForeignEntry(entry.name, names.elasticdl_version(entry.name)))
+            foreign.append(ForeignEntry(entry.name, names.elasticdl_version(entry.name), not entry.is_dir))
     versions.sort(key=lambda v: (v.version, v.path))
     foreign.sort(key=lambda f: f.name)
     return tuple(versions), tuple(foreign)

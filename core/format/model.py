@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice, pairwise
 from typing import Any, Final
@@ -141,6 +141,11 @@ class Version:
         return hashlib.blake2b(repr(files).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
     @property
+    def names_inside(self) -> tuple[str, ...]:
+        """Return the names in its directory: shards, and what is no shard."""
+        return (*(shard.path.rpartition("/")[2] for shard in self.shards), *self.extra)
+
+    @property
     def missing(self) -> tuple[int, ...]:
         """Return the first ps_ids without a file, at most MISSING_LISTED; empty when ps_num is unknown."""
         return tuple(islice(chain.from_iterable(self.missing_ranges), MISSING_LISTED))
@@ -193,6 +198,7 @@ class ForeignEntry:
     name: str
     elasticdl_version: int | None
     """The version that ElasticDL takes it for; None where its scan raises an exception."""
+    is_file: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +226,14 @@ class Listing:
 
     @property
     def scan_crashes(self) -> list[str]:
-        """Return the names on which ElasticDL's scan for the latest version raises an exception."""
-        ours = [version.path.rpartition("/")[2] for version in self.versions]
-        return scan_crashes([*ours, *(entry.name for entry in self.foreign)])
+        """Return the names on which ElasticDL's scan for the latest version raises an exception, and DIRECTORY/NAME.
+
+        Of directories that are no versions, what is in them is not known.
+        """
+        inside: dict[str, Sequence[str] | None] = {e.name: None if e.is_file else () for e in self.foreign}
+        for version in self.versions:
+            inside[version.path.rpartition("/")[2]] = version.names_inside
+        return scan_crashes(inside, inside.__getitem__)
 
     @property
     def mistaken(self) -> list[tuple[str, int]]:

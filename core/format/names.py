@@ -7,7 +7,7 @@ back in its own layout; a new version gets the layout that is at its location (`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from edl_ckpt.core.errors import UsageError
@@ -187,23 +187,39 @@ def layouts_among(names: Iterable[str]) -> frozenset[Layout]:
     return frozenset(directory_layout(parsed[0]) for parsed in map(parse_version_dir, names) if parsed)
 
 
-def scan_crashes(names: Iterable[str]) -> list[str]:
+def scan_crashes(names: Iterable[str], inside: Callable[[str], Collection[str] | None] = lambda _: ()) -> list[str]:
     """Return the names in a checkpoint_dir on which ElasticDL's scan for the latest version raises an exception.
 
     A location wholly in a layout that ElasticDL never reads is not meant for its scan: its versions do not count.
+    `inside` returns the names in an entry, None for a file. The scan takes the number of shards from the name that the
+    listing of a directory has first, so another file there, as DIRECTORY/NAME, ends it for the whole location.
 
     >>> scan_crashes(["version_1", "version_2"]), scan_crashes(["version_1", "version-2", "notes.txt"])
     ([], ['notes.txt', 'version_1'])
+    >>> scan_crashes(["version-1"], lambda _: ["variables-0-of-1.ckpt", "notes.txt"])
+    ['version-1/notes.txt']
     """
     every = sorted(names)
     crashing = [name for name in every if elasticdl_version(name) is None]
-    if any((parse_version_dir(name) or ("",))[0] == ELASTICDL.prefix for name in every):
-        return crashing
-    return [
-        name
-        for name in crashing
-        if parse_version_dir(name) is None and parse_single_file(name) is None and not is_uuid(name)
-    ]
+    if not any((parse_version_dir(name) or ("",))[0] == ELASTICDL.prefix for name in every):
+        every = [name for name in every if not is_uuid(name)]
+        crashing = [
+            name
+            for name in crashing
+            if parse_version_dir(name) is None and parse_single_file(name) is None and not is_uuid(name)
+        ]
+    return crashing + list(_crashes_inside(every, inside))
+
+
+def _crashes_inside(names: Iterable[str], inside: Callable[[str], Collection[str] | None]) -> Iterator[str]:
+    """Yield what the scan may crash on below a location: it goes down from the highest number to a whole version."""
+    numbers = ((elasticdl_version(name), name) for name in names)
+    for _, name in sorted(((number, name) for number, name in numbers if number is not None), reverse=True):
+        entries = inside(name)
+        counts = {entry: elasticdl_version(entry.partition(".")[0]) for entry in entries or ()}
+        yield from [name] if entries is None else [f"{name}/{each}" for each in sorted(counts) if counts[each] is None]
+        if set(counts.values()) == {len(counts)}:
+            return
 
 
 def writable_layout(name: str) -> Layout:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from typing import Final
 
 from edl_ckpt.core.checkpoint.reader import Checkpoint, openings
@@ -76,12 +77,22 @@ def _missing(version: Version) -> Iterable[range]:
 
 
 def check_location(version: Version, report: Report) -> None:
-    """Report the names beside a version on which ElasticDL's scan raises an exception, whatever the version is."""
-    name = base_name(version.path)
+    """Report the names on which ElasticDL's scan of the whole location raises an exception, whatever the version is."""
+    name, store = base_name(version.path), open_store(version.location)
     if parse_version_dir(name) is None and parse_single_file(name) is None and not version.uuid:
         return  # a file by itself: ElasticDL scans nothing there
-    for crashing in scan_crashes(open_store(version.location).names("")):
-        message = "ElasticDL's scan for the latest version raises an exception on this name"
+
+    def inside(entry: str) -> Collection[str] | None:
+        if entry == name and not version.uuid:  # a request less
+            return version.names_inside
+        with suppress(EdlCkptError):
+            found = store.names(entry)
+            return None if not found and os.path.isfile(store.path(entry)) else found
+        return ()
+
+    for crashing in scan_crashes(store.names(""), inside):
+        where = " where a directory lists it first" if "/" in crashing else ""
+        message = f"ElasticDL's scan of the whole location raises an exception on this name{where}"
         report.add("scan-crash", message, path=version.location.url, subject=crashing)
 
 

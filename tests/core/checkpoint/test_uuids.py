@@ -188,7 +188,7 @@ def test_scan(storage: Path) -> None:
     assert listing.scan_crashes == [ONE, TWO, BARE]
     assert listing.mistaken == [(DIGITS, 446655440000)]
     found = {f.subject for f in verify_version(at(storage, 7)).findings if f.code == "scan-crash"}
-    assert found == {ONE, TWO, BARE}
+    assert found == {ONE, TWO, BARE, f"{DIGITS}/metadata.json", f"{DIGITS}/code"}
     warned = [free_target(Location(str(storage)), 8, layout=name).warnings for name in ("design", "elasticdl")]
     assert ["named by UUIDs" in " ".join(warnings) for warnings in warned] == [False, True]
 

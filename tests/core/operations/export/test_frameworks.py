@@ -149,7 +149,7 @@ def test_torch_loads_a_state_dict(tmp_path: Path, mmap: bool) -> None:
     """A module takes the file by `load_state_dict`, strictly: its keys are those of the parameters, and no more."""
     torch = need("torch")
     chance = np.random.default_rng(3)
-    variables = {
+    variables: dict[str, np.ndarray[Any, Any]] = {
         "head.weight": chance.standard_normal((2, 4)).astype(np.float32),
         "head.bias": np.ones(2, np.float32),
         "norm.weight": np.ones(4, np.float32),
