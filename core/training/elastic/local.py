@@ -42,9 +42,10 @@ class LocalCoordinator(Coordinator):
     """A member of a job on this machine; use it as a context manager, which leaves the job at the end.
 
     All members name the same `directory`, which belongs to one run: when a member has no more data, the run has ended
-    for good. A round begins when all living members are there; or, once there are `min_members`, when no other has come
-    for `last_call_seconds`; or with `max_members`. Who is left over waits. `rendezvous_seconds` is the longest wait for
-    a round, `timeout_seconds` the longest wait for an answer within one, so it must be longer than a step and a save.
+    for good. Once there are `min_members`, a round waits `last_call_seconds` for more, TorchElastic's last call, and
+    `straggler_seconds` for members that live and are not there yet. It begins at once with `max_members`; members that
+    are left over wait. `rendezvous_seconds` is the longest wait for a round, `timeout_seconds` the longest wait for an
+    answer within one, so it must be longer than a step and a save.
     """
 
     def __init__(
@@ -54,11 +55,14 @@ class LocalCoordinator(Coordinator):
         min_members: int = 1,
         max_members: int | None = None,
         rendezvous_seconds: float = 600.0,
-        last_call_seconds: float = 30.0,
+        last_call_seconds: float = 0.0,
+        straggler_seconds: float = 30.0,
         timeout_seconds: float = 600.0,
     ) -> None:
         if min_members < 1 or (max_members is not None and max_members < min_members):
             raise UsageError(f"expected 1 <= min_members <= max_members, got {min_members} and {max_members}")
+        if not (last_call_seconds >= 0 and straggler_seconds >= 0):
+            raise UsageError("last_call_seconds and straggler_seconds must be at least 0")
         self.rank = 0
         self.world_size = 0
         self._registry = Registry(os.fspath(directory))
@@ -66,6 +70,7 @@ class LocalCoordinator(Coordinator):
         self._max = max_members
         self._rendezvous_seconds = rendezvous_seconds
         self._last_call_seconds = last_call_seconds
+        self._straggler_seconds = straggler_seconds
         self._timeout_seconds = timeout_seconds
         self._group: Group | None = None
         self._listener: socket.socket | None = None
@@ -215,10 +220,10 @@ class LocalCoordinator(Coordinator):
         return True
 
     def _lead(self, deadline: float) -> bool:
-        """Collect the members of a round and welcome them; False when one was lost meanwhile."""
+        """Collect the members of a round and welcome them; False when one was lost, or the run ended, meanwhile."""
         self._listen()
         enough_since = None
-        while True:
+        while not self.should_stop_training():
             self._knocks(_LOOK_SECONDS)
             here = sorted(self._waiting)[: None if self._max is None else self._max - 1]
             size, now = len(here) + 1, time.monotonic()
@@ -227,9 +232,12 @@ class LocalCoordinator(Coordinator):
                 self._check_time(deadline)
                 continue
             enough_since = now if enough_since is None else enough_since
-            everybody = size == self._max or set(self._registry.alive()) <= {self._registry.number, *here}
-            if everybody or now - enough_since > self._last_call_seconds:
+            seconds = self._last_call_seconds
+            if not set(self._registry.alive()) <= {self._registry.number, *here}:
+                seconds = max(seconds, self._straggler_seconds)
+            if size == self._max or now >= min(enough_since + seconds, deadline):
                 return self._welcome(here)
+        return False
 
     def _welcome(self, here: list[int]) -> bool:
         peers = [self._waiting.pop(number) for number in here]

@@ -25,6 +25,7 @@ MAX_ROLLBACKS: Final = 100
 """As many failures as TorchElastic allows."""
 RECOVERABLE: Final[tuple[type[Exception], ...]] = (RuntimeError,)
 """What TorchElastic recovers from; the errors of PyTorch's collective operations are of this class."""
+_STATE_METHODS: Final = ("snapshot", "apply", "sync", "save", "load", "should_save_checkpoint")
 _LOG: Final = logging.getLogger("edl_ckpt")
 _READY: Final[weakref.WeakValueDictionary[int, Any]] = weakref.WeakValueDictionary()
 """By id, the states that were loaded or synced in this process, and not in doubt since."""
@@ -32,7 +33,7 @@ _READY: Final[weakref.WeakValueDictionary[int, Any]] = weakref.WeakValueDictiona
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """What `train` did; `state` is the object that it was given."""
+    """What `train` did; `state` is the object that it was given, or the last one that a step returned."""
 
     state: State
     steps: int
@@ -60,6 +61,10 @@ def train(
 ) -> TrainResult:
     """Call `train_step(state)` until it raises StopIteration, the end of its data, or another member has ended the run.
 
+    A step changes its state in place and returns stats of any kind, or None. Or it returns a pair, (state, stats), as
+    in TorchElastic: from then on, that state takes the place of the other. Raises UsageError for a state that is
+    returned in any other way, because it would be lost.
+
     A `recoverable` error rolls this member back, and it goes on with the others; NotImplementedError and RecursionError
     are mistakes in the program and never recoverable. After `max_rollbacks` of them the next is raised as EdlCkptError.
     Lost members are not counted, because the coordinator decides how few may go on. Every other error is raised, after
@@ -69,7 +74,7 @@ def train(
     Checkpoints are those of `checkpoint_manager`, or else of `set_checkpoint_manager`. A save that fails is discarded,
     and its error is raised; `max_failed_saves` failures in a row are only warnings in the log `edl_ckpt`.
     """
-    _check(state, "state", ("snapshot", "apply", "sync", "save", "load", "should_save_checkpoint"))
+    _check(state, "state", _STATE_METHODS)
     _check(coordinator, "coordinator", ("rendezvous_barrier", "barrier", "should_rendezvous", "signal_training_done"))
     if max_rollbacks < 0 or max_failed_saves < 0:
         raise UsageError("max_rollbacks and max_failed_saves must be at least 0")
@@ -79,9 +84,24 @@ def train(
 
 
 def _check(value: object, what: str, names: tuple[str, ...]) -> None:
-    absent = [name for name in names if not callable(getattr(value, name, None))]
+    absent = _absent(value, names)
     if absent:
         raise UsageError(f"the {what}, {type(value).__qualname__}, has no method {', '.join(absent)}")
+
+
+def _absent(value: object, names: tuple[str, ...]) -> list[str]:
+    return [name for name in names if not callable(getattr(value, name, None))]
+
+
+def _parted(result: object) -> tuple[Any, object]:
+    """Return the state that a step returned, None without one, and its stats; see `train`."""
+    first = result[0] if isinstance(result, tuple | list) and result else result
+    if isinstance(first, type) or _absent(first, _STATE_METHODS):
+        return None, result
+    if first is result or len(result) != 2:  # type: ignore[arg-type]
+        how = "without stats" if first is result else f"among {len(result)} values"  # type: ignore[arg-type]
+        raise UsageError(f"train_step returned a state {how} (expected (state, stats), stats or None)")
+    return result  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +192,7 @@ class _Job:
         while not self._coordinator.should_stop_training():
             snapshot = self._state.snapshot()
             try:
-                worker_stats = self._train_step(self._state)
+                result = self._train_step(self._state)
             except StopIteration:
                 self._coordinator.signal_training_done()
                 return
@@ -181,6 +201,11 @@ class _Job:
                     raise
                 self._roll_back(error, snapshot)
                 return
+            new, worker_stats = _parted(result)
+            if new is not None:
+                self._set_ready(ready=False)
+                self._state = new
+                self._set_ready(ready=True)
             self._coordinator.monitor_progress(self._state, worker_stats)
             try:
                 again = self._coordinator.should_rendezvous(self._state)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -113,6 +114,41 @@ def test_who_does_not_fit_waits(job: Callable[..., LocalCoordinator]) -> None:
     leader.rendezvous_barrier()
     waiting.join(60)
     assert (leader.world_size, spare.rank) == (2, 1)
+
+
+def test_a_round_waits_for_late_members(job: Callable[..., LocalCoordinator]) -> None:
+    """With `last_call_seconds`, a member that did not live yet when there were enough is in the same round."""
+    first, second = (job(max_members=2, last_call_seconds=60.0, rendezvous_seconds=60.0) for _ in range(2))
+    waiting = Thread(target=first.rendezvous_barrier)
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive()
+    second.rendezvous_barrier()
+    waiting.join(60)
+    assert [(each.rank, each.world_size) for each in (first, second)] == [(0, 2), (1, 2)]
+
+
+def test_a_last_call_ends(job: Callable[..., LocalCoordinator]) -> None:
+    """A round begins without others after the last call, or when the run ends meanwhile; 0 waits for nobody."""
+    began = time.monotonic()
+    alone = job(last_call_seconds=0.2)
+    meet(alone)
+    assert (alone.world_size, time.monotonic() - began >= 0.2) == (1, True)
+    alone.close()
+    meet(other := job())
+    assert other.world_size == 1
+    other.close()
+    patient = job(last_call_seconds=600.0)
+    results: list[Any] = []
+    waiting = Thread(target=lambda: results.extend(together(patient.rendezvous_barrier)))
+    waiting.start()
+    wait_until(lambda: patient._listener is not None)
+    other.signal_training_done()
+    waiting.join(60)
+    assert [type(each) for each in results] == [StopException]
+    for wrong in (-1.0, float("nan")):
+        with pytest.raises(UsageError, match="last_call_seconds"):
+            job(last_call_seconds=wrong)
 
 
 def test_too_few_members_is_an_error(job: Callable[..., LocalCoordinator]) -> None:

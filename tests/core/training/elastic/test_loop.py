@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -100,6 +101,16 @@ def step(state: Numbers) -> None:
     if state.count >= state.last:
         raise StopIteration
     state.count += 1
+
+
+def returning(result: object) -> Callable[[Numbers], object]:
+    """Return a step that counts and returns something."""
+
+    def counted(state: Numbers) -> object:
+        step(state)
+        return result
+
+    return counted
 
 
 def run(tmp_path: Path, state: State, name: str = "job", train_step: Any = step, **options: Any) -> TrainResult:
@@ -205,6 +216,64 @@ def test_what_is_no_state_is_refused(tmp_path: Path) -> None:
             train(coordinator, step, {})  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="the coordinator, Numbers, has no method rendezvous_barrier, barrier"):
             train(Numbers(), step, Numbers())  # type: ignore[arg-type]
+
+
+def test_a_step_may_return_a_new_state(tmp_path: Path) -> None:
+    """`state, stats = train_step(state)`: the next step, a rollback, a checkpoint and the result have that state."""
+    seen: list[object] = []
+
+    class Watched(LocalCoordinator):
+        def monitor_progress(self, state: object, worker_stats: object) -> None:
+            """Note what came."""
+            seen.append((state, worker_stats))
+
+    def renew(state: Numbers) -> Any:
+        if state.count == 2 and len(seen) == 2:
+            seen.append("failed")
+            state.count = -1
+            raise RuntimeError("once")
+        step(state)
+        new = Numbers()
+        new.count = state.count
+        return new, {"count": new.count}
+
+    first, manager = Numbers(), Memory()
+    with Watched(tmp_path / "job") as coordinator:
+        done = train(coordinator, renew, first, checkpoint_manager=manager)
+    assert isinstance(done.state, Numbers)
+    assert (done.steps, done.rollbacks, done.state.count, first.count) == (4, 1, 4, 1)
+    assert (done.state is first, done.state.synced, first.synced) == (False, 0, 1)
+    assert [each if isinstance(each, str) else each[1]["count"] for each in seen] == [1, 2, "failed", 3, 4]  # type: ignore[index]
+    assert seen[-1][0] is done.state  # type: ignore[index]
+    loaded = Numbers()
+    loaded.load(io.BytesIO(manager.content))
+    assert loaded.count == 4
+    manager.content = b"not to be loaded"  # the new state is as ready as the one that it came from
+    done.state.last = 5
+    assert run(tmp_path, done.state, "again", checkpoint_manager=manager).steps == 1
+
+
+@pytest.mark.parametrize("stats", [None, 0.5, {"loss": 0.5}, (0.5, 0.9), (None, Numbers()), [], ()])
+def test_stats_alone_are_no_state(tmp_path: Path, stats: object) -> None:
+    """A step that changes its state in place may return stats of any kind, also a pair of numbers."""
+    seen: list[object] = []
+
+    class Watched(LocalCoordinator):
+        def monitor_progress(self, state: object, worker_stats: object) -> None:
+            """Note the stats."""
+            seen.append(worker_stats)
+
+    state = Numbers()
+    with Watched(tmp_path / "job") as coordinator:
+        done = train(coordinator, returning(stats), state)
+    assert (done.state is state, state.count, seen) == (True, 4, [stats] * 4)
+
+
+@pytest.mark.parametrize("wrong", [Numbers(), (Numbers(),), (Numbers(), 1, 2), [Numbers(), 1, 2]])
+def test_a_state_that_is_no_pair_is_refused(tmp_path: Path, wrong: object) -> None:
+    """A state that would be dropped is an error at once, whatever is recoverable, and names the two ways."""
+    with pytest.raises(UsageError, match=r"train_step returned .*expected \(state, stats\), stats or None"):
+        run(tmp_path, Numbers(), train_step=returning(wrong), recoverable=(ValueError,))
 
 
 def test_the_platform_can_ask_for_a_checkpoint(tmp_path: Path) -> None:

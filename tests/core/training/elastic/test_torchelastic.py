@@ -136,7 +136,7 @@ class Job:
         manager = FileSystemCheckpointManager(self.directory / "run") if checkpoints else None
 
         def work(number: int, note: Callable[[str], None]) -> None:
-            with coordinator(place, min_members=min(2, count), max_members=4, last_call_seconds=600.0) as mine:
+            with coordinator(place, min_members=min(2, count), max_members=4, straggler_seconds=600.0) as mine:
                 mine._registry.join()
                 wait_until((place / f"member-{count}").exists, seconds=300)
                 state = kind(number)(mine)
