@@ -239,8 +239,10 @@ ForceSeal = Annotated[
 
 def warn_of_seal(out: Output, version: Version) -> None:
     """Warn of a version that does not match its seal, in commands that only look at it."""
-    if version.seal_fault:
-        out.warn(f"{version.ref}: does not match its seal: {version.seal_fault}")
+    if version.seal_warning:
+        out.warn(f"{version.ref}: {version.seal_warning}")
+    if version.is_newer and version.metadata_fault:
+        out.warn(f"{version.ref}: its metadata: {version.metadata_fault}")
 
 
 def resolve_ref(ref: str | None, out: Output, *, to_change: bool = False) -> Version:

@@ -215,8 +215,8 @@ def warnings(listing: Listing) -> Iterator[str]:
             f" to discard it: {words.command('recover', '--drop-copies', str(listing.location))}"
         )
     for version in listing.versions:
-        if version.seal_fault:
-            yield f"{version.ref}: {'its seal' if version.unread else 'does not match its seal'}: {version.seal_fault}"
+        if version.seal_warning:
+            yield f"{version.ref}: {version.seal_warning}"
     crash = listing.scan_crashes
     if crash:
         yield f"{listing.location}: ElasticDL's scan of the whole location crashes on {words.abridged(crash, _SOME)}"

@@ -137,8 +137,8 @@ def _warnings(version: Version, checkpoint: Checkpoint) -> Iterator[str]:
         yield f"{missing_shards(version.missing_ranges, version.ps_num)}; the others are shown"
     if version.fault is not None:
         yield str(version.fault.error())
-    if version.seal_fault:
-        yield f"{'its seal' if version.unread else 'does not match its seal'}: {version.seal_fault}"
+    if version.seal_warning:
+        yield version.seal_warning
     for shard, problem in ((s, p) for s in checkpoint.shards for p in s.problems):
         yield f"shard {shard.file.ps_id}, {problem.subject}: {problem.message} ({problem.code})"
 

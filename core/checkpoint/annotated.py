@@ -13,7 +13,7 @@ from edl_ckpt.core.errors import EdlCkptError, UnavailableError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.parallel import SMALL_READS, run_parallel
 from edl_ckpt.core.state.index import Known, SealFacts, take_index
-from edl_ckpt.core.state.metadata import LocationMetadata, read_metadata, unread_fault
+from edl_ckpt.core.state.metadata import LocationMetadata, is_unread, read_metadata, unread_fault
 from edl_ckpt.core.state.paths import INDEX_FILE, META_DIR, seal_file
 from edl_ckpt.core.state.seal import base_name, differing_sizes, read_seal
 from edl_ckpt.core.storage.faults import Fault
@@ -83,7 +83,7 @@ def _sealed(store: Store, versions: Sequence[Version], metadata: LocationMetadat
             raise  # a fault of the storage, not of the seal
         except EdlCkptError as error:
             unread = unread_fault(error, version.path)
-            why = f"it cannot be read now: {error.message}" if unread else error.message
+            why = f"it cannot be read now: {error.message}" if is_unread(error) else error.message
             return replace(version, seal_fault=why, unread=version.unread or unread)
         if seal is None:  # removed since the listing
             return version

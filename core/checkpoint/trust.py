@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 
 from edl_ckpt.core.checkpoint.reader import check_not_replaced
 from edl_ckpt.core.checkpoint.runs import mixed_runs
-from edl_ckpt.core.errors import CorruptError, EdlCkptError, UnavailableError
+from edl_ckpt.core.errors import CorruptError, EdlCkptError, UnavailableError, UnsupportedError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import parse_single_file, parse_version_dir
 from edl_ckpt.core.ids import user_name
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.seal import Override, Seal, base_name, describe_change, now_text, read_seal
+from edl_ckpt.core.state.shard_note import has_newer_note
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.words import command
 
@@ -70,25 +71,30 @@ def check_trust(version: Version, *, force: bool = False, reporter: Reporter = S
     """Return what is known of a version's seal.
 
     Raises CorruptError for a seal that is damaged or does not match names and sizes, and for shards of two runs without
-    a seal, UnsupportedError for a seal that is newer than this program, and the error of reading it. `force` goes on,
-    except when the storage does not answer.
+    a seal, UnsupportedError for a version whose metadata, seal or notes a newer edl-ckpt wrote, and the error of
+    reading the seal. `force` goes on, except when the storage does not answer and where something is newer.
     Raises ReplacedError when another command replaced the version since it was listed.
     """
     if version.fault is not None:  # what is listed of its files says nothing about the seal
         raise version.fault.error()
+    if version.unread is not None and version.is_newer:
+        raise version.unread.error()
     name = base_name(version.path)
     trust = Trust(version, None, force, reporter=reporter)
     if parse_version_dir(name) is None and parse_single_file(name) is None:
         return trust  # a file by itself: the seals beside it are of others
     try:
-        seal = read_seal(open_store(version.location), version.version)
-    except UnavailableError:
+        store = open_store(version.location)
+        seal = read_seal(store, version.version)
+    except (UnavailableError, UnsupportedError):
         raise
     except EdlCkptError as error:
         error.hint = error.hint or hint(version)
         trust.overrule(error)
         return trust
     if seal is None:
+        if has_newer_note(store, version.version):
+            raise UnsupportedError("a newer edl-ckpt wrote the notes on its shards; upgrade", path=version.path)
         mixture = mixed_runs(version)
         if mixture:
             trust.overrule(CorruptError(mixture, code="mixed-runs", path=version.path, hint=hint(version)))

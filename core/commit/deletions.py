@@ -14,7 +14,7 @@ from typing import Any, Final
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError
 from edl_ckpt.core.format.names import parse_single_file, parse_version_dir
 from edl_ckpt.core.state.document import MAX_BYTES, parse_document
-from edl_ckpt.core.state.metadata import is_unread
+from edl_ckpt.core.state.metadata import unread_fault
 from edl_ckpt.core.state.paths import TRASH_DIR, metadata_owner, seal_file, version_file
 from edl_ckpt.core.storage import LocalStore, LocationLike, open_store
 from edl_ckpt.core.storage.beneath import Directory
@@ -111,7 +111,7 @@ def _read_entry(top: Directory, name: str) -> TrashEntry | None:
             _tree_bytes(inside.fd),
             tuple(each for each in present if is_recorded(each, record)),
             recorded_metadata(inside, record),
-            damage if damage is not None and is_unread(damage) else None,
+            damage if damage is not None and unread_fault(damage, name) else None,
         )
 
 
@@ -165,7 +165,7 @@ def damaged_records(top: Directory) -> Iterator[tuple[str, str]]:
         if not name.startswith(DROP) and top.is_directory(name):
             with top.enter(name) as inside:
                 damage = read_record(inside)[1]
-            if damage is not None and not is_unread(damage):
+            if damage is not None and not unread_fault(damage, name):
                 yield name, damage.message
 
 

@@ -80,13 +80,13 @@ class Journal:
         return json.dumps(document).encode()
 
 
-def parse_journal(data: bytes) -> Journal:
-    """Return a journal from its file; ValueError when it is damaged.
+def parse_journal(data: bytes, path: str = JOURNAL) -> Journal:
+    """Return a journal from its file; ValueError when it is damaged, UnsupportedError when a newer edl-ckpt wrote it.
 
     It must name a directory of its version, and files in it: nobody else's journal makes us touch another place.
     Journals of local commits once had `target` and `old_names` for `directory` and `old`.
     """
-    return _journal(parse_document(data, JOURNAL, limit=MAX_SUMS_BYTES))
+    return _journal(parse_document(data, path, limit=MAX_SUMS_BYTES))
 
 
 def _journal(document: Mapping[str, Any]) -> Journal:
@@ -130,9 +130,9 @@ def deletions_bytes(owner: Mapping[str, Any], deletions: Iterable[Journal]) -> b
     return json.dumps({"schema": DELETIONS_SCHEMA, "owner": dict(owner), "deletions": rows}).encode()
 
 
-def parse_journals(data: bytes) -> list[Journal]:
+def parse_journals(data: bytes, path: str = JOURNAL) -> list[Journal]:
     """Return the journals in a file: one, or one for each version that is being deleted; errors as `parse_journal`."""
-    document = parse_document(data, JOURNAL, limit=MAX_SUMS_BYTES)
+    document = parse_document(data, path, limit=MAX_SUMS_BYTES)
     if document.get("schema") != DELETIONS_SCHEMA:
         return [_journal(document)]
     rows = document.get("deletions")

@@ -304,7 +304,7 @@ def replaces_link(path: str) -> RefusedError:
 def read_journal(stage: Directory) -> Journal | None:
     """Return the journal of a local staging directory, None when it has none; ValueError when it is damaged."""
     data = stage.read(JOURNAL, MAX_SUMS_BYTES)
-    return None if data is None else parse_journal(data)
+    return None if data is None else parse_journal(data, stage.join(JOURNAL))
 
 
 def settle_stage(root: Directory, stage: Directory) -> str | None:

@@ -12,6 +12,7 @@ from edl_ckpt.core.format.names import parse_single_file, parse_version_dir
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.metadata import sealed_versions
 from edl_ckpt.core.state.paths import META_DIR, NOTES_DIR, noted_version, notes_dir
+from edl_ckpt.core.state.shard_note import has_newer_note
 from edl_ckpt.core.storage import LocalStore, ObjectStore
 
 _YOUNG_SECONDS: Final = 600.0
@@ -41,8 +42,9 @@ def sweep_notes(store: LocalStore | ObjectStore) -> list[str]:
     done: list[str] = []
     for number in _left_over(store):
         with suppress(EdlCkptError):
-            remove_notes(store, number)
-            done.append(f"removed the notes on the shards of version {number}")
+            if not has_newer_note(store, number):
+                remove_notes(store, number)
+                done.append(f"removed the notes on the shards of version {number}")
     return done
 
 

@@ -396,7 +396,7 @@ def _settle_objects(store: ObjectStore, settled: _Settled, *, exclusive: bool, d
         if data is None:
             continue
         try:
-            journals = parse_journals(data)
+            journals = parse_journals(data, store.path(relative))
         except ValueError:
             settled.left.append(f"{relative} is damaged; the files that it lists stay as they are; {_LOOK}")
             if exclusive and len(data) < SMALL_BYTES:  # it was read to its end

@@ -160,7 +160,7 @@ class RemoteOutput:
             return None
         data = self._store.read_small(f"{self._stage}/{JOURNAL}")
         try:
-            journal = None if data is None else parse_journal(data)
+            journal = None if data is None else parse_journal(data, self._store.path(f"{self._stage}/{JOURNAL}"))
         except ValueError:  # it says nothing that can be relied on
             return None
         if journal is None:

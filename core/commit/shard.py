@@ -23,6 +23,7 @@ from edl_ckpt.core.commit.staging import Staging
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError
 from edl_ckpt.core.format.names import Layout, parse_shard_file, parse_single_file, parse_version_dir
 from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.state.document import check_schema, schema_at_head
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.paths import notes_dir, seal_file
@@ -181,6 +182,7 @@ class _Notes:
         seal = seal_file(self._place.version)
         data = self._store.read_small(seal)
         if data is not None:
+            check_schema(schema_at_head(data), self._store.path(seal))
             if self._store.read_small(self._path(EARLIER)) is None:
                 self._store.write_small(self._path(EARLIER), data)
             prove_lock(self._place.location)

@@ -40,6 +40,7 @@ from edl_ckpt.core.format.names import SINGLE_FILE, version_names
 from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.progress import Reporter
+from edl_ckpt.core.state.document import is_newer, schema_at_head
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.paths import META_DIR, TRASH_DIR, metadata_owner
@@ -343,6 +344,8 @@ def forget_gone(location: Location, present: Iterable[int]) -> list[EdlCkptError
     try:
         owners = {name: metadata_owner(name) for name in store.names(META_DIR)}
         gone = {name: number for name, number in owners.items() if number is not None and number not in listed}
+        newer = {gone[name] for name in gone if is_newer(schema_at_head(store.read_small(f"{META_DIR}/{name}")))}
+        gone = {name: number for name, number in gone.items() if number not in newer}
         if gone and isinstance(store, LocalStore):
             with Directory.open(store.root) as root:
                 problems = _forget(root, META_DIR, {n for n in gone.values() if _is_absent(root, n)})

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice, pairwise
 from typing import Any, Final
 
-from edl_ckpt.core.errors import EdlCkptError
+from edl_ckpt.core.errors import EdlCkptError, UnsupportedError
 from edl_ckpt.core.format.names import ELASTICDL, FREE_FILE, Layout, elasticdl_version, scan_crashes
 from edl_ckpt.core.notebook import Bytes, card, table
 from edl_ckpt.core.storage.faults import Fault
@@ -88,7 +88,10 @@ class Version:
     linked: bool = False
     """True when its path is a symbolic link: deleting the version removes the link, and frees nothing."""
     unread: Fault | None = None
-    """Why its metadata or its seal, which is there, cannot be read now: what is known of it may lack something."""
+    """Why its metadata or its seal, which is there, cannot be read: what is known of it may lack something.
+
+    UnsupportedError when a newer edl-ckpt wrote it.
+    """
     seal_fault: str = ""
     """Why its seal does not match these files; '' when it does, or when there is no seal."""
     replaced_by: str = ""
@@ -121,6 +124,18 @@ class Version:
             return "cannot be read now" if self.state is State.UNREADABLE else ""
         place = "" if self.fault.path == self.path else f"{self.fault.path}: "
         return f"cannot be read now: {place}{self.fault.message}"
+
+    @property
+    def is_newer(self) -> bool:
+        """Return True when a newer edl-ckpt wrote its metadata or its seal."""
+        return self.unread is not None and self.unread.kind is UnsupportedError
+
+    @property
+    def seal_warning(self) -> str:
+        """Return what is wrong with its seal, in words; '' for nothing."""
+        if not self.seal_fault:
+            return ""
+        return f"{'its seal' if self.unread else 'does not match its seal'}: {self.seal_fault}"
 
     @property
     def size_bytes(self) -> int:
@@ -222,7 +237,9 @@ class Listing:
     @property
     def unread(self) -> bool:
         """Return True when something that is there cannot be read now, so that the listing may lack something."""
-        return self.modes_fault is not None or any(version.fault or version.unread for version in self.versions)
+        return self.modes_fault is not None or any(
+            version.fault or (version.unread and not version.is_newer) for version in self.versions
+        )
 
     @property
     def scan_crashes(self) -> list[str]:

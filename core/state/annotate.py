@@ -36,7 +36,6 @@ from edl_ckpt.core.state.metadata import (
 from edl_ckpt.core.state.paths import LOCATION_FILE, META_DIR, version_file
 from edl_ckpt.core.state.seal import base_name
 from edl_ckpt.core.storage import LocationLike, open_store
-from edl_ckpt.core.storage.interface import Store
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.words import meant
 
@@ -164,13 +163,11 @@ def write_policy(location: LocationLike, policy: Mapping[str, Any] | None) -> No
 
 def _edit_version(location: Location, key: int | str, change: Callable[[Document], None]) -> None:
     empty = {"schema": VERSION_SCHEMA, "uuid" if isinstance(key, str) else "version": key}
-    _edit(open_store(location), location, version_file(key), empty, change, parse_version)
+    _edit(location, version_file(key), empty, change, parse_version)
 
 
 def _edit_location(location: LocationLike, change: Callable[[Document], None]) -> None:
-    store = open_store(location)
-    relative = f"{META_DIR}/{LOCATION_FILE}"
-    _edit(store, store.location, relative, {"schema": LOCATION_SCHEMA}, change, parse_location)
+    _edit(location, f"{META_DIR}/{LOCATION_FILE}", {"schema": LOCATION_SCHEMA}, change, parse_location)
 
 
 def _check_again(document: Document, check: Callable[[Document], object], path: str) -> None:
@@ -183,28 +180,31 @@ def _check_again(document: Document, check: Callable[[Document], object], path: 
 
 
 def _edit(
-    store: Store,
-    location: Location,
+    location: LocationLike,
     relative: str,
     empty: Document,
     change: Callable[[Document], None],
     check: Callable[[Document], object],
 ) -> None:
     """Read a document, change it, and write it back; an empty one is removed."""
+    store = open_store(location)
+    path = f"{store.location}/{relative}"
     try:
         existing = read_document(store, relative) or {}
         check(existing)
     except EdlCkptError as error:
         raise type(error)(
-            error.message, path=f"{location}/{relative}", hint="repair the file or move it away; nothing was changed"
+            error.message,
+            path=path,
+            hint=error.hint or "repair the file or move it away; nothing was changed",
         ) from None
     document = empty | existing
     change(document)
-    _check_again(document, check, f"{location}/{relative}")
+    _check_again(document, check, path)
     if json.dumps(document) == json.dumps(existing):  # to Python, 1 and true are equal
         return
     document = {key: value for key, value in document.items() if value not in ({}, [], "", None)}
-    prove_lock(location)
+    prove_lock(store.location)
     if set(document) <= set(empty):
         with COMMIT:
             store.remove(relative)
@@ -214,7 +214,7 @@ def _edit(
     names = max((len(document.get(key, ())) for key in ("metrics", "tags")), default=0)
     if len(data) > MAX_BYTES or names > MAX_NAMES:  # or it could not be read again
         limits = f"{MAX_NAMES} tags, as many metrics, and {MAX_BYTES} bytes in all"
-        raise UsageError(f"too much metadata: at most {limits}", path=f"{location}/{relative}")
+        raise UsageError(f"too much metadata: at most {limits}", path=path)
     with COMMIT:
         store.write_small(relative, data)
 

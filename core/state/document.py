@@ -1,5 +1,8 @@
 """The one reader of JSON in files of our state, which other people may have written or damaged.
 
+A document names its schema, such as `edl-ckpt/seal/2`. One of a higher number than this program knows was written by a
+newer edl-ckpt. It is neither damaged nor ours to change, so every reader ends with UnsupportedError.
+
 What it returns is bounded: its bytes and its depth, and its numbers are finite. So nothing that is done with a document
 later recurses without end or takes minutes, and a document that is read can always be written again.
 """
@@ -8,10 +11,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from collections.abc import Mapping
 from itertools import chain, compress
 from typing import Any, Final, NoReturn
 
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.errors import UnsupportedError, UsageError
 
 MAX_BYTES: Final = 1 << 22
 """No file of our state is larger, except those that list the checksums of shards."""
@@ -21,16 +26,42 @@ MAX_DEPTH: Final = 32
 MAX_VALUE_DEPTH: Final = 24
 """A value that a user gives is in a document, so it may be less deep."""
 _NESTED: Final = frozenset({dict, list})
+NEWEST: Final[Mapping[str, int]] = {"seal": 2}
+"""The number of the newest schema that this program writes, of each kind that is no longer at 1."""
+_SCHEMA = re.compile(r"edl-ckpt/([a-z-]{1,40})/([1-9][0-9]{0,8})", re.ASCII)
+_HEAD = re.compile(rb'\s*\{\s*"schema"\s*:\s*"([!#-~]{1,60})"')
+"""The begin of each document that we write. One of a newer schema may be beyond our bounds, or no JSON."""
+
+
+def schema_at_head(data: bytes | None) -> str:
+    """Return the schema that a file of our state begins with, '' when it begins otherwise or is gone."""
+    head = _HEAD.match(data or b"")
+    return head[1].decode("ascii") if head else ""
+
+
+def is_newer(schema: object) -> bool:
+    """Say whether a schema is one of ours, of a higher number than this program knows."""
+    found = _SCHEMA.fullmatch(schema) if isinstance(schema, str) else None
+    return found is not None and int(found[2]) > NEWEST.get(found[1], 1)
+
+
+def check_schema(schema: object, path: str) -> None:
+    """Raise UnsupportedError for the schema of a document that a newer edl-ckpt wrote; anything else passes."""
+    if is_newer(schema):
+        hint = "use the edl-ckpt that wrote it, or a later one; if there is none, the file is damaged: move it away"
+        raise UnsupportedError(f"written by a newer edl-ckpt (schema {schema}); upgrade", path=path, hint=hint)
 
 
 def parse_document(data: bytes, path: str, *, limit: int = MAX_BYTES, foreign: bool = False) -> dict[str, Any]:
     """Return a JSON object; UsageError when it is none, or is beyond a bound. `path` is for the message.
 
+    Raises UnsupportedError for a document that a newer edl-ckpt wrote.
     In a `foreign` document, which Python's own writer may have made, numbers that are not finite become their names.
 
     >>> parse_document(b'{"version": 7}', "x.json")
     {'version': 7}
     """
+    check_schema(schema_at_head(data), path)
     if len(data) > limit:
         raise UsageError(f"damaged: more than {limit} bytes", path=path)
     try:
@@ -41,6 +72,7 @@ def parse_document(data: bytes, path: str, *, limit: int = MAX_BYTES, foreign: b
         raise UsageError(f"damaged: not a JSON document ({str(error).partition(':')[0]})", path=path) from None
     if not isinstance(document, dict):
         raise UsageError("damaged: not a JSON object", path=path)
+    check_schema(document.get("schema"), path)
     # The text has at least as many brackets as levels, so most documents are not walked.
     if data.count(b"{") + data.count(b"[") > MAX_DEPTH and is_deep(document, MAX_DEPTH):
         raise UsageError(f"damaged: nested more than {MAX_DEPTH} levels deep", path=path)

@@ -126,8 +126,11 @@ def is_unread(error: EdlCkptError) -> bool:
 
 
 def unread_fault(error: EdlCkptError, path: str) -> Fault | None:
-    """Return an error of reading a file as a value, None for what is wrong in the file itself."""
-    return Fault.of(error, path) if is_unread(error) else None
+    """Return an error of reading a file as a value, None for damage of the file.
+
+    A file that a newer edl-ckpt wrote is not damaged: it is UnsupportedError.
+    """
+    return Fault.of(error, path) if is_unread(error) or isinstance(error, UnsupportedError) else None
 
 
 def _read_documents(
@@ -142,7 +145,7 @@ def _read_documents(
         relative = f"{META_DIR}/{name}"
         try:
             data = store.read_small(relative)
-            document = None if data is None else parse_document(data, relative)
+            document = None if data is None else parse_document(data, f"{store.location}/{relative}")
         except UnavailableError:
             raise  # a fault of the storage, not of the file
         except EdlCkptError as error:
@@ -168,7 +171,8 @@ def read_document(store: Store, relative: str) -> dict[str, Any] | None:
     data = store.read_small(relative)
     if data is None:
         return None
-    return parse_document(data, relative, limit=MAX_SUMS_BYTES if _is_sums(relative) else MAX_BYTES)
+    limit = MAX_SUMS_BYTES if _is_sums(relative) else MAX_BYTES
+    return parse_document(data, f"{store.location}/{relative}", limit=limit)
 
 
 def _is_sums(relative: str) -> bool:

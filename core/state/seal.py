@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -24,6 +23,7 @@ from typing import Any, Final, NamedTuple, NoReturn, overload
 
 from edl_ckpt.core.errors import CorruptError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.state.document import check_schema, schema_at_head
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.storage.interface import Store
 from edl_ckpt.core.words import counted, describe
@@ -31,7 +31,6 @@ from edl_ckpt.core.words import counted, describe
 SEAL_SCHEMA: Final = "edl-ckpt/seal/2"
 _WITHOUT_DIGEST: Final = "edl-ckpt/seal/1"
 _SUM: Final = "xxh3-128"
-_SCHEMA = re.compile(r"edl-ckpt/seal/([1-9][0-9]{0,8})", re.ASCII)
 _FIRST_FIELDS: Final = frozenset({"schema", "version", "fingerprint", "sealed", "origin", "checksum", "shards"})
 
 
@@ -243,7 +242,11 @@ def _spaced(document: Mapping[str, Any]) -> str:
 
 
 def _document(data: bytes) -> dict[str, Any]:
-    """Return the JSON object in a seal's file; CorruptError for anything else, and for a key that is there twice."""
+    """Return the JSON object in a seal's file; CorruptError for anything else, and for a key that is there twice.
+
+    Raises UnsupportedError for a seal that a newer edl-ckpt wrote.
+    """
+    check_schema(schema_at_head(data), "")
     try:
         document = json.loads(data, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
@@ -308,17 +311,12 @@ def parse_seal(document: Mapping[str, Any], *, with_chunks: bool = True) -> Seal
 def _check_whole(document: Mapping[str, Any]) -> bool:
     """Compare a document with its digest; return False for the first schema, which has none."""
     schema = document.get("schema")
-    known = _SCHEMA.fullmatch(schema) if isinstance(schema, str) else None
+    check_schema(schema, "")
     if schema == _WITHOUT_DIGEST and document.keys() <= _FIRST_FIELDS:
         return False
-    fits = list(document)[-1:] == ["digest"] and document["digest"] == _digest({**document, "schema": SEAL_SCHEMA})
-    if known and int(known[1]) > int(SEAL_SCHEMA.rpartition("/")[2]) and not fits:
-        raise UnsupportedError(
-            f"the seal has the schema {schema}, which is newer than this edl-ckpt", hint="use a newer edl-ckpt"
-        )
-    if schema != SEAL_SCHEMA:  # a newer number with the digest of ours is a damaged number
+    if schema != SEAL_SCHEMA:
         _damaged(f"not {SEAL_SCHEMA}")
-    if not fits:
+    if list(document)[-1:] != ["digest"] or document["digest"] != _digest(document):
         _damaged("its content does not have its digest")
     return True
 

@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from edl_ckpt.core.errors import CorruptError, EdlCkptError
-from edl_ckpt.core.state.document import MAX_SUMS_BYTES, parse_document
+from edl_ckpt.core.errors import CorruptError, EdlCkptError, UnsupportedError
+from edl_ckpt.core.state.document import MAX_SUMS_BYTES, is_newer, parse_document, schema_at_head
 from edl_ckpt.core.state.paths import notes_dir
 from edl_ckpt.core.state.seal import Chunk, number_chunks
 from edl_ckpt.core.storage.beneath import ForeignError
@@ -96,6 +96,12 @@ def note_names(store: Store, version: int) -> list[NoteName]:
     return [found for found in map(parse_note_name, present) if found]
 
 
+def has_newer_note(store: Store, version: int) -> bool:
+    """Say whether a newer edl-ckpt wrote a note on a shard of a version."""
+    notes = (store.read_small(f"{notes_dir(version)}/{name}") for name in note_names(store, version))
+    return any(is_newer(schema_at_head(note)) for note in notes)
+
+
 def note_bytes(note: ShardNote) -> bytes:
     """Return a note as its file contains it: a line of JSON, then the sums one after the other, as they are.
 
@@ -114,7 +120,7 @@ def note_bytes(note: ShardNote) -> bytes:
 
 
 def read_note(store: Store, version: int, name: NoteName) -> ShardNote | None:
-    """Return a note, None when it is gone; CorruptError when it is damaged."""
+    """Return a note, None when it is gone; CorruptError when it is damaged, UnsupportedError when it is newer."""
     relative = f"{notes_dir(version)}/{name}"
     data = store.read_small(relative)
     if data is None:
@@ -123,6 +129,8 @@ def read_note(store: Store, version: int, name: NoteName) -> ShardNote | None:
     end = data.find(b"\n") + 1
     try:
         return _parsed(parse_document(data[:end], path, limit=MAX_SUMS_BYTES), memoryview(data)[end:], name)
+    except UnsupportedError:
+        raise
     except EdlCkptError as error:
         raise CorruptError(f"damaged note: {error.message}", path=path) from None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:

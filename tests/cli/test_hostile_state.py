@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import resource
 import shutil
-import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
 import hostile_state
-from edl_ckpt.cli import app
 from edl_ckpt.cli.catalogue import COMMANDS
 from edl_ckpt.core.errors import EdlCkptError
 from forked import run_forked
+from hostile_state import facts, run_command
 
-SECONDS = 60
-"""More than any command needs here; one that opened a pipe would wait for ever."""
 MEMORY_BYTES = 1 << 30
 """What a command may take beside what this process has already."""
 REFUSED = {
@@ -58,43 +53,12 @@ def documented_codes() -> set[int]:
     return {0, 3} | below(EdlCkptError)
 
 
-def facts(top: Path) -> dict[str, tuple[int, int, int, bytes]]:
-    """Return what there is below a directory: kind and mode, size, time, and the beginning of each file."""
-    found: dict[str, tuple[int, int, int, bytes]] = {}
-    for folder, directories, files in os.walk(top):
-        if folder.count("/deep") > 3:  # the rest has no path
-            directories.clear()
-        for name in (*directories, *files):
-            path = os.path.join(folder, name)
-            info = os.lstat(path)
-            is_file = os.path.isfile(path) and not os.path.islink(path)
-            with open(path, "rb") if is_file else io.BytesIO() as file:
-                content = file.read(1 << 16)
-            found[path] = (info.st_mode, info.st_size, 0 if path.endswith("/run") else info.st_mtime_ns, content)
-    return found
-
-
 def outside(base: Path) -> dict[str, tuple[int, int, int, bytes]]:
     """Return what there is beside the location and what commands are asked to write."""
     names = ("victim", "away", "arrays.npz", "metrics.csv")
     return {name: fact for place in names for name, fact in facts(base / place).items()} | {
         name: (0, 0, 0, (base / name).read_bytes()) for name in names if (base / name).is_file()
     }
-
-
-def run_command(base: Path, words: tuple[str, ...]) -> tuple[int, str, str]:
-    """Run a command in this process; return its exit code, and what it wrote to both streams."""
-    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
-    with chdir(base), redirect_stdout(out), redirect_stderr(err):
-        signal.alarm(SECONDS)
-        try:
-            app.run(list(words))
-        except SystemExit as end:
-            code = int(end.code or 0)
-        finally:
-            signal.alarm(0)
-    out.flush()
-    return code, out.buffer.getvalue().decode(), err.getvalue()
 
 
 def run_all(template: Path, base: Path, scene: str) -> list[str]:

@@ -7,14 +7,19 @@ such a directory.
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+SECONDS = 60
+"""More than any command needs here; one that opened a pipe would wait for ever."""
 STAGE = ".edl-ckpt-0/stage-0"
 TRASH = ".edl-ckpt-0/trash-0"
 META = ".edl-ckpt-0/meta-0"
@@ -124,6 +129,39 @@ def record(*versions: int, keep: bool = True) -> dict[str, Any]:
 def journal(version: Any, directory: str, **more: Any) -> dict[str, Any]:
     """Return a journal of a replacement."""
     return {"schema": "edl-ckpt/journal/1", "version": version, "directory": directory, "inode": 1, **more}
+
+
+def facts(top: Path) -> dict[str, tuple[int, int, int, bytes]]:
+    """Return what there is below a directory: kind and mode, size, time, and the beginning of each file."""
+    found: dict[str, tuple[int, int, int, bytes]] = {}
+    for folder, directories, files in os.walk(top):
+        if folder.count("/deep") > 3:  # the rest has no path
+            directories.clear()
+        for name in (*directories, *files):
+            path = os.path.join(folder, name)
+            info = os.lstat(path)
+            is_file = os.path.isfile(path) and not os.path.islink(path)
+            with open(path, "rb") if is_file else io.BytesIO() as file:
+                content = file.read(1 << 16)
+            found[path] = (info.st_mode, info.st_size, 0 if path.endswith("/run") else info.st_mtime_ns, content)
+    return found
+
+
+def run_command(base: Path, words: tuple[str, ...]) -> tuple[int, str, str]:
+    """Run a command in this process; return its exit code, and what it wrote to both streams."""
+    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
+    with chdir(base), redirect_stdout(out), redirect_stderr(err):
+        signal.alarm(SECONDS)
+        try:
+            from edl_ckpt.cli import app
+
+            app.run(list(words))
+        except SystemExit as end:
+            code = int(end.code or 0)
+        finally:
+            signal.alarm(0)
+    out.flush()
+    return code, out.buffer.getvalue().decode(), err.getvalue()
 
 
 # Scenes

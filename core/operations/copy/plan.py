@@ -108,11 +108,11 @@ def _list_target(where: Location) -> Listing:
 
 def _doubtful(version: Version, target: Location, existing: Sequence[Version], *, force: bool) -> CopyEntry | None:
     """Return the refusal of a version whose seal, or whose twin's seal at the target, does not match its files."""
-    wrong = next((v for v in (version, *existing[:1]) if v.seal_fault and not v.fault), None)
+    wrong = next((v for v in (version, *existing[:1]) if (v.seal_fault or v.is_newer) and not v.fault), None)
     if wrong is None or force:
         return None
     where = "" if wrong is version else "is there, and "
-    why = f"{where}does not match its seal: {wrong.seal_fault}"
+    why = f"{where}{wrong.seal_warning or wrong.metadata_fault}"
     return CopyEntry(version, f"{target}@{version.version}", refused=True, why=why, doubtful=wrong)
 
 

@@ -13,9 +13,12 @@ from typing import Final
 
 from edl_ckpt.core.checkpoint.catalog import GRACE_SECONDS
 from edl_ckpt.core.checkpoint.readable import newest_readable
+from edl_ckpt.core.commit.notes import noted_versions
 from edl_ckpt.core.errors import EdlCkptError, LockedError
 from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.operations.prune.retention import by_location
+from edl_ckpt.core.state.shard_note import has_newer_note
+from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.words import counted
 
 
@@ -58,8 +61,9 @@ def guard_reasons(
     newest = whole[-1] if whole else None
     fresh_after = now - guards.grace_seconds
     reasons: dict[str, list[str]] = {}
+    newer = _with_newer_notes(trial[0].location) if trial else set()
     for version in trial:
-        why: list[str] = []
+        why = ["a newer edl-ckpt wrote its state; upgrade"] if version.is_newer or version.version in newer else []
         if not guards.everything:
             why += _against_the_newest(version, newest, guards.grace_seconds, unreadable)
         if version.state is State.WRITING or (version.state is State.INCOMPLETE and version.modified > fresh_after):
@@ -74,6 +78,12 @@ def guard_reasons(
         if why:
             reasons[version.path] = why
     return reasons
+
+
+def _with_newer_notes(location: Location) -> set[int]:
+    """Return the versions of a location with a note that a newer edl-ckpt wrote."""
+    store = open_store(location)
+    return {number for number in noted_versions(store) if has_newer_note(store, number)}
 
 
 def _against_the_newest(

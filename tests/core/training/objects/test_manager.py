@@ -21,6 +21,7 @@ from edl_ckpt.core.errors import (
     MismatchError,
     RefusedError,
     ReplacedError,
+    UnsupportedError,
     UsageError,
 )
 from edl_ckpt.core.format.model import Version
@@ -273,3 +274,16 @@ def test_a_number_that_no_version_has(tmp_path: Path, number: Any) -> None:
         manager.save(number)
     assert [ref.number for ref in manager.checkpoints] == numbers(tmp_path) == [1, 2]
     assert warnings_of(manager) == []
+
+
+def test_a_newer_manager(tmp_path: Path) -> None:
+    """What a manager of a newer edl-ckpt remembers is not replaced, and nothing is saved beside it."""
+    save(managed(tmp_path, saves=1))
+    path = tmp_path / META_DIR / MANAGER_FILE
+    newer = json.dumps(json.loads(path.read_bytes()) | {"schema": "edl-ckpt/manager/9"})
+    path.write_text(newer)
+    there = numbers(tmp_path)
+    with pytest.raises(UnsupportedError, match="written by a newer edl-ckpt"):
+        managed(tmp_path, saves=1)
+    assert (path.read_text(), numbers(tmp_path)) == (newer, there)
+    assert verify_version(at(tmp_path), level="deep").ok
