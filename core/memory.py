@@ -52,7 +52,7 @@ def page_cache_bytes() -> int:
     return min((size for size in found if size > 0), default=0)
 
 
-def check_memory(size_bytes: int, what: str, path: str) -> None:
+def check_memory(size_bytes: int, what: str, path: str, hint: str = "`edl-ckpt export` writes it in pieces") -> None:
     """Raise EdlCkptError when an array needs more memory than this machine has.
 
     Kernels grant such memory, and kill the process when it uses it.
@@ -62,5 +62,5 @@ def check_memory(size_bytes: int, what: str, path: str) -> None:
         raise EdlCkptError(
             f"{what} needs {size(size_bytes)} of memory; this machine has {size(present)}",
             path=path,
-            hint="`edl-ckpt export` writes it in pieces",
+            hint=hint,
         )

@@ -230,8 +230,8 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
     def table(self, name: str, *, batch_rows: int = 65_536) -> TableView:
         """Return a table: iterate over it to read it in batches of at most `batch_rows` rows, or take `to_numpy()`.
 
-        Batches have ids int64 [n] and vectors [n, dim], in the order of shards, then of rows. Raises NameNotFoundError,
-        which is a KeyError, for an unknown name, and CorruptError while it is read where ids and rows differ.
+        Batches have ids int64 [n] and vectors [n, dim], in stored order: that of shards, then of rows. Raises
+        NameNotFoundError, which is a KeyError, for an unknown name, and CorruptError where ids and rows differ.
         """
         return TableView(self, name, batch_rows=batch_rows)
 

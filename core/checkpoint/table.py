@@ -6,7 +6,8 @@ are read, and rows that lie less than a page apart at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -17,9 +18,9 @@ import numpy.typing as npt
 from edl_ckpt.core.arrays import Ids, as_ids
 from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES, as_dtype, check_row_count, id_blocks, read_rows
 from edl_ckpt.core.checkpoint.parts import Rows
-from edl_ckpt.core.errors import CorruptError, NameNotFoundError
+from edl_ckpt.core.errors import CorruptError, NameNotFoundError, UsageError
 from edl_ckpt.core.format import placement
-from edl_ckpt.core.format.bulk import I64
+from edl_ckpt.core.format.bulk import I64, order_ids
 from edl_ckpt.core.format.model import ShardIndex, TableEntry
 from edl_ckpt.core.libraries import library, torch_tensor
 from edl_ckpt.core.memory import check_memory
@@ -36,6 +37,8 @@ _PIECE_BYTES: Final = 8 << 20
 """Bytes of values in one task of reading a whole table: on S3 one request."""
 _NEAR_BYTES: Final = 4096
 _MISSING_SHOWN: Final = 5
+_OUTSIDE_SHOWN: Final = 3
+_NO_MATRIX: Final = "a matrix has a row for each id from 0 on; `to_numpy` has only the ids that there are"
 
 
 class TensorRows(NamedTuple):
@@ -52,8 +55,8 @@ class TensorRows(NamedTuple):
 class TableView:
     """A table of an open checkpoint; `for batch in view` reads it in batches of at most `batch_rows` rows.
 
-    Batches come in the order of shards, then of rows: ids int64 [n], vectors [n, dim]. Values are read when they are
-    asked for, so the checkpoint must be open.
+    Batches come in stored order, that of shards, then of rows: ids int64 [n], vectors [n, dim]. `to_numpy` and its like
+    sort by id, and `to_matrix` has row i at i. Values are read when they are asked for, so the checkpoint must be open.
     """
 
     __slots__ = ("_batch_rows", "_checkpoint", "name")
@@ -120,13 +123,46 @@ class TableView:
         return read_rows(reader, entry, first, rows)
 
     def to_numpy(self, ids: Ids | None = None) -> Rows:
-        """Return all rows in the order of batches, or those of `ids` in the order of `ids`.
+        """Return all rows in ascending order of their ids, or those of `ids` in the order of `ids`.
 
-        ids int64 [n], vectors [n, dim]; bfloat16, which numpy lacks, becomes float32 of the same values. Of an id that
-        several rows have, the last row counts, as in a restore by ElasticDL. Raises NameNotFoundError, which is a
-        KeyError, for ids without a row, and EdlCkptError when the result needs more memory than this machine has.
+        ids int64 [n], vectors [n, dim]; bfloat16, which numpy lacks, becomes float32 of the same values. All rows are
+        read into their places: beside the result, memory is 16 bytes a row and 8 MiB a thread. Of an id that several
+        rows have, all rows come, in stored order; of `ids`, the last row counts, as in a restore by ElasticDL. Raises
+        NameNotFoundError, which is a KeyError, for ids without a row, and EdlCkptError when the result needs more
+        memory than this machine has.
         """
         return self._rows(ids, bits=False)
+
+    def to_matrix(self, rows: int | None = None, *, fill: float = 0.0) -> npt.NDArray[Any]:
+        """Return the table as [rows, dim]: row i is the vector of id i, and `fill` where no row has that id.
+
+        `rows` is the highest id and one by default. The dtype is that of `to_numpy`; of an id that several rows have,
+        the last row counts. `torch.nn.Embedding.from_pretrained` takes such a matrix. Raises UsageError for ids outside
+        of 0 to rows - 1 and for a `fill` that a table of whole numbers cannot have, and EdlCkptError when the matrix
+        needs more memory than this machine has.
+        """
+        count = None if rows is None else whole_number("rows", rows, least=0)
+        kind = self._kind(bits=False)
+        value = _fill_value(fill, kind)
+        ids = self._ids(8)
+        count = int(ids.max(initial=-1)) + 1 if count is None else count
+        outside = ids[(ids < 0) | (ids > min(count - 1, np.iinfo(np.int64).max))]
+        if len(outside):
+            some = ", ".join(map(str, np.sort(outside)[:_OUTSIDE_SHOWN].tolist()))
+            raise UsageError(
+                f"table {self.name!r}: {counted(len(outside), 'id')} outside of 0 to {count - 1}: {some}",
+                path=self._checkpoint.version.ref,
+                hint=_NO_MATRIX,
+            )
+        size_bytes = count * (self.dim * kind.itemsize + 1)
+        check_memory(size_bytes, f"a matrix of {counted(count, 'row')}", self._checkpoint.version.ref, hint=_NO_MATRIX)
+        seen = np.zeros(count, np.bool_)
+        seen[ids] = True
+        matrix = np.zeros((count, self.dim), kind)
+        if value:
+            matrix[~seen] = value
+        self._read_values(matrix, ids, bits=False, in_turn=int(seen.sum()) < len(ids))
+        return matrix
 
     def to_torch(self, ids: Ids | None = None) -> TensorRows:
         """Return rows as `to_numpy` does, as tensors of PyTorch; bfloat16 stays what it is."""
@@ -156,8 +192,7 @@ class TableView:
             return self._all(bits=bits)
         asked = as_ids(ids)
         if not len(asked):
-            kind = as_dtype(np.empty(0, np.uint8), self._checkpoint.written_dtype(self.name), bits=bits).dtype
-            return Rows(asked, np.empty((0, self.dim), kind))
+            return Rows(asked, np.empty((0, self.dim), self._kind(bits=bits)))
         wanted, places = np.unique(asked, return_inverse=True)
         found = self._find(wanted, bits=bits)
         absent = wanted[found.hits == 0].tolist()
@@ -178,35 +213,73 @@ class TableView:
             found.vectors[absent], found.hits[absent] = again.vectors, again.hits
         return found
 
+    def _kind(self, *, bits: bool) -> np.dtype[Any]:
+        """Return numpy's dtype of the vectors."""
+        return as_dtype(np.empty(0, np.uint8), self._checkpoint.written_dtype(self.name), bits=bits).dtype
+
     def _all(self, *, bits: bool) -> Rows:
-        kind = as_dtype(np.empty(0, np.uint8), self._checkpoint.written_dtype(self.name), bits=bits).dtype
-        rows, dim = self.rows, self.dim
-        check_memory(rows * (8 + dim * kind.itemsize), f"table {self.name!r}", self._checkpoint.version.ref)
-        whole = Rows(np.empty(rows, np.int64), np.empty((rows, dim), kind))
+        kind = self._kind(bits=bits)
+        ids = self._ids(16 + self.dim * kind.itemsize)
+        place = _sort(ids)
+        vectors = np.empty((len(ids), self.dim), kind)
+        self._read_values(vectors, place, bits=bits)
+        return Rows(ids, vectors)
+
+    def _ids(self, row_bytes: int) -> I64:
+        """Return all ids in stored order; EdlCkptError where this machine has no memory for `row_bytes` a row."""
+        check_memory(self.rows * row_bytes, f"table {self.name!r}", self._checkpoint.version.ref)
+        ids, dim, first = np.empty(self.rows, np.int64), self.dim, 0
         tasks: list[Callable[[], None]] = []
-        first = 0
         for shard, entry in self._checkpoint.entries(self.name):
             if entry.rows and entry.dim != dim:
                 raise CorruptError(f"table {self.name!r} has rows of {entry.dim} and of {dim}", path=shard.file.path)
-            tasks.append(partial(self._read_ids, shard, entry, whole.ids[first : first + entry.rows]))
+            tasks.append(partial(self._read_ids, shard, entry, ids[first : first + entry.rows]))
+            first += entry.rows
+        self._do(tasks)
+        return ids
+
+    def _do(self, tasks: Sequence[Callable[[], None]], *, in_turn: bool = False) -> None:
+        remote = open_store(self._checkpoint.version.location).properties.round_trips
+        for _ in run_parallel(lambda task: task(), tasks, 1 if in_turn else default_workers(remote=remote)):
+            pass
+
+    def _read_values(
+        self, vectors: npt.NDArray[Any], place: npt.NDArray[np.integer] | None, *, bits: bool, in_turn: bool = False
+    ) -> None:
+        """Read all rows into vectors [n, dim], each to its place, int [rows]; None for stored order.
+
+        With `in_turn`, of rows with one place the last one stays.
+        """
+        tasks: list[Callable[[], None]] = []
+        first = 0
+        for shard, entry in self._checkpoint.entries(self.name):
             step = max(_PIECE_BYTES // max(entry.row_bytes, 1), 1)
             for at in range(0, entry.rows, step):
-                some = whole.vectors[first + at : first + min(at + step, entry.rows)]
-                tasks.append(partial(self._read_piece, shard, entry, at, some, bits=bits))
+                end = min(at + step, entry.rows)
+                some = slice(first + at, first + end)
+                where = some if place is None else place[some]
+                tasks.append(partial(self._read_piece, shard, entry, at, end, vectors, where, bits=bits))
             first += entry.rows
-        remote = open_store(self._checkpoint.version.location).properties.round_trips
-        for _ in run_parallel(lambda task: task(), tasks, default_workers(remote=remote)):
-            pass
-        return whole
+        self._do(tasks, in_turn=in_turn)
 
     def _read_piece(
-        self, shard: ShardIndex, entry: TableEntry, first: int, vectors: npt.NDArray[Any], *, bits: bool
+        self,
+        shard: ShardIndex,
+        entry: TableEntry,
+        at: int,
+        end: int,
+        vectors: npt.NDArray[Any],
+        where: slice | npt.NDArray[np.integer],
+        *,
+        bits: bool,
     ) -> None:
-        """Fill vectors [n, dim] with the rows of a shard from `first` on; without a copy where the bytes are equal."""
-        out = vectors.view(np.uint8) if vectors.itemsize * vectors.shape[1] == entry.row_bytes else None
-        data = self._read(shard, entry, first, first + len(vectors), out)
+        """Fill vectors [n, dim] at some places with rows [at, end) of a shard; if possible without a copy."""
+        out = None
+        if isinstance(where, slice) and vectors.itemsize * vectors.shape[1] == entry.row_bytes:
+            out = vectors[where].view(np.uint8)
+        data = self._read(shard, entry, at, end, out)
         if data is not out:  # bfloat16 grows to float32; mapped files give views
-            vectors[:] = as_dtype(data.reshape(-1), entry.dtype, bits=bits).reshape(vectors.shape)
+            vectors[where] = as_dtype(data.reshape(-1), entry.dtype, bits=bits).reshape(end - at, entry.dim)
 
     def _read_ids(self, shard: ShardIndex, entry: TableEntry, ids: I64) -> None:
         """Fill int64 [entry.rows] with the ids of a shard; CorruptError when there are more or fewer."""
@@ -227,6 +300,31 @@ class TableView:
         entries = self._checkpoint.entries(self.name)
         rows = ((str(shard.file.ps_id), entry.rows, Bytes(entry.size_bytes)) for shard, entry in entries)
         return card("TableView", self.name, facts, [table(("shard", "rows", "size"), rows, len(entries), "shard")])
+
+
+def _sort(ids: I64) -> npt.NDArray[np.integer] | None:
+    """Sort int64 [n] in place; return where each of them is then, or None if they were in order. Equal ones keep it."""
+    if not (ids[1:] < ids[:-1]).any():
+        return None
+    order: npt.NDArray[np.integer]
+    if len(ids) >> 32:  # more than the kernel can number
+        order = np.argsort(ids, kind="stable")
+        ids.sort()
+    else:
+        order = order_ids(ids)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order), dtype=order.dtype)
+    return place
+
+
+def _fill_value(fill: object, kind: np.dtype[Any]) -> Any:
+    """Return a number as an element of a dtype; UsageError for what is no number, or none of these whole numbers."""
+    with suppress(TypeError, ValueError, OverflowError), np.errstate(all="ignore"):
+        number = np.float64(float(fill))  # type: ignore[arg-type]
+        value = number.astype(kind)
+        if value == number or (kind.kind == "f" and np.isfinite(value) == np.isfinite(number)):
+            return value
+    raise UsageError(f"fill must be a number that {kind.name} has, got {fill!r}")
 
 
 class FoundRows(NamedTuple):

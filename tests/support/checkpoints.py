@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from edl_ckpt.core import list_versions, parse_ref, resolve, save_checkpoint
+from edl_ckpt.core.checkpoint.parts import Rows
+from edl_ckpt.core.checkpoint.table import TableView
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.state.paths import seal_file
@@ -59,6 +61,12 @@ def save_small(location: str | Path, *versions: int, ps_num: int = 2, sealed: bo
         )
         if not sealed:
             drop_seal(location, version)
+
+
+def stored_rows(view: TableView) -> Rows:
+    """Return all rows of a table in the order in which its shards have them."""
+    batches = list(view) or [view.to_numpy()]
+    return Rows(np.concatenate([batch.ids for batch in batches]), np.concatenate([batch.vectors for batch in batches]))
 
 
 def save_mixed(location: Path) -> Version:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from builders import message, table_shard
-from checkpoints import save_mixed, save_varied
+from checkpoints import save_mixed, save_varied, stored_rows
 from edl_ckpt.core import CorruptError, Progress, Table, open_checkpoint, save_checkpoint
 from edl_ckpt.core.checkpoint.pages import TablePages, read_elements
 from edl_ckpt.core.errors import NameNotFoundError
@@ -33,7 +33,7 @@ def test_a_page_is_a_slice_of_the_table(name: str, block_bytes: int, mixed: Path
     """Whatever was read before, and however ids are cut into blocks, a page has the rows that the table has there."""
     random = np.random.default_rng(block_bytes)
     with open_checkpoint(f"{mixed}@7") as checkpoint:
-        whole = checkpoint.table(name).to_numpy()
+        whole = stored_rows(checkpoint.table(name))
         pages = TablePages(checkpoint, name, block_bytes=block_bytes)
         rows = len(pages)
         assert rows == checkpoint.table(name).rows == len(whole.ids)
@@ -49,7 +49,7 @@ def test_a_page_is_a_slice_of_the_table(name: str, block_bytes: int, mixed: Path
 def test_an_id_is_found_at_its_position(mixed: Path) -> None:
     """`find` says where the row of an id is, and None for an id without any."""
     with open_checkpoint(f"{mixed}@7") as checkpoint:
-        ids = checkpoint.table("narrow").to_numpy().ids
+        ids = stored_rows(checkpoint.table("narrow")).ids
         pages = TablePages(checkpoint, "narrow", block_bytes=5000)
         for position in (0, 17, len(ids) // 2, len(ids) - 1):
             assert pages.find(int(ids[position])) == position
@@ -63,7 +63,7 @@ def test_golden_generations(place: Path, either_kernel: str) -> None:
     """The tables of every generation that ElasticDL wrote are paged through, whose ids are packed or not."""
     with open_checkpoint(str(place), partial=True) as checkpoint:
         for name in checkpoint.table_names:
-            whole = checkpoint.table(name).to_numpy()
+            whole = stored_rows(checkpoint.table(name))
             pages = TablePages(checkpoint, name, block_bytes=48)
             got = [pages.read(first, 3) for first in range(0, len(pages), 3)]
             assert [i for page in got for i in page.ids.tolist()] == whole.ids.tolist()

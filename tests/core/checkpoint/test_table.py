@@ -10,12 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders import write_checkpoint
 from checkpoints import save_mixed
 from edl_ckpt.core import Checkpoint, EdlCkptError, Table, open_checkpoint, save_checkpoint
 from edl_ckpt.core.arrays import BFLOAT16
 from edl_ckpt.core.errors import NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.words import extra_hint
+from edl_ckpt.proto import model_v4_pb2
 from frameworks import need
+from golden_cases import shard_files
+from oracle import Model
+from oracle import Table as OracleTable
 from s3_fixtures import Bucket
 
 IDS = np.array([-7, 3, 10, 11, 2**62, -(2**63)])
@@ -80,15 +85,116 @@ def test_missing_ids_are_counted(small: Checkpoint) -> None:
 
 
 def test_a_whole_table(checkpoint: Checkpoint) -> None:
-    """`to_numpy()` has all rows, those of the batches in their order; a table without rows has its dim."""
+    """`to_numpy()` has all rows, those of the batches, in ascending order of ids; one without rows has its dim."""
     for name, view in checkpoint.tables.items():
         batches = list(checkpoint.table(name, batch_rows=77))
         rows = view.to_numpy()
+        ids = np.concatenate([b.ids for b in batches] or [rows.ids])
+        order = np.argsort(ids, kind="stable")
         assert rows.vectors.shape == (view.rows, view.dim)
-        assert np.array_equal(rows.ids, np.concatenate([b.ids for b in batches] or [rows.ids]))
-        assert np.array_equal(rows.vectors, np.concatenate([b.vectors for b in batches] or [rows.vectors]))
+        assert np.array_equal(rows.ids, ids[order])
+        assert np.array_equal(rows.vectors, np.concatenate([b.vectors for b in batches] or [rows.vectors])[order])
         assert max((len(b.ids) for b in batches), default=0) <= 77
     assert checkpoint.table("none").to_numpy().vectors.dtype == np.float32
+
+
+@pytest.mark.parametrize("ps_num", range(1, 13))
+@pytest.mark.parametrize("stored", ["ascending", "shuffled"])
+def test_rows_are_those_of_an_embedding(tmp_path: Path, ps_num: int, stored: str) -> None:
+    """With any number of servers, row i of `vectors` and of `to_matrix()` is that of id i; batches are as stored."""
+    vectors = np.arange(120, dtype=np.float32).reshape(40, 3)
+    ids = np.arange(40) if stored == "ascending" else np.random.default_rng(ps_num).permutation(40)
+    save_checkpoint(tmp_path, 1, ps_num, variables={}, tables={"t": Table(ids, vectors[ids])})
+    with open_checkpoint(tmp_path) as checkpoint:
+        view = checkpoint.table("t")
+        assert np.array_equal(view.to_numpy().ids, np.arange(40))
+        assert np.array_equal(view.to_numpy().vectors, vectors)
+        assert np.array_equal(view.to_matrix(), vectors)
+        assert np.array_equal(next(iter(view)).ids, ids[ids % ps_num == 0])
+
+
+def test_large_rows_are_read_into_their_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of many pieces, in 32,000 rows that are sorted by the kernel, equals what was saved."""
+    monkeypatch.setattr("edl_ckpt.core.checkpoint.table._PIECE_BYTES", 4096)
+    ids = np.random.default_rng(1).permutation(100_000)[:32_000]
+    vectors = np.stack([ids, -ids], axis=1).astype(np.float64)
+    save_checkpoint(tmp_path, 1, 5, variables={}, tables={"t": Table(ids, vectors)})
+    with open_checkpoint(tmp_path) as checkpoint:
+        rows = checkpoint.table("t").to_numpy()
+        matrix = checkpoint.table("t").to_matrix(100_000, fill=0.5)
+    assert np.array_equal(rows.ids, np.sort(ids))
+    assert np.array_equal(rows.vectors[:, 0], rows.ids)
+    assert np.array_equal(rows.vectors[:, 1], -rows.ids)
+    expected = np.full((100_000, 2), 0.5)
+    expected[ids] = vectors
+    assert np.array_equal(matrix, expected)
+
+
+def test_a_matrix(tmp_path: Path) -> None:
+    """`to_matrix` fills rows without an id, keeps the dtype, refuses ids outside with three of them, and bad values."""
+    tables = {
+        "t": Table(np.array([5, 2]), VECTORS[:2]),
+        "whole": Table(np.array([1]), np.array([[7, 8]], np.int8)),
+        "outside": Table(np.array([-1, 9, 3, 10, 2**63 - 1]), VECTORS[:5]),
+        "none": Table(np.empty(0, np.int64), VECTORS[:0]),
+    }
+    save_checkpoint(tmp_path, 1, 3, variables={}, tables=tables)
+    with open_checkpoint(tmp_path) as checkpoint:
+        matrix = checkpoint.table("t").to_matrix(8, fill=np.nan)
+        assert np.flatnonzero(np.isnan(matrix).any(axis=1)).tolist() == [0, 1, 3, 4, 6, 7]
+        assert matrix[[5, 2]].tolist() == VECTORS[:2].tolist()
+        assert checkpoint.table("t").to_matrix().shape == (6, 3)
+        whole = checkpoint.table("whole").to_matrix(fill=-3)
+        assert (whole.dtype.name, whole.tolist()) == ("int8", [[-3, -3], [7, 8]])
+        assert checkpoint.table("none").to_matrix().shape == (0, 3)
+        assert checkpoint.table("none").to_matrix(2, fill=1).tolist() == [[1] * 3] * 2
+        with pytest.raises(UsageError, match="4 ids outside of 0 to 8: -1, 9, 10"):
+            checkpoint.table("outside").to_matrix(9)
+        with pytest.raises(UsageError, match=f"1 id outside of 0 to {2**63 - 1}: -1") as caught:
+            checkpoint.table("outside").to_matrix()
+        assert "`to_numpy` has only the ids that there are" in str(caught.value.hint)
+        for table, fill in (
+            ("whole", 0.5),
+            ("whole", 128),
+            ("whole", np.nan),
+            ("t", "a"),
+            ("t", None),
+            ("t", 1e99),
+            ("t", 2**2000),
+        ):
+            with pytest.raises(UsageError, match="fill must be a number"):
+                checkpoint.table(table).to_matrix(8, fill=fill)  # type: ignore[arg-type]
+        for rows in (-1, 1.5, True):
+            with pytest.raises(UsageError, match="rows must be"):
+                checkpoint.table("t").to_matrix(rows)  # type: ignore[arg-type]
+
+
+def test_a_matrix_of_absurd_size(tmp_path: Path) -> None:
+    """A matrix for one id of 2^43 would take 96 TiB: an error that says so, before anything is allocated."""
+    save_checkpoint(tmp_path, 1, 2, variables={}, tables={"t": Table(np.array([2**43]), VECTORS[:1])})
+    with open_checkpoint(tmp_path) as checkpoint:
+        with pytest.raises(EdlCkptError, match="TiB of memory") as caught:
+            checkpoint.table("t").to_matrix()
+        assert "`to_numpy` has only the ids that there are" in str(caught.value.hint)
+        assert checkpoint.table("t").to_numpy().ids.tolist() == [2**43]
+
+
+def test_ids_that_occur_twice(tmp_path: Path) -> None:
+    """Of an id with several rows, all rows come, the last one last; in a matrix the last one counts."""
+    model = Model(1, tables={"t": OracleTable(2, "zeros", "", dict.fromkeys(range(3), bytes(8)))})
+    target = write_checkpoint(tmp_path, model, 1)
+    (path,) = shard_files(target)
+    shard = model_v4_pb2.Model.FromString(path.read_bytes())
+    slices = shard.embedding_tables["t"]
+    del slices.ids[:]
+    slices.ids.extend([4, 1, 4])
+    slices.concat_tensors.tensor_content = VECTORS.reshape(-1)[:6].tobytes()
+    path.write_bytes(shard.SerializeToString())
+    with open_checkpoint(tmp_path) as checkpoint:
+        view = checkpoint.table("t")
+        assert view.to_numpy().ids.tolist() == [1, 4, 4]
+        assert view.to_numpy().vectors.tolist() == [[2, 3], [0, 1], [4, 5]]
+        assert view.to_matrix()[4].tolist() == view.to_numpy([4]).vectors[0].tolist() == [4, 5]
 
 
 def test_rows_of_ids(small: Checkpoint) -> None:
@@ -215,6 +321,19 @@ def test_to_torch(small: Checkpoint) -> None:
 
 
 @pytest.mark.frameworks
+def test_an_embedding_of_torch(tmp_path: Path) -> None:
+    """`Embedding.from_pretrained` of the matrix, or of the vectors, looks up the saved row of each id."""
+    torch = need("torch")
+    vectors = np.arange(30, dtype=np.float32).reshape(10, 3)
+    save_checkpoint(tmp_path, 1, 4, variables={}, tables={"t": Table(np.arange(10), vectors)})
+    with open_checkpoint(tmp_path) as checkpoint:
+        view = checkpoint.table("t")
+        for weight in (view.to_torch().vectors, torch.from_numpy(view.to_matrix())):
+            embedding = torch.nn.Embedding.from_pretrained(weight)
+            assert torch.equal(embedding(torch.arange(10)), torch.from_numpy(vectors))
+
+
+@pytest.mark.frameworks
 def test_to_arrow_of_pyarrow(small: Checkpoint) -> None:
     """A pyarrow.Table that is valid, with the columns of a Parquet export: `id`, and `vector` of a fixed size."""
     arrow = need("pyarrow")
@@ -232,6 +351,9 @@ def test_to_pandas(small: Checkpoint) -> None:
     frame = small.table("t").to_pandas(IDS)
     pandas.testing.assert_frame_equal(frame, pandas.DataFrame(VECTORS, index=pandas.Index(IDS, name="id")))
     assert frame.loc[10].tolist() == VECTORS[2].tolist()
+    whole = small.table("t").to_pandas()
+    assert whole.index.is_monotonic_increasing
+    assert whole.loc[IDS].to_numpy().tolist() == VECTORS.tolist()
 
 
 def test_a_whole_table_on_s3(s3: Bucket) -> None:

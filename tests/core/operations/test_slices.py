@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis.extra import numpy as hnp
 
+from checkpoints import stored_rows
 from edl_ckpt.core import open_checkpoint, save_checkpoint, slice_table, slice_variable
 from edl_ckpt.core.checkpoint.slices import parse_index
 from edl_ckpt.core.errors import CorruptError, NotFoundError, UsageError
@@ -56,7 +57,7 @@ def test_variables_as_numpy(run: Version, index: Any) -> None:
 def test_tables_as_numpy(run: Version, index: Any) -> None:
     """The rows of a table count shard after shard; both axes stay, and each row has its id."""
     with open_checkpoint(run) as checkpoint:
-        whole = checkpoint.table("t").to_numpy()
+        whole = stored_rows(checkpoint.table("t"))
     keep = np.empty((20_000, 16), np.int32)
     keep[:] = np.arange(20_000)[:, None]
     rows = np.unique(keep[index])
@@ -70,7 +71,7 @@ def test_tables_as_numpy(run: Version, index: Any) -> None:
 def test_order_and_edges(run: Version) -> None:
     """Ids go with their rows backwards too; an empty slice, an empty table and a scalar are what numpy has."""
     with open_checkpoint(run) as checkpoint:
-        whole = checkpoint.table("t").to_numpy()
+        whole = stored_rows(checkpoint.table("t"))
     backwards = slice_table(run, "t", "::-7, 3:1:-1")
     assert np.array_equal(backwards.ids, whole.ids[::-7])
     assert np.array_equal(backwards.vectors, whole.vectors[::-7, 3:1:-1])
