@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,15 +94,19 @@ def test_imports_inside_functions_save_start_up_time() -> None:
     """
     trees = {name_of(path): ast.parse(path.read_text(encoding="utf-8")) for path in sources("core")}
 
-    def heavy(module: str, seen: set[str]) -> set[str]:
-        seen.add(module)
-        found: set[str] = set()
-        packages = [module.rpartition(".")[0]]  # Python runs the __init__.py of the package first
-        for name in [*packages, *imports_of(trees[module].body)]:
-            found |= {name.partition(".")[0]} & HEAVY
-            if name in trees and name not in seen:
-                found |= heavy(name, seen)
-        return found
+    direct, below = {}, {}
+    for module, tree in trees.items():
+        names = {module.rpartition(".")[0], *imports_of(tree.body)}  # Python runs the __init__.py of the package first
+        direct[module] = {name.partition(".")[0] for name in names} & HEAVY
+        below[module] = names & trees.keys()
+
+    @functools.cache
+    def heavy(module: str) -> set[str]:
+        seen, waiting = {module}, [module]
+        for name in waiting:
+            waiting += below[name] - seen
+            seen |= below[name]
+        return set().union(*(direct[name] for name in seen))
 
     checked, needless = 0, []
     for module, tree in trees.items():
@@ -109,7 +114,7 @@ def test_imports_inside_functions_save_start_up_time() -> None:
             if (node.module or "").startswith("edl_ckpt."):
                 checked += 1
                 wanted = {name for name in imports_of([node]) if name in trees}
-                saved = set().union(*(heavy(name, set()) for name in wanted)) - heavy(module, set())
+                saved = set().union(*(heavy(name) for name in wanted)) - heavy(module)
                 if not saved:
                     needless.append(f"{module}:{node.lineno} imports {node.module}")
     assert checked > 0
