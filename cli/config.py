@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.output import Output
 from edl_ckpt.core.errors import EdlCkptError, UsageError
-from edl_ckpt.core.words import meant
+from edl_ckpt.core.words import closest, meant
 
 if TYPE_CHECKING:
     import typer
@@ -34,6 +34,48 @@ STORAGE: Final = "checkpoint_storage"
 """The section that is Determined's, and sets no option of a command."""
 _HARMLESS: Final = ("max-memory", "no-color", "progress", "workers")
 """The options that a file in the current directory may set."""
+COMMAND_LINE_ONLY: Final = frozenset({
+    # These lift a guard, delete or run something, or stand for LOCATION.
+    "allow-empty-rule", "apply", "delete", "drop-copies", "drop-tag", "even-newest", "exec", "experiment", "force",
+    "ignore-seal", "incomplete", "purge", "shell", "yes",
+    # These choose or change what comes out.
+    "also", "best", "cast", "dense-rows", "drop", "drop-companions", "drop-rows", "dtype", "fill", "format", "id",
+    "ids-file", "limit", "map", "max-shard-size", "mix", "order", "partial", "quantize", "remap", "rename", "resize",
+    "seed", "shard", "since", "slice", "table", "tag", "tolerance", "variable",
+})  # fmt: skip
+"""The options that neither the environment nor a file may set, in any command."""
+_PREFIX: Final = "EDL_CKPT_"
+_OTHERS: Final = frozenset({"DIR", "COMPLETE_REMOTE", "EVENT", "REF", "LOCATION", "NUMBER", "PATH"})
+"""The variables of no option, without the prefix; the last five tell the command of `watch --exec` about its event."""
+
+
+def variable_of(option: str) -> str:
+    """Return the variable of an option.
+
+    >>> variable_of("--lock-wait")
+    'EDL_CKPT_LOCK_WAIT'
+    """
+    return _PREFIX + option.lstrip("-").replace("-", "_").upper()
+
+
+def stray_variables() -> Iterator[str]:
+    """Yield a warning for each variable that looks like ours and sets nothing."""
+    from edl_ckpt.cli.completion.table import load
+
+    ours = {name.removeprefix(_PREFIX) for name in os.environ if name.startswith(_PREFIX)} - _OTHERS
+    ours = {name for name in ours if not name.startswith(("TEST_", "BENCH_"))}
+    if not ours:
+        return
+    flags = {flag for command in load()["commands"].values() for flag in command["options"]}
+    options = {variable_of(flag).removeprefix(_PREFIX): flag for flag in flags}
+    refused = {name: flag for name, flag in options.items() if flag.lstrip("-") in COMMAND_LINE_ONLY}
+    for name in sorted(ours):
+        if name in refused:
+            yield f"{_PREFIX}{name} sets nothing: this option can only be given on the command line"
+        elif name not in options:
+            close = [refused.get(each, _PREFIX + each) for each in closest(name, sorted({*_OTHERS, *options}))]
+            guess = f"; did you mean {' or '.join(close)}?" if close else ""
+            yield f"{_PREFIX}{name} sets nothing: no option has this variable{guess}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +160,8 @@ def config_files(named: str | None) -> list[ConfigFile]:
     A file that was named (`--config`) stands for all others. Raises UsageError when it, or the user's, cannot be read.
     """
     if named is not None:
+        if not named:
+            raise UsageError("--config or EDL_CKPT_CONFIG is empty, and should name a file")
         if not _is_there(named):
             from edl_ckpt.cli.hints import neighbour_hint
 
@@ -165,7 +209,7 @@ def named_config(arguments: list[str]) -> str | None:
             return arguments[i + 1]
         if word.startswith("--config="):
             return word.partition("=")[2]
-    return os.environ.get("EDL_CKPT_CONFIG") or None
+    return os.environ.get("EDL_CKPT_CONFIG")
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +349,7 @@ def _settings(document: dict[str, Any], top: Key, known: dict[str, dict[str, Con
                     settings.append(_Setting(top.below(key, name), [key], item))
         else:
             commands = [name for name, names in known.items() if key.replace("-", "_") in names]
-            if not commands:
+            if not commands and key.replace("_", "-") not in COMMAND_LINE_ONLY:
                 flags = {flag for names in known.values() for flag in names}
                 raise top.below(key).error(f"no command has an option {key!r}", meant(key.replace("-", "_"), flags))
             settings.append(_Setting(top.below(key), commands, value))
@@ -318,6 +362,8 @@ def _set(
     setting: _Setting,
     known: dict[str, dict[str, ConfigOption]],
 ) -> None:
+    if setting.name.replace("_", "-") in COMMAND_LINE_ONLY:
+        raise setting.key.error(f"{setting.name} can only be given on the command line")
     for command in setting.commands:
         option = known.get(command, {}).get(setting.name.replace("-", "_"))
         if option is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.usage import origin
@@ -22,6 +22,7 @@ from edl_ckpt.core.words import abridged, closest, command, escaped
 
 if TYPE_CHECKING:
     from edl_ckpt.cli.output import Output
+    from edl_ckpt.core.format.model import CheckpointRef, Version
     from edl_ckpt.core.storage.location import Location
 
 _SOME: Final = 8
@@ -29,8 +30,8 @@ _UNSURE: Final = "is this"
 """The engine's own hint about a directory without versions begins so; a better one replaces it."""
 _A_FILE: Final = "expected a file"
 """The engine's words begin so where a directory stands in place of a file: no location was meant."""
-_ONE_SLASH: Final = r"([a-z][a-z0-9]+):/+([^/].*)"
-"""An address that has lost a slash."""
+_ADDRESS: Final = r"([a-zA-Z][a-zA-Z0-9]+):/+([^/].*)"
+"""An address, which may have lost a slash."""
 
 
 def add_hint(error: EdlCkptError, context: Any, values: Mapping[str, Any], out: Output) -> None:
@@ -73,8 +74,9 @@ def _one_of_two(path: str, context: Any, values: Mapping[str, Any]) -> str | Non
 
 def _place_hint(path: str, out: Output, *, takes_ref: bool) -> str | None:
     """Return what was meant by a location that is not there, or has no version; None when nothing is like it."""
-    if scheme := re.fullmatch(_ONE_SLASH, path):
-        return f"did you mean {scheme[1]}://{scheme[2]}?"
+    if found := re.fullmatch(_ADDRESS, path):
+        address = f"{found[1].lower()}://{found[2]}"
+        return f"did you mean {address}?" if address != path else None
     head, at, version = path.rpartition("@")
     if at and "/" not in version and os.path.isdir(head or "."):
         return None if takes_ref else f"a location is expected here, and {version} is a version: try {head or '.'}"
@@ -209,5 +211,28 @@ def check_place(words: str, option: str, why: str) -> None:
 
 def check_second(word: str, name: str, expected: str) -> None:
     """Raise UsageError when the only word is a reference, and so the second argument is missing."""
-    if "@" in word or "://" in word:
+    if "@" in word or "://" in word or os.path.isdir(word):
         raise UsageError(f"{name} is missing", hint=f"expected {expected}")
+
+
+def is_named(ref: str | None, parsed: CheckpointRef, version: Version | None = None) -> bool:
+    """Say whether a reference names its version in words: behind '@', or as the directory or file of the version."""
+    from edl_ckpt.core.checkpoint.catalog import split_version_dir
+
+    in_words = parsed.version != "latest" or (ref or "").endswith("@latest") or split_version_dir(parsed.location)
+    return bool(in_words) or (version is not None and version.path == parsed.location.url.rstrip("/"))
+
+
+def check_named(ref: str | None, parsed: CheckpointRef, name: str, *rest: str) -> None:
+    """Raise UsageError unless a reference names its version in words; `name` and `rest` are those of the command."""
+    from edl_ckpt.core.checkpoint.catalog import resolve
+
+    if is_named(ref, parsed):
+        return
+    newest = None
+    with suppress(EdlCkptError):
+        newest = resolve(parsed)
+    if not is_named(ref, parsed, newest):
+        known = f"; the newest complete version is {newest.key}" if newest else ""
+        hint = f"try: {command(*name.split(), (ref or '') + '@latest', *rest)}{known}"
+        raise UsageError("the version to change must be named, as in @100 or @latest", path=ref or None, hint=hint)

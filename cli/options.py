@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
-from edl_ckpt.cli.hints import add_hint
+from edl_ckpt.cli.config import COMMAND_LINE_ONLY, stray_variables, variable_of
+from edl_ckpt.cli.hints import add_hint, check_named, is_named
 from edl_ckpt.cli.output import Output, reported_errors
 from edl_ckpt.cli.secrets import exposed, hide_options
-from edl_ckpt.cli.text import parse_choice, parse_duration, parse_limit, parse_size
+from edl_ckpt.cli.text import escaped, parse_choice, parse_duration, parse_limit, parse_size
 from edl_ckpt.cli.usage import origin
 from edl_ckpt.core.errors import EdlCkptError, ReplacedError, UsageError
 from edl_ckpt.core.interruption import COMMIT
@@ -35,6 +36,7 @@ _KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 _CONTEXT = "context"
 _REPLACED_ATTEMPTS = 5
 _FORMATS = ("json", "csv", "jsonl")
+_MAY_BE_EMPTY = ("NAME", "GLOB")
 _PARSERS: Mapping[str, Callable[[str], object]] = {
     "SIZE": parse_size,
     "DURATION": parse_duration,
@@ -44,7 +46,7 @@ _PARSERS: Mapping[str, Callable[[str], object]] = {
 
 
 class CommandLineOnly:
-    """Marks an option that neither the environment nor a file may set: it is destructive, or stands for LOCATION."""
+    """Marks an option that neither the environment nor a file may set, though one of this name elsewhere may be set."""
 
 
 _DEFAULT_PLACE = "$EDL_CKPT_DIR, the default storage or the current directory"
@@ -80,7 +82,6 @@ Place = Annotated[str | None, typer.Argument(metavar="[LOCATION]", help=_LOCATIO
 Experiment = Annotated[
     str | None,
     typer.Option(metavar="DIR", help="Take the trials of an experiment: the directories in DIR that have versions."),
-    CommandLineOnly(),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")]
 LockWait = Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the lock.")]
@@ -233,7 +234,6 @@ class RuleOptions:
 ForceSeal = Annotated[
     bool,
     typer.Option("--force", help="Go on although the version does not match its seal; the new seal records it."),
-    CommandLineOnly(),
 ]
 
 
@@ -245,11 +245,11 @@ def warn_of_seal(out: Output, version: Version) -> None:
         out.warn(f"{version.ref}: its metadata: {version.metadata_fault}")
 
 
-def resolve_ref(ref: str | None, out: Output, *, to_change: bool = False) -> Version:
+def resolve_ref(ref: str | None, out: Output, *, to_change: bool = False, aloud: bool = False) -> Version:
     """Return the version that a reference on the command line names, by default the newest complete one.
 
     With `to_change`, the work of a killed command in the location is finished or undone first, and a checkpoint in a
-    file by itself is refused.
+    file by itself is refused. With `aloud`, the command says which version it takes when none was named.
     """
     from edl_ckpt.core.checkpoint.catalog import resolve
     from edl_ckpt.core.checkpoint.files import check_in_location, named_file
@@ -263,7 +263,16 @@ def resolve_ref(ref: str | None, out: Output, *, to_change: bool = False) -> Ver
             check_in_location(alone)
 
         settle_first(parsed.location, reporter=out.reporter())
-    return resolve(parsed, reporter=out.reporter())
+    version = resolve(parsed, reporter=out.reporter())
+    if aloud and not is_named(ref, parsed, version):
+        out.say(f"{escaped(version.ref)} is the newest complete version")
+    return version
+
+
+def resolve_named(ref: str | None, out: Output, name: str, *rest: str) -> Version:
+    """Return the version that a reference names in words, for a command that records; `rest` follows the reference."""
+    check_named(ref, parsed_ref(ref, out), name, *rest)
+    return resolve_ref(ref, out, to_change=True)
 
 
 def parsed_ref(ref: str | None, out: Output) -> CheckpointRef:
@@ -346,9 +355,8 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
             out.defaulted = _defaulted(context, values)
             out.storages = None if context.obj is None else context.obj.storages
             _configure(out, context, values)
-            if context.obj is not None:
-                for warning in context.obj.warnings:
-                    out.warn(warning)
+            for warning in (*stray_variables(), *(context.obj.warnings if context.obj is not None else ())):
+                out.warn(warning)
             for name, bundle in bundles.items():
                 values[name] = bundle(**{field.name: values.pop(field.name) for field in fields(bundle)})
             try:
@@ -394,10 +402,12 @@ def _defaulted(context: typer.Context, values: Iterable[str]) -> frozenset[str]:
 def check_values(context: Any, values: Mapping[str, Any]) -> None:
     """Raise UsageError, which names its origin, for a value that its option's metavar does not allow.
 
-    A metavar is SIZE, DURATION, or words between bars (`max|min`); a word in capitals among them is not checked.
+    A metavar is SIZE, DURATION, or words between bars (`max|min`); a word in capitals among them is not checked. An
+    empty text is refused, because a variable of a script that is not set must not mean the default.
     """
     for parameter in context.command.params:
         text, metavar = values.get(parameter.name), str(parameter.metavar)
+        _check_empty(context, parameter, text)
         if not isinstance(text, str) or parameter.param_type_name != "option":
             continue
         if metavar in _PARSERS:
@@ -407,6 +417,21 @@ def check_values(context: Any, values: Mapping[str, Any]) -> None:
                 raise UsageError(f"{origin(context, parameter)}: {error.message}") from None
         elif metavar.islower() and text not in metavar.split("|"):
             parse_choice(origin(context, parameter), text, metavar.split("|"))
+
+
+def _check_empty(context: Any, parameter: Any, value: object) -> None:
+    """Raise UsageError for an empty text, and for an empty variable in place of a location, which the parser ignores.
+
+    Names of tables, variables and metrics may be empty, and so may the text of a note.
+    """
+    texts = list(value) if isinstance(value, list | tuple) else [value]
+    metavar = str(parameter.metavar)
+    is_argument = parameter.param_type_name == "argument"
+    if "" in (texts[:-1] if is_argument and metavar.endswith("TEXT") else texts) and metavar not in _MAY_BE_EMPTY:
+        where = "" if is_argument else f"{origin(context, parameter)}: "
+        raise UsageError(f"{where}expected {metavar}, got an empty text", hint="is a variable of the script not set?")
+    if metavar == "LOCATION" and value is None and os.environ.get(parameter.envvar or "") == "":
+        raise UsageError(f"{parameter.envvar} is empty", hint="unset it, or name a location")
 
 
 def _configure(out: Output, context: Any, values: dict[str, Any]) -> None:
@@ -446,8 +471,8 @@ def _name_variable(parameter: inspect.Parameter) -> None:
         if type(info).__name__ == "OptionInfo":
             declared = (info.default, *(info.param_decls or ()))  # within Annotated the first flag is `default`
             flags = [flag for flag in declared if isinstance(flag, str) and flag.startswith("--")]
-            option = flags[0].partition("/")[0].lstrip("-") if flags else parameter.name  # of --x/--no-x: x
-            info.envvar = None if command_line_only else f"EDL_CKPT_{option.replace('-', '_').upper()}"
+            option = flags[0].partition("/")[0].lstrip("-") if flags else parameter.name.replace("_", "-")
+            info.envvar = None if command_line_only or option in COMMAND_LINE_ONLY else variable_of(option)
             info.show_envvar = False
 
 

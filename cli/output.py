@@ -263,6 +263,8 @@ class Output:
     def default_location(self) -> str:
         """Return the location that a command uses when none is given."""
         named = os.environ.get("EDL_CKPT_DIR")
+        if named == "":
+            raise UsageError("EDL_CKPT_DIR is empty", hint="unset it, or name a location")
         if named or self.storages is None or self.storages.default is None:
             return named or "."
         return self.storages.default.location.url

@@ -6,13 +6,12 @@ The parser itself is asked, so what is shown is what a command would take.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from edl_ckpt.cli.app import build
 from edl_ckpt.cli.catalogue import COMMANDS
-from edl_ckpt.cli.completion.places import REMOTE
 from edl_ckpt.cli.config import (
     STORAGE,
     ConfigFile,
@@ -20,18 +19,15 @@ from edl_ckpt.cli.config import (
     config_files,
     known_options,
     read_config,
+    stray_variables,
 )
 from edl_ckpt.cli.options import check_values
 from edl_ckpt.cli.secrets import is_secret
 from edl_ckpt.cli.usage import explained, is_refusal
 from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.storage.location import check_no_password
-from edl_ckpt.core.words import meant
 
-_PREFIX: Final = "EDL_CKPT_"
 _DIR: Final = "EDL_CKPT_DIR"
-_OF_HOOKS: Final = ("EVENT", "REF", "LOCATION", "NUMBER", "PATH")
-"""What `watch --exec` tells its command: such a variable sets nothing."""
 HIDDEN: Final = "***"
 
 
@@ -93,7 +89,7 @@ def settings_in_force(named: str | None) -> Settings:
     options = [_joined([n for n, _ in group], group[0][1], having) for group in found.values()]
     options.sort(key=lambda setting: (setting.name, len(setting.commands), setting.commands))
     places = [_location(configured), *_storages(configured)]
-    return Settings(tuple(files), (*places, *options), (*configured.warnings, *_unknown(program)))
+    return Settings(tuple(files), (*places, *options), (*configured.warnings, *stray_variables()))
 
 
 def _of_command(command: Any, context: Any, name: str, configured: Configured) -> Iterator[Setting]:
@@ -151,7 +147,10 @@ def _joined(commands: list[str], setting: Setting, having: Mapping[str, list[str
 def _location(configured: Configured) -> Setting:
     """Return the location of commands that are given none."""
     storages = configured.storages
-    if named := os.environ.get(_DIR):
+    named = os.environ.get(_DIR)
+    if named == "":
+        return Setting("location", "", "environment", _DIR, _DIR, fault="it is empty")
+    if named is not None:
         try:
             check_no_password(named)
         except UsageError as error:
@@ -169,29 +168,3 @@ def _storages(configured: Configured) -> Iterator[Setting]:
             f" {key}={HIDDEN if is_secret(key) else value}" for key, value in sorted(storage.location.options.items())
         )
         yield Setting(f"{STORAGE}.{name}", f"{storage.location.url}{options}", "file", configured.origin(STORAGE, name))
-
-
-def _unknown(program: Any) -> Iterator[str]:
-    """Yield a warning for each variable that looks like ours and sets nothing."""
-    known, refused = {_DIR, REMOTE}, set()
-    for option in _options(program):
-        if option.envvar is not None:
-            known.add(str(option.envvar))
-        else:
-            refused |= {
-                _PREFIX + flag.lstrip("-").replace("-", "_").upper() for flag in option.opts if flag[:2] == "--"
-            }
-    known |= {_PREFIX + name for name in _OF_HOOKS}
-    for name in sorted(name for name in os.environ if name.startswith(_PREFIX) and name not in known):
-        if name in refused:
-            yield f"{name} sets nothing: this option can only be given on the command line"
-        else:
-            hint = meant(name, known)
-            yield f"{name} sets nothing: no option has this variable" + (f"; {hint}" if hint else "")
-
-
-def _options(command: Any) -> Iterable[Any]:
-    """Yield the options of a command, or of all commands of a group."""
-    for member in getattr(command, "commands", {}).values():
-        yield from _options(member)
-    yield from (p for p in command.params if p.param_type_name == "option" and p.name not in {"help", "print_version"})

@@ -40,8 +40,5 @@ def config_show_command(
         lambda: render_config.human(found, origin=origin, every=every),
         lambda: render_config.rows(found),
     )
-    for warning in found.warnings:
-        if not warning.startswith(tuple(file.path for file in found.files) or "\0"):  # those were printed already
-            out.warn(warning)
     if not found.is_sound:
         raise SystemExit(3)

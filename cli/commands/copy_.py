@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edl_ckpt.cli import options as o
 from edl_ckpt.cli.cluster import Cluster, cluster_of, workers_of, working
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.hints import resumable
 from edl_ckpt.cli.manual.codes import WRITES, exits
-from edl_ckpt.cli.options import Csv, DryRun, ForceSeal, Jsonl, LockWait, Workers, locking, parsed_ref, resolve_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.core.errors import NotFoundError, UsageError
 
@@ -33,17 +33,19 @@ def copy_command(
         list[str],
         typer.Argument(metavar="[REF] LOCATION", help="The version to copy, and the checkpoint_dir to copy it to."),
     ],
-    every: Annotated[bool, typer.Option("--all", help="Copy every complete version that is not there yet.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Copy every complete version that is not there yet."), o.CommandLineOnly()
+    ] = False,
     since: Annotated[
         int | None, typer.Option(min=0, metavar="VERSION", help="Copy every complete version from this number on.")
     ] = None,
-    dry_run: DryRun = False,
-    workers: Workers = None,
+    dry_run: o.DryRun = False,
+    workers: o.Workers = None,
     cluster: Cluster = None,
-    force: ForceSeal = False,
-    lock_wait: LockWait = "10s",
-    csv: Csv = False,  # noqa: ARG001
-    jsonl: Jsonl = False,  # noqa: ARG001
+    force: o.ForceSeal = False,
+    lock_wait: o.LockWait = "10s",
+    csv: o.Csv = False,  # noqa: ARG001
+    jsonl: o.Jsonl = False,  # noqa: ARG001
 ) -> None:
     """Copy versions to another location, with proof.
 
@@ -70,7 +72,7 @@ def copy_command(
             human = partial(render_copy.plan_human, plan, by)
             out.show(lambda: planned, human, lambda: render_copy.rows(planned["copied"]))
             return
-        result = execute_copy(plan, **work, **locking(out, lock_wait))
+        result = execute_copy(plan, **work, **o.locking(out, lock_wait))
         done = render_copy.document(result)
         out.show(lambda: done, lambda: render_copy.human(result), lambda: render_copy.rows(done["copied"]))
         for ref, error in result.failed:
@@ -84,8 +86,8 @@ def _versions(source: str | None, out: Output, *, every: bool, since: int | None
     from edl_ckpt.core.checkpoint.catalog import list_versions
 
     if not every and since is None:
-        return (resolve_ref(source, out),)
-    ref = parsed_ref(source, out)
+        return (o.resolve_ref(source, out),)
+    ref = o.parsed_ref(source, out)
     if ref.version != "latest":
         raise UsageError("--all and --since need a location without a version", path=source)
     listed = list_versions(ref.location).versions

@@ -11,7 +11,7 @@ from edl_ckpt.cli.cluster import Cluster, cluster_of, workers_of, working
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.hints import resumable
 from edl_ckpt.cli.manual.codes import WRITES, exits
-from edl_ckpt.cli.options import CommandLineOnly, DryRun, looks_like_ref, resolve_ref
+from edl_ckpt.cli.options import DryRun, looks_like_ref, resolve_ref
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import escaped, parse_size
 from edl_ckpt.core.errors import UsageError
@@ -86,7 +86,6 @@ def export_command(
     ignore_seal: Annotated[
         bool,
         typer.Option("--ignore-seal", help="Go on although the version does not match its seal."),
-        CommandLineOnly(),
     ] = False,
 ) -> None:
     """Write a version in a format other tools read.

@@ -10,17 +10,7 @@ import typer
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.hints import trials_hint
 from edl_ckpt.cli.manual.codes import LISTS, exits
-from edl_ckpt.cli.options import (
-    CommandLineOnly,
-    Csv,
-    Experiment,
-    Grace,
-    Jsonl,
-    Mode,
-    Places,
-    Prometheus,
-    check_prometheus,
-)
+from edl_ckpt.cli.options import Csv, Experiment, Grace, Jsonl, Mode, Places, Prometheus, check_prometheus
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.templates import template_of
 from edl_ckpt.cli.text import escaped, parse_duration
@@ -59,7 +49,6 @@ def list_command(
     template: Annotated[
         str | None,
         typer.Option("--format", metavar="TEMPLATE", help="Print a line for each version, as '{version} {state}'."),
-        CommandLineOnly(),
     ] = None,
     null: Annotated[
         bool, typer.Option("--null", "-0", help="End references, or lines, with NUL and not with a new line.")

@@ -28,7 +28,7 @@ _AS_TEXT = ("{", "[", '"')
 def metadata_set_command(
     out: Output,
     words: Annotated[
-        list[str], typer.Argument(metavar="[REF] KEY=JSON...", help="The version, and its keys with their values.")
+        list[str], typer.Argument(metavar="REF KEY=JSON...", help="The version, and its keys with their values.")
     ],
     lock_wait: o.LockWait = "10s",
 ) -> None:
@@ -41,7 +41,7 @@ def metadata_set_command(
     from edl_ckpt.core.operations.annotate import set_metadata
 
     ref, values = _split_pairs(words)
-    version = o.resolve_ref(ref, out, to_change=True)
+    version = o.resolve_named(ref, out, "metadata set", *words[ref is not None :])
     set_metadata(version, values, **o.locking(out, lock_wait))
     _show(out, o.resolve_ref(version.ref, out))
 
@@ -68,7 +68,7 @@ def metadata_show_command(out: Output, ref: o.Ref = None, csv: o.Csv = False, js
 @exits(NOTES)
 def metadata_remove_command(
     out: Output,
-    words: Annotated[list[str], typer.Argument(metavar="[REF] KEY...", help="The version, and the keys to remove.")],
+    words: Annotated[list[str], typer.Argument(metavar="REF KEY...", help="The version, and the keys to remove.")],
     lock_wait: o.LockWait = "10s",
 ) -> None:
     """Remove values from a version."""
@@ -76,8 +76,8 @@ def metadata_remove_command(
 
     ref, keys = (words[0], words[1:]) if o.looks_like_ref(words[0], out) else (None, words)
     if not keys:
-        raise UsageError("KEY is missing, the key to remove", hint="expected [REF] KEY...")
-    version = o.resolve_ref(ref, out, to_change=True)
+        raise UsageError("KEY is missing, the key to remove", hint="expected REF KEY...")
+    version = o.resolve_named(ref, out, "metadata remove", *keys)
     remove_metadata(version, keys, **o.locking(out, lock_wait))
     _show(out, o.resolve_ref(version.ref, out))
 
@@ -93,7 +93,7 @@ def _show(out: Output, version: Version) -> None:
 
 
 def _split_pairs(words: list[str]) -> tuple[str | None, dict[str, Any]]:
-    """Return (reference, values) of `[REF] KEY=JSON...`; UsageError names a word that is neither."""
+    """Return (reference, values) of `REF KEY=JSON...`; UsageError names a word that is neither."""
     ref = words[0] if _is_ref(words[0]) else None
     values: dict[str, Any] = {}
     for word in words[1:] if ref is not None else words:
@@ -102,7 +102,7 @@ def _split_pairs(words: list[str]) -> tuple[str | None, dict[str, Any]]:
             raise UsageError(f"{word!r}: expected KEY=JSON")
         values[key] = _value(key, text)
     if not values:
-        raise UsageError("KEY=JSON is missing", hint="expected [REF] KEY=JSON...")
+        raise UsageError("KEY=JSON is missing", hint="expected REF KEY=JSON...")
     return ref, values
 
 

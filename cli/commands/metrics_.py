@@ -8,6 +8,7 @@ import typer
 
 from edl_ckpt.cli import options as o
 from edl_ckpt.cli.help import examples
+from edl_ckpt.cli.hints import is_named
 from edl_ckpt.cli.manual.codes import NOTES, exits
 from edl_ckpt.cli.output import Output
 from edl_ckpt.core.errors import UsageError
@@ -31,8 +32,12 @@ _Format = Annotated[
 @exits(NOTES)
 def metrics_set_command(
     out: Output,
-    words: Annotated[list[str], typer.Argument(metavar="[REF] NAME=VALUE...", help="The version, and its metrics.")],
-    mode: o.Mode = None,
+    words: Annotated[list[str], typer.Argument(metavar="REF NAME=VALUE...", help="The version, and its metrics.")],
+    mode: Annotated[
+        str | None,
+        typer.Option(metavar="max|min", help="Also declare whether higher (max) or lower (min) is better."),
+        o.CommandLineOnly(),
+    ] = None,
     lock_wait: o.LockWait = "10s",
 ) -> None:
     """Record metrics of a version.
@@ -42,7 +47,7 @@ def metrics_set_command(
     from edl_ckpt.core.operations.annotate import set_metrics
 
     ref, metrics = _split_pairs(words, out)
-    version = o.resolve_ref(ref, out, to_change=True)
+    version = o.resolve_named(ref, out, "metrics set", *words[ref is not None :])
     set_metrics(version, metrics, mode=mode, **o.locking(out, lock_wait))
     _show(out, version.location, version.key)
 
@@ -54,11 +59,8 @@ def metrics_set_command(
 @exits(NOTES, c3="some metrics cannot be read now")
 def metrics_show_command(out: Output, ref: o.Ref = None, csv: o.Csv = False, jsonl: o.Jsonl = False) -> None:  # noqa: ARG001
     """Show the metrics of one version, or of all."""
-    from edl_ckpt.core.checkpoint.catalog import split_version_dir
-
     parsed = o.parsed_ref(ref, out)
-    split = split_version_dir(parsed.location)
-    if parsed.version == "latest" and not (ref or "").endswith("@latest") and not split:
+    if not is_named(ref, parsed):
         _show(out, parsed.location, None, changed=False)
     else:
         version = o.resolve_ref(ref, out, to_change=True)
@@ -115,7 +117,7 @@ def metrics_import_command(
 @exits(NOTES)
 def metrics_remove_command(
     out: Output,
-    words: Annotated[list[str], typer.Argument(metavar="[REF] NAME...", help="The version, and the names of metrics.")],
+    words: Annotated[list[str], typer.Argument(metavar="REF NAME...", help="The version, and the names of metrics.")],
     lock_wait: o.LockWait = "10s",
 ) -> None:
     """Remove metrics from a version."""
@@ -123,8 +125,8 @@ def metrics_remove_command(
 
     ref, names = (words[0], words[1:]) if o.looks_like_ref(words[0], out) else (None, words)
     if not names:
-        raise UsageError("NAME is missing, the metric to remove", hint="expected [REF] NAME...")
-    version = o.resolve_ref(ref, out, to_change=True)
+        raise UsageError("NAME is missing, the metric to remove", hint="expected REF NAME...")
+    version = o.resolve_named(ref, out, "metrics remove", *names)
     remove_metrics(version, names, **o.locking(out, lock_wait))
     _show(out, version.location, version.key)
 
@@ -164,7 +166,7 @@ def metrics_mode_command(
 
 
 def _split_pairs(words: list[str], out: Output) -> tuple[str | None, dict[str, float]]:
-    """Return (reference, metrics) of `[REF] NAME=VALUE...`; UsageError names a word that is neither."""
+    """Return (reference, metrics) of `REF NAME=VALUE...`; UsageError names a word that is neither."""
     ref = words[0] if o.looks_like_ref(words[0], out) else None
     metrics: dict[str, float] = {}
     for word in words[1:] if ref is not None else words:
@@ -176,7 +178,7 @@ def _split_pairs(words: list[str], out: Output) -> tuple[str | None, dict[str, f
                 f"{word!r}: the value is not a number" if equals else f"{word!r}: expected NAME=VALUE"
             ) from None
     if not metrics:
-        raise UsageError("NAME=VALUE is missing", hint="expected [REF] NAME=VALUE...")
+        raise UsageError("NAME=VALUE is missing", hint="expected REF NAME=VALUE...")
     return ref, metrics
 
 

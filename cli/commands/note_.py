@@ -23,7 +23,7 @@ def note_command(
     out: Output,
     words: Annotated[
         list[str],
-        typer.Argument(metavar="[REF] TEXT", help="The version, and its note; an empty text removes the note."),
+        typer.Argument(metavar="REF TEXT", help="The version, and its note; an empty text removes the note."),
     ],
     lock_wait: o.LockWait = "10s",
 ) -> None:
@@ -34,10 +34,10 @@ def note_command(
     from edl_ckpt.core.operations.annotate import set_note
 
     if len(words) == 1 and o.looks_like_ref(words[0], out):
-        raise UsageError("TEXT is missing", hint="expected [REF] TEXT")
+        raise UsageError("TEXT is missing", hint="expected REF TEXT")
     if len(words) > 2:
-        raise UsageError("expected [REF] TEXT; put a text of several words in quotes")
-    version = o.resolve_ref(words[0] if len(words) == 2 else None, out, to_change=True)
+        raise UsageError("expected REF TEXT; put a text of several words in quotes")
+    version = o.resolve_named(words[0] if len(words) == 2 else None, out, "note", words[-1])
     set_note(version, words[-1], **o.locking(out, lock_wait))
     document = {"schema": "edl-ckpt/note/1", "ref": version.ref, "note": words[-1]}
     out.show(lambda: document, lambda: [f"{escaped(version.ref)}: {escaped(words[-1]) or 'note removed'}"])

@@ -66,7 +66,7 @@ def reshard_command(
 
     keep_freed_memory()
     where = _where(output, out)
-    version = resolve_ref(ref, out, to_change=output is None)
+    version = resolve_ref(ref, out, to_change=output is None, aloud=True)
     if if_needed:
         made = find_resharded(version, ps, output=where, layout=layout, force=force, reporter=out.reporter())
         if made is not None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.format.model import Listing
     from edl_ckpt.core.storage.location import Location
 
-_Words = Annotated[list[str], typer.Argument(metavar="[REF] TAG", help="The version, and the tag.")]
+_Words = Annotated[list[str], typer.Argument(metavar="REF TAG", help="The version, and the tag.")]
 
 
 @examples(
@@ -35,17 +35,18 @@ def tag_add_command(
         bool, typer.Option("--also", help="Keep the tag on other versions too; `@TAG` then names none of them.")
     ] = False,
     move: Annotated[bool, typer.Option("--move", hidden=True)] = False,  # noqa: ARG001 - the default by now
+    force: Annotated[bool, typer.Option("--force", help="Tag a version that is not complete, too.")] = False,
     lock_wait: o.LockWait = "10s",
 ) -> None:
     """Give a version a tag, and take it from others.
 
-    `@TAG` then refers to the version, and `prune` keeps it.
+    `@TAG` then refers to the version, and `prune` keeps it. A version that is not complete needs --force.
     """
     from edl_ckpt.core.operations.annotate import add_tag
 
     ref, tag = _split(words)
-    version = o.resolve_ref(ref, out, to_change=True)
-    moved_from = add_tag(version, tag, also=also, **o.locking(out, lock_wait))
+    version = o.resolve_named(ref, out, "tag add", tag)
+    moved_from = add_tag(version, tag, also=also, force=force, **o.locking(out, lock_wait))
     if moved_from:
         numbers = f"{plural(len(moved_from), 'version')} {', '.join(map(str, moved_from))}"
         out.say(f"the tag {escaped(tag)} moved from {numbers} to version {version.key}")
@@ -62,7 +63,7 @@ def tag_remove_command(out: Output, words: _Words, lock_wait: o.LockWait = "10s"
     from edl_ckpt.core.operations.annotate import remove_tag
 
     ref, tag = _split(words)
-    version = o.resolve_ref(ref, out, to_change=True)
+    version = o.resolve_named(ref, out, "tag remove", tag)
     remove_tag(version, tag, **o.locking(out, lock_wait))
     _show(out, version.location)
 
@@ -83,9 +84,9 @@ def tag_list_command(out: Output, location: o.Place = None, csv: o.Csv = False, 
 
 def _split(words: list[str]) -> tuple[str | None, str]:
     if len(words) > 2:
-        raise UsageError("expected [REF] TAG")
+        raise UsageError("expected REF TAG")
     if len(words) == 1:
-        check_second(words[0], "TAG", "[REF] TAG")
+        check_second(words[0], "TAG", "REF TAG")
     return (words[0], words[1]) if len(words) == 2 else (None, words[0])
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def unlock_command(
     out: Output,
     location: o.Place = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation."), o.CommandLineOnly()] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Remove the lock of a dead command, after showing its holder.
 

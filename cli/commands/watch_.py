@@ -9,7 +9,7 @@ import typer
 
 from edl_ckpt.cli.help import examples
 from edl_ckpt.cli.manual.codes import LISTS, exits
-from edl_ckpt.cli.options import CommandLineOnly, Interval, Place, StallAfter, followed_location
+from edl_ckpt.cli.options import Interval, Place, StallAfter, followed_location
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_limit
 from edl_ckpt.core.errors import EdlCkptError, UsageError
@@ -38,11 +38,8 @@ def watch_command(
     execute: Annotated[
         str | None,
         typer.Option("--exec", metavar="CMD", help="Run CMD for each event, with EDL_CKPT_REF in its environment."),
-        CommandLineOnly(),
     ] = None,
-    shell: Annotated[
-        bool, typer.Option("--shell", help="Run CMD of --exec in a shell (sh -c)."), CommandLineOnly()
-    ] = False,
+    shell: Annotated[bool, typer.Option("--shell", help="Run CMD of --exec in a shell (sh -c).")] = False,
     after: Annotated[
         int | None, typer.Option(min=-1, metavar="V", help="Also report versions above V that are there already.")
     ] = None,

@@ -69,7 +69,7 @@ def _exit_codes() -> _Content:
 
 def _env() -> _Content:
     own = (
-        Row("EDL_CKPT_DIR", "the LOCATION of commands that are given none"),
+        Row("EDL_CKPT_DIR", "the LOCATION of commands that are given none; empty, it is an error"),
         Row("EDL_CKPT_CONFIG", "a configuration file that is read instead of yours, as with --config"),
         Row("EDL_CKPT_COMPLETE_REMOTE", "with 1, a shell completes names of S3 and other storage on a network too"),
         Row("EDL_CKPT_<OPTION>", "the value of an option: `EDL_CKPT_LOCK_WAIT=1m` for --lock-wait. Flags take 1 or 0."),
@@ -93,7 +93,8 @@ def _env() -> _Content:
     rule = (
         (
             "The command line wins over the environment, and that over a configuration file. Options that delete "
-            "something can only be given on the command line: they have no variable."
+            "something, lift a guard, or change what comes out can only be given on the command line: they have no "
+            "variable."
         ),
     )
     return rule, (

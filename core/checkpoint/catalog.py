@@ -426,6 +426,12 @@ def shared_tags(versions: Iterable[Version]) -> dict[str, list[Version]]:
     return {tag: list(found.values()) for tag, found in sorted(having.items()) if len(found) > 1}
 
 
+def command_to_keep(tag: str, versions: Sequence[Version]) -> str:
+    """Return the command that keeps a tag on one of several versions: on the newest complete one if there is one."""
+    kept = max(versions, key=lambda v: (v.state is State.COMPLETE, v.version))
+    return command("tag", "add", kept.ref, tag, *([] if kept.state is State.COMPLETE else ["--force"]))
+
+
 def _tagged(listing: Listing, tag: str) -> Version:
     """Return the version with a tag, or with this UUID; UsageError when several versions have it."""
     found = [v for v in listing.versions if v.uuid == tag] or [v for v in listing.versions if tag in v.tags]
@@ -434,7 +440,7 @@ def _tagged(listing: Listing, tag: str) -> Version:
         raise UsageError(
             f"{len(keys)} versions have the tag {tag!r}: {', '.join(map(str, keys))}",
             path=listing.location.url,
-            hint=f"name one by its number, or keep the tag on one: {command('tag', 'add', found[-1].ref, tag)}",
+            hint=f"name one by its number, or keep the tag on one: {command_to_keep(tag, found)}",
         )
     if found:
         return found[0] if len(found) == 1 else pick(listing, found[0].version)

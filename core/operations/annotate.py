@@ -12,14 +12,15 @@ from typing import Any
 from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version, list_versions
 from edl_ckpt.core.checkpoint.files import check_in_location
 from edl_ckpt.core.commit.recovery import location_lock
-from edl_ckpt.core.errors import EdlCkptError, LockedError
-from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.errors import EdlCkptError, LockedError, RefusedError
+from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state import annotate
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.metadata import check_mode
 from edl_ckpt.core.state.seal import base_name
 from edl_ckpt.core.storage import LocationLike, open_store
+from edl_ckpt.core.words import command
 
 
 @contextmanager
@@ -89,15 +90,24 @@ def add_tag(
     tag: str,
     *,
     also: bool = False,
+    force: bool = False,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
 ) -> tuple[int | str, ...]:
     """Give a version a tag, which protects it from deletion, and return the versions that lost the tag by that.
 
     A tag names one version, so the others lose it. With `also` they keep it, and a reference cannot use the tag. Raises
-    EdlCkptError, after all that can be done, when the metadata of another version cannot be read: it may have the tag.
+    RefusedError, and nothing changes, for a version that is not complete, unless `force` is set. Raises EdlCkptError,
+    after all that can be done, when the metadata of another version cannot be read: it may have the tag.
     """
     version = as_version(version)
+    if version.state is not State.COMPLETE and not force:
+        again = command("tag", "add", version.ref, tag, "--force")
+        raise RefusedError(
+            f"this version is not complete (its state is {version.state.value})",
+            path=version.ref,
+            hint=f"to give it the tag {tag!r} all the same: {again}",
+        )
     with _changing(version, "tag add", wait_seconds, reporter):
         annotate.write_tag(version, tag)
         versions = () if also else list_versions(version.location).versions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from edl_ckpt.core.checkpoint.catalog import list_versions, shared_tags
+from edl_ckpt.core.checkpoint.catalog import command_to_keep, list_versions, shared_tags
 from edl_ckpt.core.checkpoint.target import layouts_at
 from edl_ckpt.core.commit.deletions import last_deletion
 from edl_ckpt.core.commit.recovery import location_lock
@@ -43,7 +43,7 @@ def undo(
             numbers = " and ".join(str(v.version) for v in versions)
             reporter.warn(
                 f"{where}: versions {numbers} have the tag {tag!r}, so @{tag} names none of them;"
-                f" to keep it on one: {command('tag', 'add', versions[-1].ref, tag)}"
+                f" to keep it on one: {command_to_keep(tag, versions)}"
             )
     return names
 

@@ -130,6 +130,8 @@ class FsspecStore:
                 self._fs, self._root = fsspec.core.url_to_fs(location.url, **location.options)
         except ValueError as error:
             hint = "expected a path, s3://, or a kind that fsspec knows, such as gs://, abfs:// or hdfs://"
+            scheme, _, rest = location.url.partition("://")
+            hint = hint if scheme.islower() else f"did you mean {scheme.lower()}://{rest}?"
             raise UnsupportedError(f"unknown kind of storage: {error}", path=location.url, hint=hint) from error
         except TypeError as error:  # its constructor wants arguments that a URL cannot give
             raise UsageError(

@@ -59,8 +59,8 @@ def test_names(nas: Path, tmp_path: Path) -> None:
     save_small(tmp_path / "cold/a", 7)
     write(tmp_path, f'[checkpoint_storage.cold]\ntype = "shared_fs"\nhost_path = "{tmp_path / "cold"}"')
     assert f"{tmp_path}/cold/a@7" in run(tmp_path, "inspect", "cold/a@7")[0]
-    run(tmp_path, "metrics", "set", "cold/a", "auc=0.5")
-    run(tmp_path, "metrics", "remove", "cold/a", "auc")
+    run(tmp_path, "metrics", "set", "cold/a@7", "auc=0.5")
+    run(tmp_path, "metrics", "remove", "cold/a@latest", "auc")
     run(tmp_path, "copy", f"{nas}/ctr@10", "cold/b")
     assert numbers(tmp_path / "cold/b") == [10]
     assert run(tmp_path, "list")[0] == ".  no checkpoint\n"  # a name is no default

@@ -239,7 +239,7 @@ def test_options_have_their_command_line_name_everywhere(tmp_path: Path) -> None
         ("prune run --keep 1 --apply f", "--apply takes locations and rules from its plan; do not give others"),
         ("metrics set run@9 auc", "'auc': expected NAME=VALUE"),
         ("metrics set run@9 auc=high", "'auc=high': the value is not a number"),
-        ("note run@9 two words", "expected [REF] TEXT; put a text of several words in quotes"),
+        ("note run@9 two words", "expected REF TEXT; put a text of several words in quotes"),
         ("list run --storage-option x", "--storage-option expects KEY=VALUE"),
     ],
 )

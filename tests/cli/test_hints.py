@@ -71,16 +71,24 @@ SLIPS = [
     ("inspect runs", 10, "runs: no checkpoint here", "versions are below: runs/a, runs/b; --experiment takes them"),
     ("list run@1000", 10, "run@1000: no such file", "a location is expected here, and 1000 is a version: try run"),
     ("tag list run@1000", 10, "run@1000: no such", "a location is expected here, and 1000 is a version: try run"),
-    ("tag add run@1000", 2, "TAG is missing", "expected [REF] TAG"),
-    ("note run@1000", 2, "TEXT is missing", "expected [REF] TEXT"),
+    ("tag add run@1000", 2, "TAG is missing", "expected REF TAG"),
+    ("note run@1000", 2, "TEXT is missing", "expected REF TEXT"),
     ("copy run@1000", 2, "LOCATION is missing", "expected [REF] LOCATION"),
     ("export run@1000", 2, "OUTPUT is missing", "expected [REF] OUTPUT"),
     ("copy run", 10, ".: no checkpoint here", "run was taken for LOCATION; expected [REF] LOCATION"),
-    ("tag add run", 10, ".: no checkpoint here", "run was taken for TAG; expected [REF] TAG"),
+    ("tag add run", 2, "TAG is missing", "expected REF TAG"),
+    ("tag add serving", 2, "the version to change must be named, as in @100", "try: edl-ckpt tag add @latest serving"),
+    (
+        "metrics set run auc=1",
+        2,
+        "run: the version to change must be named",
+        "try: edl-ckpt metrics set run@latest auc=1;",
+    ),
+    ("list S3://bucket/run", 15, "S3://bucket/run: unknown kind of storage", "did you mean s3://bucket/run?"),
     ("export run", 10, ".: no checkpoint here", "run was taken for OUTPUT; expected [REF] OUTPUT"),
-    ("metrics set run@1000", 2, "NAME=VALUE is missing", "expected [REF] NAME=VALUE..."),
+    ("metrics set run@1000", 2, "NAME=VALUE is missing", "expected REF NAME=VALUE..."),
     ("metrics mode run auc", 2, "max or min is missing", "expected [LOCATION] NAME max|min"),
-    ("metadata set run@1000", 2, "KEY=JSON is missing", "expected [REF] KEY=JSON..."),
+    ("metadata set run@1000", 2, "KEY=JSON is missing", "expected REF KEY=JSON..."),
     ("list runss/a", 10, "runss/a: no such file or directory", "did you mean runs/a?"),
     ("inspect s4://bucket/run", 15, "s4://bucket/run: unknown kind of storage", "expected a path, s3://, or"),
     ("prune run --keep", 2, "--keep: its value is missing", "try: edl-ckpt prune --help"),
@@ -110,7 +118,7 @@ def test_no_hint_is_better_than_a_wrong_one(place: Path) -> None:
     for line in (
         "copy run@1000 words.txt",
         "get run --table t --ids-file run",
-        "reshard run --ps 2 --output words.txt",
+        "reshard run@latest --ps 2 --output words.txt",
     ):
         done = edl(*line.split(), cwd=place)
         assert (done.returncode, len(done.stderr.splitlines())) == (10, 1), done.stderr
@@ -262,7 +270,6 @@ def test_locations_below(tmp_path: Path) -> None:
         ("QUIET", "maybe", "list run", "EDL_CKPT_QUIET: 'maybe' is not true or false"),
         ("STORAGE_OPTION", "x", "list run", "EDL_CKPT_STORAGE_OPTION expects KEY=VALUE"),
         ("DIR", "/nowhere", "list", "/nowhere: no such file or directory\n  EDL_CKPT_DIR names it"),
-        ("FORMAT", "npx", "export run x", "no format 'npx'; "),
     ],
 )
 def test_values_of_the_environment(variable: str, value: str, line: str, message: str, place: Path) -> None:

@@ -180,7 +180,7 @@ def test_layout_for_good(tmp_path: Path) -> None:
     (tmp_path / "config" / "edl-ckpt").mkdir(parents=True)
     (tmp_path / "config" / "edl-ckpt" / "edl-ckpt.toml").write_text("layout = 'elasticdl'\n")
     config = str(tmp_path / "config")
-    done = edl("reshard", tmp_path / "run", "--ps", "2", "--output", tmp_path / "b", XDG_CONFIG_HOME=config)
+    done = edl("reshard", tmp_path / "run@20", "--ps", "2", "--output", tmp_path / "b", XDG_CONFIG_HOME=config)
     assert (names(tmp_path / "b"), done.stderr) == (["version-20"], "")
     assert edl("demo", tmp_path / "d", XDG_CONFIG_HOME=config).returncode == 0
     assert elasticdl_rules.latest_valid(tmp_path / "d") == "version-300"

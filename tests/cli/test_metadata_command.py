@@ -50,7 +50,7 @@ def test_reference_or_value(run: Path) -> None:
     """A location whose name has a '=' is a reference; a value that looks like one is a value."""
     run.rename(run.parent / "lr=0.1")
     assert edl("metadata", "set", "lr=0.1@10", "k=1", cwd=run.parent).returncode == 0
-    assert edl("metadata", "set", "from=s3://bucket/run@7", cwd=run.parent / "lr=0.1").returncode == 0
+    assert edl("metadata", "set", "@20", "from=s3://bucket/run@7", cwd=run.parent / "lr=0.1").returncode == 0
     assert at(run.parent / "lr=0.1", 10).metadata == {"k": 1}
     assert at(run.parent / "lr=0.1", 20).metadata == {"from": "s3://bucket/run@7"}
     typo = edl("metadata", "set", "runs/lr=0.2@10", "k=1", cwd=run.parent)

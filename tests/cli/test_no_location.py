@@ -67,5 +67,6 @@ def test_s3(words: list[str], multi: Bucket, capsys: pytest.CaptureFixture[str])
     before = multi.keys()
     for place, code in ((f"{multi.url}-other", 10), (f"{multi.url}/version-20", 2)):
         assert inside(capsys, *(word.format(place) for word in words), code=code)["code"] == code
-    assert inside(capsys, "recover", f"{multi.url}-other", code=10)["id"] == "not_found"
+    missing = inside(capsys, "recover", f"{multi.url}-other", code=10)
+    assert (missing["id"], "did you mean" in str(missing["hint"])) == ("not_found", False)
     assert multi.keys() == before

@@ -160,9 +160,12 @@ def test_a_plan_that_is_written_is_not_carried_out(run: Path) -> None:
     """13.14: --plan-out deletes nothing, in a script either, unless --yes is on the same command line."""
     plan = run.parent / "plan.json"
     done = edl("prune", run, "--keep", "1", "--plan-out", plan, EDL_CKPT_YES="1")
-    assert (done.returncode, done.stderr) == (
+    assert (done.returncode, done.stderr.splitlines()) == (
         0,
-        f"to carry out the plan: edl-ckpt prune --apply {shlex.quote(str(plan))}\n",
+        [
+            "warning: EDL_CKPT_YES sets nothing: this option can only be given on the command line",
+            f"to carry out the plan: edl-ckpt prune --apply {shlex.quote(str(plan))}",
+        ],
     )
     assert "Nothing was deleted." in done.stdout
     assert document("prune", run, "--keep", "1", "--plan-out", str(plan))["applied"] is False
@@ -238,12 +241,12 @@ def test_metrics(run: Path) -> None:
 
 
 def test_metrics_default_location(run: Path) -> None:
-    """Without a reference the newest complete version of $EDL_CKPT_DIR is meant."""
-    done = edl("metrics", "set", "auc=0.5", EDL_CKPT_DIR=str(run))
+    """@latest without a location is the newest complete version of $EDL_CKPT_DIR."""
+    done = edl("metrics", "set", "@latest", "auc=0.5", EDL_CKPT_DIR=str(run))
     assert done.returncode == 0, done.stderr
     assert document("list", run)["locations"][0]["versions"][2]["metrics"] == {"auc": 0.5}
-    assert edl("note", "good", EDL_CKPT_DIR=str(run)).returncode == 0
-    assert edl("tag", "add", "prod", EDL_CKPT_DIR=str(run)).returncode == 0
+    assert edl("note", "@latest", "good", EDL_CKPT_DIR=str(run)).returncode == 0
+    assert edl("tag", "add", "@latest", "prod", EDL_CKPT_DIR=str(run)).returncode == 0
     result = document("list", run)["locations"][0]["versions"][2]
     assert (result["note"], result["tags"]) == ("good", ["prod"])
 

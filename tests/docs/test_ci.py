@@ -202,7 +202,7 @@ def test_gitlab(shell: dict[str, str], tmp_path: Path) -> None:
     save_small(tmp_path / "run", 10, 20)
     edl("metrics", "set", f"{tmp_path}/run@10", "auc=0.8")
     template = yaml.safe_load((CI / "gitlab-ci.yml").read_text(encoding="utf-8"))
-    own = {"EDL_CKPT_SOURCE": str(TOP), "CHECKPOINT": "run@20", "CI_COMMIT_BRANCH": "main"}
+    own = {"EDLCKPT_SOURCE": str(TOP), "CHECKPOINT": "run@20", "CI_COMMIT_BRANCH": "main"}
     own |= {"RUN": "run", "METRIC": "auc", "SERVING": "models", "BACKUP": str(tmp_path / "backup")}
     for name in ("verify-checkpoint", "promote-checkpoint"):
         job = template[template[name]["extends"]] | template[name]

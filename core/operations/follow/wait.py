@@ -47,6 +47,8 @@ class WaitResult:
     """False when there is no such location."""
     newest: int | None = None
     """The highest number at the location, whatever the state of that version; None when there is no version."""
+    newest_complete: int | None = None
+    """The highest number of a complete version; None when there is none."""
 
     @property
     def why(self) -> str:
@@ -57,8 +59,9 @@ class WaitResult:
         if not self.exists:
             return f"{ended}: the location does not exist"
         if not self.unfinished:
-            highest = "there is no version" if self.newest is None else f"the newest version is {self.newest}"
-            return f"{ended}: {highest}"
+            none = "there is no version" if self.newest is None else "no version is complete"
+            newest = self.newest_complete
+            return f"{ended}: {none if newest is None else f'the newest complete version is {newest}'}"
         first, more = self.unfinished[-1], len(self.unfinished) - 1
         rest = f" ({counted(more, 'other version')} unfinished)" if more else ""
         return f"{ended}: version {first.version.version}: {first.why}{rest}"
@@ -130,9 +133,10 @@ def wait_for_version(
             if outcome is not None:
                 unfinished = () if found else tuple(_unfinished(observer, wanted, listing))
                 version = observer.described(found) if found else None
-                newest = max((v.version for v in listing.versions), default=None) if listing else None
+                numbers = {v.version: v.state is State.COMPLETE for v in (listing.versions if listing else ())}
+                newest = max(numbers, default=None), max(filter(numbers.get, numbers), default=None)
                 return WaitResult(
-                    observer.location, outcome, version, tick - begin, unfinished, listing is not None, newest
+                    observer.location, outcome, version, tick - begin, unfinished, listing is not None, *newest
                 )
             observer.pause(min(ends.values()) - tick if ends else None)
 

@@ -225,7 +225,7 @@ def test_another_number_of_servers(place: str) -> None:
 def test_a_tag_protects_what_is_not_finished(tmp_path: Path) -> None:
     """A run of another number of servers does not remove a tagged version, though it is not complete."""
     save_part(tmp_path, 7, 0, 3)
-    add_tag(at(tmp_path, 7), "mine")
+    add_tag(at(tmp_path, 7), "mine", force=True)
     with pytest.raises(RefusedError, match="of another number of servers"):
         save_part(tmp_path, 7, 0, 2)
     assert only(tmp_path).tags == ("mine",)

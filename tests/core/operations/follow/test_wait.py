@@ -66,11 +66,19 @@ def test_a_location_that_is_not_there_yet(tmp_path: Path) -> None:
     found = wait(job.run, script(lambda: None, lambda: job.save(10)), reporter=reporter)
     assert found.version is not None
     assert reporter.warnings == [f"{job.run}: does not exist; waiting for it"]
-    assert wait(job.run, script(), version_ge=11).why == "timed out: the newest version is 10"
+    assert wait(job.run, script(), version_ge=11).why == "timed out: the newest complete version is 10"
     shutil.rmtree(job.run)
     assert wait(job.run, script()).why == "timed out: the location does not exist"
     job.run.mkdir()
     assert wait(job.run, script(), 3.0, stall_seconds=2.0).why == "stalled: nothing has changed: there is no version"
+
+
+def test_the_newest_complete_version_is_named(job: Job) -> None:
+    """A wait in vain for a higher number names the newest complete version, and not a higher one that lacks a shard."""
+    assert wait(job.run, script(), version_ge=31).why == "timed out: the newest complete version is 20"
+    for number in (10, 20):
+        job.path(number, 1).unlink()
+    assert wait(job.run, script(), version_ge=31).why == "timed out: no version is complete"
 
 
 def test_the_best(job: Job) -> None:
