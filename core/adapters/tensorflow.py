@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.adapters.variables import describe_variable, read_variable, unique
@@ -57,6 +58,27 @@ def to_tensor(array: object) -> Any:
     tf = library("tensorflow", "tensorflow")
     values = as_array(array)
     return tf.convert_to_tensor(values.view(tf.bfloat16.as_numpy_dtype) if values.dtype == BFLOAT16 else values)
+
+
+def iterator_state(iterator: Any, name: str) -> dict[str, npt.NDArray[np.int8]]:
+    """Return where an iterator over a dataset is, by the keys of TensorFlow: tensors as bytes, int8 [size].
+
+    Raises UsageError for a dataset whose iterators TensorFlow cannot save, such as one from a generator.
+    """
+    tf = library("tensorflow", "tensorflow")
+    try:
+        state = {key: tf.io.serialize_tensor(value).numpy() for key, value in iterator._serialize_to_tensors().items()}  # noqa: SLF001 - what tf.train.Checkpoint calls
+    except tf.errors.OpError as error:
+        raise UsageError(f"{name}: TensorFlow cannot save this iterator: {error.message}") from None
+    return {key: np.frombuffer(data, np.int8) for key, data in state.items()}
+
+
+def restore_iterator(iterator: Any, state: Mapping[Any, Any]) -> None:
+    """Bring an iterator over an equal dataset to where `iterator_state` was called."""
+    tf = library("tensorflow", "tensorflow")
+    iterator._restore_from_tensors(  # noqa: SLF001 - what tf.train.Checkpoint calls
+        {key: tf.io.parse_tensor(np.asarray(data).tobytes(), tf.variant) for key, data in state.items()}
+    )
 
 
 def _by_name(source: Any, prefix: str) -> dict[str, Any]:

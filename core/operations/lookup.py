@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.arrays import Ids, as_ids
+from edl_ckpt.core.checkpoint.aliases import own_name
 from edl_ckpt.core.checkpoint.blocks import as_dtype, check_row_count, id_blocks
 from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version
 from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint, raise_problems
@@ -133,16 +134,24 @@ def _open_some(version: Version, owners: set[int] | None) -> Checkpoint:
     return checkpoint
 
 
-def _open_with(version: Version, name: str) -> Checkpoint:
-    """Open the shard that a dense variable belongs to, else all shards, if it is there; else NameNotFoundError."""
+def _open_with(version: Version, name: str) -> tuple[Checkpoint, str]:
+    """Open the shard that a dense variable belongs to, else all shards; return them with its own name there.
+
+    Raises NameNotFoundError for a name that is neither that of a variable nor an alias.
+    """
     ps_num = version.ps_num or 0
     known: list[str] = []
     owner = {placement.variable_owner(name, ps_num)} if ps_num else set()
     present = {shard.ps_id for shard in version.shards}
     for owners in (owner & present, present):
         checkpoint = _open_some(version, owners)
-        if name in checkpoint:
-            return checkpoint
+        try:
+            own = own_name(checkpoint, name)
+        except BaseException:
+            checkpoint.close()
+            raise
+        if own in checkpoint:
+            return checkpoint, own
         known = checkpoint.variable_names
         checkpoint.close()
     raise NameNotFoundError(f"no variable {name!r}", path=version.ref, hint=meant(name, known, "variables"))
@@ -151,13 +160,15 @@ def _open_with(version: Version, name: str) -> Checkpoint:
 def slice_variable(version: VersionLike, name: str, index: Index | str = ...) -> tuple[npt.NDArray[np.generic], DType]:
     """Return a slice of a dense variable, by default all of it, and its dtype; only the slice is read.
 
-    It comes from the shard that the name belongs to, else from any other shard. `index` is what `np.s_[0:10, 3]`
+    It comes from the shard that the name belongs to, else from any other shard. The name may also be another one that
+    led to the object when it was saved (`ObjectCheckpoint`). `index` is what `np.s_[0:10, 3]`
     returns, or that as a text. bfloat16, which numpy lacks, becomes float32 with the same values. Raises NotFoundError
     for an unknown name, UsageError for an index that the shape does not allow.
     """
     wanted = parse_index(index) if isinstance(index, str) else index
-    with _open_with(as_version(version), name) as checkpoint:
-        shard, entry = checkpoint.find_variable(name)
+    opened, own = _open_with(as_version(version), name)
+    with opened as checkpoint:
+        shard, entry = checkpoint.find_variable(own)
         axes = choose(wanted, entry.shape)
         shape = result_shape(axes)
         check_memory(memory_bytes(axes, entry.dtype.itemsize), f"variable {name!r}", checkpoint.version.ref)

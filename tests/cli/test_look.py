@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edl_ckpt.core import Table, save_checkpoint
+from edl_ckpt.core import ObjectCheckpoint, Table, save_checkpoint
+from edl_ckpt.core.training.objects import Variable
 from places import GOLDEN
 from program import document, edl
 
@@ -30,6 +31,16 @@ def test_get_document(tmp_path: Path) -> None:
         "get", PLACE, "--table", "emb_a/embeddings:0", "--id", str(result["rows"][0]["id"]), "--nearest", "2"
     )
     assert len(near["nearest"][0]["neighbours"]) == 2
+
+
+def test_get_follows_aliases(tmp_path: Path) -> None:
+    """Objects saved under one name are shown under each name that led to them; an unknown name is 10."""
+    layer = {"bias": np.arange(5.0)}
+    ObjectCheckpoint(step=Variable(1), optimizer={"l1": layer}, net={"l1": layer}).save(tmp_path / "run", ps_num=2)
+    for name in ("net/l1/bias", "optimizer/l1/bias"):
+        shown = document("get", tmp_path / "run", "--variable", name, "--slice", "1:3")
+        assert (shown["variable"], shown["values"]) == (name, [1, 2])
+    assert edl("get", tmp_path / "run", "--variable", "optimizer/bias").returncode == 10
 
 
 def test_get_forms(tmp_path: Path) -> None:

@@ -8,12 +8,15 @@ Source: https://www.tensorflow.org/guide/checkpoint and `tensorflow/python/check
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from edl_ckpt.core.checkpoint.aliases import ALIASES, own_name, path_name
 from edl_ckpt.core.checkpoint.catalog import VersionLike
 from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.errors import NotFoundError, UsageError
@@ -24,12 +27,11 @@ from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.storage.location import Location
-from edl_ckpt.core.training.objects.graph import ALIASES, walk
-from edl_ckpt.core.training.objects.paths import parse_name, path_name
+from edl_ckpt.core.training.objects.graph import walk
 from edl_ckpt.core.training.objects.restoration import Restoration
 from edl_ckpt.core.training.objects.status import SAVE_COUNTER, LoadStatus, NothingRestored, RestoreStatus
 from edl_ckpt.core.training.objects.tracking import Child, Trackable, children_of, is_leaf, is_node, is_stateful
-from edl_ckpt.core.training.objects.values import Values, array_of, state_of
+from edl_ckpt.core.training.objects.values import array_of, state_of
 from edl_ckpt.core.training.objects.variables import EmbeddingTable, Variable
 from edl_ckpt.core.words import escaped
 
@@ -57,9 +59,19 @@ class _Own:
     """What an `ObjectCheckpoint` knows beside the objects that it tracks."""
 
     def __init__(self, root: object) -> None:
-        self.root = root
+        self._root = root
         self.save_counter: Variable | None = None
         self.restoration: Restoration | None = None
+
+    @property
+    def root(self) -> object:
+        """Return the root, None without one; UsageError when it was given as a weak reference and is gone."""
+        if not isinstance(self._root, weakref.ref):
+            return self._root
+        root = self._root()
+        if root is None:
+            raise UsageError("the root of the checkpoint, a weak reference, is gone", hint="keep the object as well")
+        return root
 
 
 class ObjectCheckpoint(Trackable):
@@ -67,17 +79,19 @@ class ObjectCheckpoint(Trackable):
 
     Objects are arrays of any library, `Variable`, tables (`Table`, `EmbeddingTable`), dicts, lists and tuples, and
     objects whose attributes are tracked. With `root`, the attributes of that object are tracked as if they were those
-    of the checkpoint. Raises UsageError, which is a ValueError, for a value that cannot be tracked.
+    of the checkpoint; a weak reference to it does not keep it alive. Raises UsageError, which is a ValueError, for a
+    value that cannot be tracked.
     """
 
     _own: _Own
 
     def __init__(self, root: object = None, /, **objects: Any) -> None:
         object.__setattr__(self, "_own", _Own(root))
+        root = self._own.root
         if root is not None and not is_node(root):
             raise UsageError(f"the root has no attributes that could be tracked: {root!r}")
         taken = {child.name for child in children_of(root)} if root is not None else set()
-        for name, value in objects.items():
+        for name, value in sorted(objects.items()):  # as in TensorFlow
             if hasattr(type(self), name) or name in taken:
                 raise UsageError(f"{name!r} is taken", hint="track the object under another name")
             if not is_leaf(value) and not is_node(value):
@@ -89,7 +103,9 @@ class ObjectCheckpoint(Trackable):
             setattr(self, name, value)
 
     def __repr__(self) -> str:
-        names = [escaped(child.name, 40) for child in children_of(self)]
+        names: list[str] = []
+        with suppress(UsageError):  # without its root
+            names = [escaped(child.name, 40) for child in children_of(self)]
         more = f", and {len(names) - 8} more" if len(names) > 8 else ""
         return f"<ObjectCheckpoint of {', '.join(names[:8])}{more}>" if names else "<ObjectCheckpoint of nothing>"
 
@@ -110,8 +126,8 @@ class ObjectCheckpoint(Trackable):
         """Yield the counter, once it is in use, and the objects."""
         if self._own.save_counter is not None:
             yield Child(SAVE_COUNTER, self._own.save_counter, None)
-        if self._own.root is not None:
-            yield from children_of(self._own.root)
+        if (root := self._own.root) is not None:
+            yield from children_of(root)
         yield from super().tracked()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -226,9 +242,8 @@ def load_variable(ref: VersionLike, name: str) -> npt.NDArray[Any]:
     `name` may also be another name under which objects led to it when it was saved. Raises NotFoundError.
     """
     with open_ref(ref) as checkpoint:
-        if name not in checkpoint.variable_names and ALIASES in checkpoint.variable_names:
-            name = path_name(Values(checkpoint).names.resolve(parse_name(name)))
-        if name in checkpoint.table_names and name not in checkpoint.variable_names:
+        name = own_name(checkpoint, name)
+        if name in checkpoint.table_names and name not in checkpoint:
             raise NotFoundError(
                 f"{name!r} is a table",
                 path=checkpoint.version.ref,

@@ -11,17 +11,14 @@ import json
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.errors import CorruptError, UsageError
-from edl_ckpt.core.training.objects.paths import Path, parse_name, path_name
+from edl_ckpt.core.checkpoint.aliases import Path, path_name
+from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.training.objects.tracking import Child, TrackedDict, TrackedList, children_of, is_leaf, is_stateful
-
-ALIASES: Final = ".ALIASES"
-"""No path has this name, because a '.' in a path is escaped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +91,6 @@ def _bad_key(path: tuple[Any, ...]) -> UsageError:
     )
 
 
-def parse_aliases(data: npt.NDArray[Any], ref: str) -> dict[Path, Path]:
-    """Return the aliases in a variable that `Graph.alias_variable` made; CorruptError for any other content."""
-    try:
-        document = json.loads(data.astype(np.int8).tobytes())
-        if not all(isinstance(path, str) for path in document.values()):
-            raise TypeError  # noqa: TRY301 - one way out for every kind of damage
-        return {parse_name(edge): parse_name(path) if path else () for edge, path in document.items()}
-    except (ValueError, AttributeError, TypeError, RecursionError):
-        raise CorruptError(f"variable {ALIASES!r} is damaged", path=ref) from None
-
-
 @dataclass(frozen=True, slots=True)
 class Pair:
     """A value of the program that a checkpoint has under a name; `edge` is where this program has it."""
@@ -136,13 +122,6 @@ class Names:
         """Return the names of a checkpoint."""
         edges = [*paths, *aliases]
         return cls(paths, aliases, frozenset(edge[:depth] for edge in edges for depth in range(len(edge))))
-
-    def resolve(self, path: Path) -> Path:
-        """Return the path under which a checkpoint has what a path leads to."""
-        there: Path = ()
-        for step in path:
-            there = self.aliases.get((*there, step), (*there, step))
-        return there
 
     def match(self, node: object, path: Path) -> Match:
         """Return what a node and all below it share with the checkpoint, when the node is at a path of that."""

@@ -82,7 +82,8 @@ class CheckpointManager:
     """Saves versions of a checkpoint at a location, and keeps `max_to_keep` of them; None keeps all.
 
     When a version falls out of these, it is kept for ever if it was saved at least `keep_checkpoint_every_n_hours`
-    after the last one that was. With `checkpoint_interval`, `save` does nothing until `step_counter` has gone that far.
+    after the last one that was. With `checkpoint_interval`, `save` does nothing until `step_counter` has gone that far
+    since the last save or restore; before the first of these it counts from `last_checkpoint_step`, if that is given.
     `init_fn` is called when there is nothing to restore. `ps_num`, `layout` and `wait_seconds` are those of
     `save_checkpoint`. `reporter` gets warnings; without one, those of the manager itself are logged.
 
@@ -100,6 +101,7 @@ class CheckpointManager:
         step_counter: Any = None,
         checkpoint_interval: int | None = None,
         init_fn: Callable[[], object] | None = None,
+        last_checkpoint_step: int | None = None,
         ps_num: int = 1,
         layout: str | None = None,
         wait_seconds: float = LOCK_WAIT_SECONDS,
@@ -119,7 +121,7 @@ class CheckpointManager:
         self._settings: dict[str, Any] = {"ps_num": ps_num, "layout": layout, "wait_seconds": wait_seconds}
         self._reporter = reporter
         self._born = time.time() - 1.0  # as in TensorFlow: before the first save of a manager made right after
-        self._last_step: int | None = None
+        self._last_step = last_checkpoint_step
 
     def __repr__(self) -> str:
         return f"CheckpointManager({str(self._location)!r}, max_to_keep={self._max_to_keep})"
@@ -245,13 +247,11 @@ class CheckpointManager:
             managed = None
         if managed is None:
             return Managed({}, None, self._born)
-        if now < managed.last_preserved:  # the clock went back: nothing may be deleted by mistake
+        if now < managed.last_preserved:  # the clock went back: later versions are to be preserved, too
             behind = managed.last_preserved - now
             self._warn(f"{self._location}: the clock is {behind:.0f} s behind the last version that was preserved")
             managed = replace(managed, last_preserved=now)
-        saved = {n: min(moment, now) for n, moment in managed.saved.items()}
-        kept = {n: moment for n, moment in saved.items() if moment > managed.last_preserved}
-        return replace(managed, saved=kept)
+        return replace(managed, saved={n: min(moment, now) for n, moment in managed.saved.items()})
 
     def _make_room(self, number: int) -> None:
         """Delete the version of a number if a manager saved it: the next one takes its place; refuse to otherwise."""

@@ -8,23 +8,28 @@ Source: `_CheckpointRestoreCoordinator` in `tensorflow/python/checkpoint/checkpo
 
 from __future__ import annotations
 
+import itertools
 import logging
 import warnings
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from edl_ckpt.core.checkpoint.aliases import Path, path_name
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.errors import MismatchError
 from edl_ckpt.core.training.objects.graph import Match, Pair
-from edl_ckpt.core.training.objects.paths import Path, path_name
 from edl_ckpt.core.training.objects.tracking import Child, Trackable, TrackedDict, TrackedList, is_leaf
 from edl_ckpt.core.training.objects.values import Values, shape_of, why_not
 from edl_ckpt.core.words import abridged, counted
 
 LOG: Final = logging.getLogger("edl_ckpt")
 _NAMED: Final = 20
+_NUMBERS: Final = itertools.count(1)
+_LATEST: Final[dict[int, tuple[Callable[[], Any], int]]] = {}
+"""By id, each object that was restored, and the number of the last restore that gave it a value."""
 
 
 class UnrestoredWarning(UserWarning):
@@ -72,7 +77,7 @@ class Restoration:
         self._progress = _Progress(self.values)
         self._skip_mismatch = skip_mismatch
         self._done: set[Path] = set()
-        self._restored: dict[int, weakref.ref[Any]] = {}
+        self._number = next(_NUMBERS)
         self._end = weakref.finalize(self, self._progress.end)
 
     @property
@@ -109,15 +114,13 @@ class Restoration:
             if isinstance(node, Trackable | TrackedDict | TrackedList):
                 node.wait_for(Bound(self, path))
 
-    def adopt(self, path: Path, child: Child, taken: set[int]) -> None:
+    def adopt(self, path: Path, child: Child) -> None:
         """Restore into an object that is being added below the node at a path."""
         match = Match()
         below = self.values.names.look(child, path, match)
         if below is not None and not is_leaf(child.value):
             match = self.values.names.match(child.value, below)
-        match.pairs[:] = [pair for pair in match.pairs if id(pair.child.value) not in taken]
         self.restore_now(match)
-        taken.update(id(pair.child.value) for pair in match.pairs)
 
     def warn_of_missed(self, root: object) -> None:
         """Warn of values that came into plain objects since, and that did not get what waits for them."""
@@ -133,14 +136,14 @@ class Restoration:
             warnings.warn(text, UnrestoredWarning, stacklevel=3)
 
     def has_restored(self, value: object) -> bool:
-        """Say whether an object got its value from this restore."""
-        found = self._restored.get(id(value))
-        return found is not None and found() is value
+        """Say whether an object got its value from this restore, or from a later one, which is the one that counts."""
+        found, number = _LATEST.get(id(value), (None, 0))
+        return found is not None and found() is value and number >= self._number
 
     def _restore(self, pairs: Sequence[Pair]) -> None:
         good = self._compare(pairs)
         for pair in good:
-            if not self.has_restored(pair.child.value):  # by another of its names
+            if not self.has_restored(pair.child.value):  # by another of its names, or later
                 self._remember(self.values.read_into(pair.path, pair.child))
             self._done.add(pair.edge)
             self._progress.used |= self.values.names.taken_by(pair)
@@ -154,7 +157,7 @@ class Restoration:
         for pair in pairs:
             here, there = shape_of(pair.child.value, path_name(pair.edge)), self.values.shapes.get(pair.path)
             fault = why_not(pair.child)
-            if here == there and not fault:
+            if self.has_restored(pair.child.value) or (here == there and not fault):
                 good.append(pair)
             elif fault:
                 found[pair.edge] = f"{path_name(pair.edge)}: {type(pair.child.value).__name__} {here}: {fault}"
@@ -171,10 +174,11 @@ class Restoration:
         return good
 
     def _remember(self, value: object) -> None:
-        try:
-            self._restored[id(value)] = weakref.ref(value)
-        except TypeError:  # a number of numpy: it is small, and may stay
-            self._restored[id(value)] = lambda: value  # type: ignore[assignment]
+        key = id(value)
+        found: Callable[[], Any] = lambda: value  # noqa: E731 - a number of numpy: it is small, and may stay
+        with suppress(TypeError):
+            found = weakref.ref(value, lambda _: _LATEST.pop(key, None))
+        _LATEST[key] = found, self._number
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +193,10 @@ class Bound:
         """Say whether nothing waits any more."""
         return self.restoration.is_over
 
-    def adopt(self, name: str, value: Any, taken: set[int]) -> Any:
+    def adopt(self, name: str, value: Any) -> Any:
         """Restore what waits for a value that is about to get a name; return the value to store."""
         if self.restoration.is_over:
             return value
         stored = [value]
-        self.restoration.adopt(self.path, Child(name, value, lambda new: stored.__setitem__(0, new)), taken)
+        self.restoration.adopt(self.path, Child(name, value, lambda new: stored.__setitem__(0, new)))
         return stored[0]

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NoReturn, Protocol, Self
 
+from edl_ckpt.core.checkpoint.aliases import Path, path_name
 from edl_ckpt.core.errors import MismatchError
 from edl_ckpt.core.training.objects.graph import leaves_of
-from edl_ckpt.core.training.objects.paths import Path, path_name
 from edl_ckpt.core.training.objects.restoration import Restoration
 from edl_ckpt.core.training.objects.tracking import Trackable
 from edl_ckpt.core.training.objects.values import shape_of

@@ -34,11 +34,8 @@ class Child(NamedTuple):
 class Binding(Protocol):
     """A restore that waits for the objects below one node."""
 
-    def adopt(self, name: str, value: Any, taken: set[int]) -> Any:
-        """Restore what waits for a value that is about to get a name; return the value to store.
-
-        `taken` has the identities of the leaves that a later restore has filled, and gets those that this one fills.
-        """
+    def adopt(self, name: str, value: Any) -> Any:
+        """Restore what waits for a value that is about to get a name; return the value to store."""
         ...
 
     @property
@@ -74,9 +71,14 @@ def is_table(value: object) -> bool:
 
 
 def is_stateful(value: object) -> bool:
-    """Say whether an object hands out its state and takes it back: an optimizer or a scheduler of PyTorch, say."""
+    """Say whether an object hands out its state and takes it back: an optimizer of PyTorch, an iterator, say."""
     methods = (getattr(value, "state_dict", None), getattr(value, "load_state_dict", None))
-    return all(map(callable, methods)) and not isinstance(value, type) and not _is_module(value)
+    return is_iterator(value) or (all(map(callable, methods)) and not isinstance(value, type) and not _is_module(value))
+
+
+def is_iterator(value: object) -> bool:
+    """Say whether a value is an iterator over a dataset of TensorFlow."""
+    return hasattr(value, "__next__") and hasattr(value, "_serialize_to_tensors") and is_of(value, "tensorflow")
 
 
 def is_leaf(value: object) -> bool:
@@ -162,9 +164,8 @@ class _Noticing:
             raise UsageError(f"{name}: the {type(value).__name__} is nested too deeply, or contains itself") from None
         if self._bindings and isinstance(name, str) and (is_leaf(value) or is_node(value)):
             self._bindings[:] = [binding for binding in self._bindings if not binding.is_over]
-            taken: set[int] = set()
-            for binding in reversed(self._bindings):  # the latest restore first
-                value = binding.adopt(name, value, taken)
+            for binding in reversed(self._bindings):  # most often the latest restore first
+                value = binding.adopt(name, value)
         return value
 
     def wait_for(self, binding: Binding) -> None:

@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.adapters.nest import flatten, unflatten
-from edl_ckpt.core.adapters.tensorflow import to_tensor
+from edl_ckpt.core.adapters.tensorflow import iterator_state, restore_iterator, to_tensor
 from edl_ckpt.core.arrays import as_array, dtype_name
+from edl_ckpt.core.checkpoint.aliases import ALIASES, Path, parse_aliases, parse_name, path_name
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.libraries import library, torch_tensor
 from edl_ckpt.core.operations.save import Table
-from edl_ckpt.core.training.objects.graph import ALIASES, Names, parse_aliases
-from edl_ckpt.core.training.objects.paths import Path, parse_name, path_name
-from edl_ckpt.core.training.objects.tracking import Child, is_of, is_stateful, is_table
+from edl_ckpt.core.training.objects.graph import Names
+from edl_ckpt.core.training.objects.tracking import Child, is_iterator, is_of, is_stateful, is_table
 from edl_ckpt.core.training.objects.variables import EmbeddingTable, Variable
 
 
@@ -58,7 +58,8 @@ def array_of(value: Any, name: str) -> npt.NDArray[Any]:
 
 def state_of(value: Any, name: str) -> dict[str, npt.NDArray[Any]]:
     """Return the state of an object as variables below a name."""
-    return flatten(value.state_dict(), f"{name}/", array_of)
+    state = iterator_state(value, name) if is_iterator(value) else value.state_dict()
+    return flatten(state, f"{name}/", array_of)
 
 
 class Values:
@@ -95,7 +96,11 @@ class Values:
         """
         if is_stateful(child.value):
             leaf = torch_tensor if is_of(child.value, "torch") else np.asarray
-            child.value.load_state_dict(unflatten(self.checkpoint, f"{path_name(path)}/", leaf))
+            state = unflatten(self.checkpoint, f"{path_name(path)}/", leaf)
+            if is_iterator(child.value):
+                restore_iterator(child.value, state)
+            else:
+                child.value.load_state_dict(state)
             return child.value
         if is_table(child.value):
             return _put_table(child, self._read_table(path, child.value))

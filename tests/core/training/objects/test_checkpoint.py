@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +13,15 @@ import numpy as np
 import pytest
 
 from checkpoints import at, numbers
-from edl_ckpt.core import Table, list_variables, load_variable, open_checkpoint, save_checkpoint, verify_version
+from edl_ckpt.core import (
+    Table,
+    list_variables,
+    load_variable,
+    open_checkpoint,
+    save_checkpoint,
+    slice_variable,
+    verify_version,
+)
 from edl_ckpt.core.errors import NotFoundError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.training.objects import EmbeddingTable, ObjectCheckpoint, Trackable, Variable
 from s3_fixtures import Bucket
@@ -79,6 +89,62 @@ def test_an_object_with_two_names_is_saved_once(tmp_path: Path) -> None:
     fresh = Plain()
     ObjectCheckpoint(other=[{"again": fresh}]).restore(ref).assert_consumed()
     assert fresh.weights[1, 2] == 7
+
+
+def test_the_seed_has_the_names_of_its_net(tmp_path: Path) -> None:
+    """What an optimizer and a net share has the name of the net, as in TensorFlow; the other name finds it too."""
+    net = Layer(5)
+    net.bias += 2
+    saved = ObjectCheckpoint(step=Variable(1), optimizer={"layers": net}, net={"l1": net})
+    ref = saved.save(tmp_path / "run", ps_num=3)
+    assert [name for name, _ in list_variables(ref)] == ["net/l1/bias", "save_counter", "step"]
+    for name in ("net/l1/bias", "optimizer/layers/bias"):
+        assert load_variable(ref, name).tolist() == [2] * 5
+        values, _ = slice_variable(ref, name, "1:3")
+        assert values.tolist() == [2, 2]
+    with pytest.raises(NotFoundError, match="no variable 'optimizer/bias'"):
+        slice_variable(ref, "optimizer/bias")
+    fresh = ObjectCheckpoint(optimizer={"layers": Layer(5)}, step=Variable(0))
+    fresh.restore(ref).assert_consumed()
+    assert fresh.optimizer["layers"].bias.sum() == 10
+    assert verify_version(ref, level="deep").ok
+
+
+def test_a_later_restore_of_what_is_replaced(tmp_path: Path) -> None:
+    """The last restore wins for numbers of numpy and tables too, for which a restore puts new ones in their place."""
+
+    def contents(number: int) -> dict[str, Any]:
+        rows = np.full((1, 2), number, np.float32)
+        return {"rate": np.float64(number), "rows": Table(np.arange(1), rows), "net": {"w": np.full(2, number)}}
+
+    refs = [ObjectCheckpoint(root={"x": contents(n)}).save(tmp_path / f"run{n}") for n in (1, 2)]
+    shared = Trackable()
+    older, newer = ObjectCheckpoint(root=shared), ObjectCheckpoint(root=shared)
+    statuses = [older.restore(refs[0]), newer.restore(refs[1])]
+    shared.x = Trackable()
+    for name, value in contents(0).items():
+        setattr(shared.x, name, value)
+    assert (shared.x.rate, shared.x.rows.vectors.tolist(), shared.x.net["w"].tolist()) == (2, [[2, 2]], [2, 2])
+    for status in statuses:
+        status.assert_consumed()
+
+
+def test_a_weak_root_that_is_gone(tmp_path: Path) -> None:
+    """A checkpoint does not keep a root alive that it has as a weak reference; without it, nothing is saved."""
+    root = Layer(2)
+    checkpoint = ObjectCheckpoint(weakref.ref(root))
+    ref = checkpoint.save(tmp_path / "run")
+    assert repr(checkpoint) == "<ObjectCheckpoint of save_counter, bias>"
+    del root
+    gc.collect()
+    for action in (lambda: checkpoint.save(tmp_path / "run"), lambda: checkpoint.restore(ref)):
+        with pytest.raises(UsageError, match="a weak reference, is gone"):
+            action()
+    assert repr(checkpoint) == "<ObjectCheckpoint of nothing>"
+    assert numbers(tmp_path / "run") == [1]
+    with pytest.raises(UsageError, match="is gone"):
+        ObjectCheckpoint(weakref.ref(Layer(2)))
+    assert verify_version(ref, level="deep").ok
 
 
 def test_two_objects_in_place_of_one_both_get_the_value(tmp_path: Path) -> None:
@@ -159,7 +225,7 @@ def test_all_ways_to_add_are_noticed(tmp_path: Path) -> None:
 
 def test_a_checkpoint_says_what_it_has() -> None:
     """Its repr is one line with the names of its objects, and no values."""
-    assert repr(ObjectCheckpoint(step=Variable(1), net={"w": np.zeros(3)})) == "<ObjectCheckpoint of step, net>"
+    assert repr(ObjectCheckpoint(step=Variable(1), net={"w": np.zeros(3)})) == "<ObjectCheckpoint of net, step>"
     many = ObjectCheckpoint(**{f"v{number}": Variable(number) for number in range(10)})
     assert repr(many).endswith(", v7, and 2 more>")
     assert repr(ObjectCheckpoint()) == "<ObjectCheckpoint of nothing>"

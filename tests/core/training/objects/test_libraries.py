@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl_ckpt.core.errors import MismatchError
+from edl_ckpt.core import verify_version
+from edl_ckpt.core.errors import MismatchError, UsageError
 from edl_ckpt.core.training.objects import ObjectCheckpoint, list_variables
 from frameworks import need
 
@@ -77,6 +78,36 @@ def test_pytorch_goes_on_where_it_was(tmp_path: Path) -> None:
     assert second["schedule"].last_epoch == 6
     states = [parts["net"].state_dict() for parts in (first, second)]
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+
+
+@pytest.mark.frameworks
+def test_iterators_of_tensorflow_go_on(tmp_path: Path) -> None:
+    """An iterator over a shuffled dataset goes on with the elements that `tf.train.Checkpoint` goes on with."""
+    tf: Any = need("tensorflow")
+
+    def make() -> Any:
+        return iter(tf.data.Dataset.range(40).shuffle(7, seed=3).batch(3))
+
+    first, ours, theirs = make(), make(), make()
+    for _ in range(4):
+        next(first)
+    ref = ObjectCheckpoint(data=first, step=np.ones(1)).save(tmp_path / "run")
+    path = tf.train.Checkpoint(data=first).save(str(tmp_path / "tf"))
+    assert [name.partition("/")[0] for name, _ in list_variables(ref)] == ["data", "save_counter", "step"]
+    ObjectCheckpoint(data=ours, step=np.zeros(1)).restore(ref).assert_consumed()
+    tf.train.Checkpoint(data=theirs).restore(path)
+    rest = [[batch.numpy().tolist() for batch in each] for each in (first, ours, theirs)]
+    assert rest[0] == rest[1] == rest[2] != []
+    late = ObjectCheckpoint(step=np.zeros(1))
+    late.restore(ref)
+    late.data = make()
+    assert [batch.numpy().tolist() for batch in late.data] == rest[0]
+    generated = iter(tf.data.Dataset.from_generator(lambda: iter([1, 2]), tf.int32))
+    next(generated)
+    with pytest.raises(UsageError, match="data: TensorFlow cannot save this iterator"):
+        ObjectCheckpoint(data=generated).save(tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+    assert verify_version(ref, level="deep").ok
 
 
 @pytest.mark.frameworks
