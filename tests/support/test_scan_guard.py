@@ -60,13 +60,14 @@ def test_no_command_escapes() -> None:
         "cli/test_after_commit.py",  # with a signal after the commit, in this process
         "cli/test_doctor.py",  # with a disk that fails, in this process
         "cli/test_edges.py",  # a shell runs it, or a terminal
+        "cli/test_guesses.py",  # a shell runs it
         "core/cluster/test_fault_sweep.py",  # beside a cluster that fails
         "core/cluster/test_reshard.py",  # kills it
         "support/bucket_parts.py",  # on S3 only, killed
         "cli/test_follow.py",  # runs until it is stopped; on a terminal, or with a command for each event
         "cli/test_help.py",  # reads the help on a terminal
         "cli/test_hints.py",  # looks for what is meant, on a terminal too
-        "cli/test_hostile_state.py",  # with state that no scan meets, and a check of everything beside it
+        "support/hostile_state.py",  # with state that no scan meets, and a check of everything beside it
         "cli/test_last_catch.py",  # commands that fail before they have a location, or are killed
         "cli/test_numbers_in_names.py",  # with little memory, where the scan itself would fail
         "cli/test_retention_commands.py",  # on a terminal, or beside another process
