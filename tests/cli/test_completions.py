@@ -308,7 +308,7 @@ def test_the_table_has_every_command() -> None:
     """All options of a command are known, and what those take that take one of few words."""
     commands = load()["commands"]
     assert commands["export"]["options"]["--format"]["takes"].startswith("=")
-    assert commands["tag add"]["arguments"] == ["ref?", "tag"]
+    assert (commands["tag add"]["arguments"], commands["copy"]["arguments"]) == (["ref", "tag"], ["ref?", "location"])
     assert all(set(known["options"]) >= {"--help", "--json"} for known in commands.values())
 
 
