@@ -28,7 +28,7 @@ class LockedLocation:
     location: Location
     is_exclusive: bool
     """False on storage without locks: there the user was warned, and other processes may be writing."""
-    check: Callable[[], None] = field(repr=False, compare=False)
+    check: Callable[[], object] = field(repr=False, compare=False)
     """Raises LockedError when another process has taken the lock over; called before steps that cannot be undone."""
 
 

@@ -24,15 +24,16 @@ from edl_ckpt.core.commit.local import read_journal, settle_stage
 from edl_ckpt.core.commit.notes import sweep_notes
 from edl_ckpt.core.commit.remote import settle_remote
 from edl_ckpt.core.commit.removal import settle_deletions
+from edl_ckpt.core.commit.single_file import sweep_work
 from edl_ckpt.core.commit.staging import remove_empty, remove_stage
-from edl_ckpt.core.commit.strays import sweep_strays
+from edl_ckpt.core.commit.strays import sweep_strays, sweep_uploads
 from edl_ckpt.core.commit.trash import sweep
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.format.names import is_uuid, parse_shard_file, parse_single_file, parse_version_dir
 from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.aside import make_way, set_aside
-from edl_ckpt.core.state.holder import prove_lock
+from edl_ckpt.core.state.holder import LostLockError, prove_lock, write_proved
 from edl_ckpt.core.state.index import refresh_index
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, holding, open_lock
 from edl_ckpt.core.state.owner import (
@@ -47,6 +48,7 @@ from edl_ckpt.core.state.owner import (
 )
 from edl_ckpt.core.state.paths import (
     JOURNAL,
+    KEPT_DIR,
     META_DIR,
     STAGE_DIR,
     STATE_DIR,
@@ -64,9 +66,7 @@ from edl_ckpt.core.storage.local import is_gone
 from edl_ckpt.core.storage.meeting import TOKEN
 from edl_ckpt.core.words import describe, escaped
 
-OLD_UPLOAD_SECONDS: Final = 24 * 3600.0
 _OLD_TOKEN_SECONDS: Final = 600.0
-"""`recover` aborts an upload of a shard that is in no journal when it is a day old."""
 
 
 _LOOK: Final = "what it describes is not known: look at the versions with `edl-ckpt verify --all`"
@@ -127,12 +127,18 @@ def location_lock(
         if not _is_location(store) and not (create or may_be_empty):
             raise _no_location(where)
         lock = open_lock(store, purpose, reporter)
-        with holding(lock, where, wait_seconds=wait_seconds):
-            settled = _settle(store, exclusive=lock.is_exclusive)
-            for text in (*settled.done, *settled.left):
-                reporter.warn(f"{where}: {text}")
-            yield LockedLocation(where, lock.is_exclusive, lock.check)
-            refresh_index(store)
+        try:
+            with holding(lock, where, wait_seconds=wait_seconds):
+                settled = _settle(store, exclusive=lock.is_exclusive)
+                for text in (*settled.done, *settled.left):
+                    reporter.warn(f"{where}: {text}")
+                yield LockedLocation(where, lock.is_exclusive, lock.check)
+                refresh_index(store)
+        except LostLockError:  # its last request may have come too late
+            again = location_lock(where, purpose, wait_seconds=wait_seconds, reporter=reporter, may_be_empty=True)
+            with suppress(EdlCkptError), again:
+                pass
+            raise
 
 
 @contextmanager
@@ -185,7 +191,10 @@ def recover(
         refresh_index(store, whole=True)
         if not isinstance(store, LocalStore):
             settled.done += sweep_strays(store) if lock.is_exclusive else []
-            settled.done += _abort_old_uploads(store)
+            settled.done += sweep_work(store)
+            aborted, still_open = sweep_uploads(store)
+            settled.done += aborted
+            settled.kept += still_open
         with COMMIT, suppress(ForeignError):  # no directory of ours
             settled.done += sweep_notes(store)
     return Recovery(where, tuple(settled.done), tuple(settled.kept), tuple(settled.left))
@@ -387,11 +396,9 @@ def _settle_objects(store: ObjectStore, settled: _Settled, *, exclusive: bool, d
     """Settle the journals of storage without rename."""
     for relative in store.tree(STAGE_DIR):
         stage, _, name = relative.rpartition("/")
-        if name.startswith(TOKEN):  # of a question to workers, which is asked without the lock
-            found = store.stat(relative)
-            if found is not None and found.age_seconds > _OLD_TOKEN_SECONDS:
-                store.remove(relative)
-            continue
+        settled.done += _put_back(store, relative, f"{META_DIR}/{name}") if stage == KEPT_DIR else ()
+        if name.startswith(TOKEN):
+            _sweep_token(store, relative)
         data = store.read_small(relative) if name == JOURNAL else None
         if data is None:
             continue
@@ -416,6 +423,24 @@ def _settle_objects(store: ObjectStore, settled: _Settled, *, exclusive: bool, d
             settled.left.append(_unsettled(error))
 
 
+def _sweep_token(store: ObjectStore, relative: str) -> None:
+    """Remove an old question to workers, which is asked without the lock."""
+    found = store.stat(relative)
+    if found is not None and found.age_seconds > _OLD_TOKEN_SECONDS:
+        store.remove(relative)
+
+
+def _put_back(store: ObjectStore, kept: str, relative: str) -> Iterator[str]:
+    """Put back a file that a process which had lost the lock wrote over; drop a copy that is needed no more."""
+    data = store.read_small(kept) if prove_lock(store.location) else None
+    present = store.read_small(relative)
+    if data is None or present is None:
+        store.remove(kept)
+    elif data != present:
+        write_proved(store, relative, data)
+        yield f"put back {relative}, which a command wrote that had lost the lock"
+
+
 def _settle_object(store: ObjectStore, stage: str, journals: Sequence[Journal]) -> list[str]:
     if all(journal.deletes for journal in journals):
         return settle_deletions(store, stage, journals)
@@ -426,18 +451,3 @@ def _is_dead(store: ObjectStore, relative: str, journal: Journal) -> bool:
     """Say whether the owner of a journal is dead, on storage without locks; this process is not writing just now."""
     found = store.stat(relative)
     return found is not None and (is_me(journal.owner) or is_presumed_dead(journal.owner, found.age_seconds))
-
-
-def _abort_old_uploads(store: ObjectStore) -> list[str]:
-    """Abort uploads of shards that are in no journal: of a run that was killed before it could write one."""
-    done: list[str] = []
-    if any(name.endswith(JOURNAL) for name in store.tree(STAGE_DIR)):
-        return done
-    for upload in store.open_uploads():
-        folder, _, name = upload.relative.partition("/")
-        ours = parse_version_dir(folder) is not None and parse_shard_file(name) is not None
-        if ours and upload.age_seconds > OLD_UPLOAD_SECONDS:
-            prove_lock(store.location)
-            store.abort_upload(upload.relative, upload.upload_id)
-            done.append(f"aborted an abandoned upload of {upload.relative}")
-    return done

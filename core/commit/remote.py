@@ -41,14 +41,14 @@ from edl_ckpt.core.format.names import Layout
 from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.parallel import impatient, run_parallel
-from edl_ckpt.core.state.holder import prove_lock
+from edl_ckpt.core.state.holder import prove_lock, write_proved
 from edl_ckpt.core.state.owner import describe, format_owner, is_me, is_presumed_dead
 from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, resumable_stage, seal_file
 from edl_ckpt.core.state.seal import base_name, seal_bytes
 from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, Sink, has_parts
 from edl_ckpt.core.storage.meeting import SharedPrefix
 from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES, PartMemory
-from edl_ckpt.core.words import size
+from edl_ckpt.core.words import counted, size
 
 LOG: Final = logging.getLogger("edl_ckpt")
 UPLOAD_BYTES: Final = 5 << 20
@@ -246,8 +246,9 @@ class RemoteOutput:
         if self._resumes and any(item.size_bytes < NOTED_BYTES for item in self._objects.values()):
             self._write_journal()  # so that a later run knows the small shards when they are visible
         self._place.check()  # who has the lock now would have aborted our uploads: then nothing below takes effect
-        if not self._replaces:
-            self._store.remove(seal_file(self._number))  # of another version that once had this number
+        old_seal = seal_file(self._number)
+        if not self._replaces and self._store.stat(old_seal) is not None:  # of another version that had this number
+            self._store.remove(old_seal)
         for name in self._journal.markers:
             self._store.write_small(f"{self._directory}/{name}", b"")
         for _ in run_parallel(lambda o: o.complete(), list(self._objects.values()), _COMPLETIONS):
@@ -391,8 +392,7 @@ def _finish(store: ObjectStore, journal: Journal) -> str:
         prove_lock(store.location)
         store.remove_many([f"{journal.directory}/{name}" for name in journal.old])
     seal = json.dumps(journal.seal, ensure_ascii=False) + "\n"
-    prove_lock(store.location)
-    store.write_small(seal_file(journal.version), seal.encode("utf-8", "surrogatepass"))
+    write_proved(store, seal_file(journal.version), seal.encode("utf-8", "surrogatepass"))
     return f"finished the replacement of version {journal.version}; the new version is in place"
 
 
@@ -401,15 +401,15 @@ def _undo(store: ObjectStore, journal: Journal) -> str:
     if ours:
         _check_complete(store, journal, dict.fromkeys(journal.old))
     prove_lock(store.location)
-    for name, upload_id in journal.uploads.items():
-        store.abort_upload(f"{journal.directory}/{name}", upload_id)
+    aborted = [store.abort_upload(f"{journal.directory}/{name}", each) for name, each in journal.uploads.items()]
+    stay = "" if all(aborted) else f"; this service cannot abort {counted(aborted.count(False), 'upload')} of it"
     for relative in ours or _own_objects(store, journal):  # an upload may have been completed until it was aborted
         store.remove(relative)
     if journal.old:
-        return f"rolled back the replacement of version {journal.version}; the old version is in place"
+        return f"rolled back the replacement of version {journal.version}; the old version is in place{stay}"
     if journal.source:
-        return discarded_copy(journal.version)
-    return f"removed the unfinished version {journal.version}"
+        return discarded_copy(journal.version) + stay
+    return f"removed the unfinished version {journal.version}{stay}"
 
 
 def _own_objects(store: ObjectStore, journal: Journal) -> list[str]:

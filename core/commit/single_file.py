@@ -147,14 +147,27 @@ def work_name(name: str) -> str:
     return f".{name[:_NAME_PART]}.{new_id()}.edl-ckpt{_WORK}"
 
 
-def sweep_work(store: ObjectStore) -> None:
-    """Remove the work of dead processes beside the outputs of a location without rename."""
-    for name in store.names(""):
-        owner = owner_in(name) if name.startswith(".") and name.endswith(f".edl-ckpt{_WORK}") else {}
-        if owner:
-            with suppress(EdlCkptError):
-                if is_presumed_dead(owner, min(store.ages(name).values(), default=0.0)):
-                    store.remove_many(store.tree(name))
+def sweep_work(store: ObjectStore) -> list[str]:
+    """Remove the work of dead processes beside the outputs of a location without rename, and abort their uploads.
+
+    An upload is theirs when it has the name of the output and began after the work, as services round to seconds.
+    Returns what was done, in words.
+    """
+    done: list[str] = []
+    works = [name for name in store.names("") if name.endswith(f".edl-ckpt{_WORK}") and owner_in(name)]
+    ages = {name: store.ages(name).values() or [0.0] for name in works}
+    dead = {name for name in works if is_presumed_dead(owner_in(name), min(ages[name]))}
+    with suppress(EdlCkptError):
+        for name in dead:
+            output = name[1:].rsplit(".", 3)[0]
+            if any(other.startswith(f".{output}.") for other in ages.keys() - dead):
+                continue  # one that lives writes the same output
+            for each in store.open_uploads():
+                is_theirs = each.relative.partition("/")[0] == output and each.age_seconds <= max(ages[name]) + 1
+                if is_theirs and store.abort_upload(each.relative, each.upload_id):
+                    done.append(f"aborted an upload of {each.relative} that a killed export had left")
+            store.remove_many(store.tree(name))
+    return done
 
 
 class _SentFile:

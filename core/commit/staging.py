@@ -143,10 +143,10 @@ class StageLock:
 
     def release(self) -> None:
         """Give the lock back; nothing happens when it was not taken."""
-        if self._signature is not None:
-            self._signature.end()
-        if self._fd >= 0:
-            fd, self._fd = self._fd, -1
+        signature, fd, self._fd = self._signature, self._fd, -1
+        if signature is not None:
+            signature.end()
+        if fd >= 0 and (signature is None or signature.is_ours):
             os.close(fd)
 
 

@@ -13,11 +13,15 @@ from typing import Final
 from edl_ckpt.core.checkpoint.catalog import list_versions
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.model import ShardFile, Version
+from edl_ckpt.core.format.names import parse_shard_file, parse_version_dir
 from edl_ckpt.core.state.holder import prove_lock
+from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR
 from edl_ckpt.core.state.seal import base_name, read_seal
-from edl_ckpt.core.storage.interface import ObjectStore
-from edl_ckpt.core.words import counted
+from edl_ckpt.core.storage.interface import ObjectStore, OpenUpload
+from edl_ckpt.core.words import abridged, counted, rounded_duration
 
+OLD_UPLOAD_SECONDS: Final = 24 * 3600.0
+_LATER: Final = "`recover` aborts those of shards after a day; let a lifecycle rule of the bucket abort the others"
 _MARKER: Final = re.compile(r"resharding-(?:[0-9a-f]+-)?0\.\d+")
 
 
@@ -46,6 +50,31 @@ def sweep_strays(store: ObjectStore) -> list[str]:
         number = len(strays) + len(markers)
         done.append(f"removed {counted(number, 'object')} of a lost command beside version {version.version}")
     return done
+
+
+def sweep_uploads(store: ObjectStore) -> tuple[list[str], list[str]]:
+    """Abort uploads of shards that are in no journal and a day old; return what was done, and what stays open.
+
+    A command is killed before it can write a journal, and a job uploads shards without the lock.
+    """
+    journals = [store.read_small(name) or b"" for name in store.tree(STAGE_DIR) if name.endswith(JOURNAL)]
+    done: list[str] = []
+    still_open: list[OpenUpload] = []
+    for upload in store.open_uploads():
+        if any(upload.upload_id.encode() in data for data in journals):  # a damaged one too
+            continue
+        folder, _, name = upload.relative.partition("/")
+        ours = parse_version_dir(folder) is not None and parse_shard_file(name) is not None
+        prove_lock(store.location)
+        if ours and upload.age_seconds > OLD_UPLOAD_SECONDS and store.abort_upload(upload.relative, upload.upload_id):
+            done.append(f"aborted an abandoned upload of {upload.relative}")
+        else:
+            still_open.append(upload)
+    if not still_open:
+        return done, []
+    oldest = rounded_duration(max(each.age_seconds for each in still_open))
+    names = abridged(sorted({each.relative for each in still_open}), 8)
+    return done, [f"{counted(len(still_open), 'open upload')}, the oldest since {oldest}: {names}; {_LATER}"]
 
 
 def _by_count(shards: Iterable[ShardFile]) -> dict[int, list[ShardFile]]:

@@ -54,9 +54,12 @@ def unlock(
 
 def format_holder(holder: Holder) -> str:
     """Return a holder in words, with its last sign of life."""
-    if holder.silent_seconds is None:
-        return format_owner(holder.owner)
-    return f"{format_owner(holder.owner)}, last sign of life {duration(round(holder.silent_seconds))} ago"
+    text = format_owner(holder.owner)
+    if holder.silent_seconds is not None:
+        text += f", last sign of life {duration(round(holder.silent_seconds))} ago"
+    if holder.kept_by:
+        text += f", its lock is kept by {' and '.join(f'process {pid}' for pid in holder.kept_by)}"
+    return text
 
 
 def _alive(location: Location, holder: Holder) -> LockedError:

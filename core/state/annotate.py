@@ -17,7 +17,7 @@ from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.numbers import whole_number
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.document import MAX_BYTES, check_value
-from edl_ckpt.core.state.holder import prove_lock
+from edl_ckpt.core.state.holder import prove_lock, write_proved
 from edl_ckpt.core.state.metadata import (
     LOCATION_SCHEMA,
     MAX_NAMES,
@@ -36,6 +36,7 @@ from edl_ckpt.core.state.metadata import (
 from edl_ckpt.core.state.paths import LOCATION_FILE, META_DIR, version_file
 from edl_ckpt.core.state.seal import base_name
 from edl_ckpt.core.storage import LocationLike, open_store
+from edl_ckpt.core.storage.interface import lists_marks
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.words import meant
 
@@ -186,7 +187,7 @@ def _edit(
     change: Callable[[Document], None],
     check: Callable[[Document], object],
 ) -> None:
-    """Read a document, change it, and write it back; an empty one is removed."""
+    """Read a document, change it, and write it back; an empty one is removed where that cannot remove another one."""
     store = open_store(location)
     path = f"{store.location}/{relative}"
     try:
@@ -204,8 +205,8 @@ def _edit(
     if json.dumps(document) == json.dumps(existing):  # to Python, 1 and true are equal
         return
     document = {key: value for key, value in document.items() if value not in ({}, [], "", None)}
-    prove_lock(store.location)
-    if set(document) <= set(empty):
+    if set(document) <= set(empty) and not (existing and lists_marks(store)):
+        prove_lock(store.location)
         with COMMIT:
             store.remove(relative)
         return
@@ -215,8 +216,7 @@ def _edit(
     if len(data) > MAX_BYTES or names > MAX_NAMES:  # or it could not be read again
         limits = f"{MAX_NAMES} tags, as many metrics, and {MAX_BYTES} bytes in all"
         raise UsageError(f"too much metadata: at most {limits}", path=path)
-    with COMMIT:
-        store.write_small(relative, data)
+    write_proved(store, relative, data)
 
 
 class MetadataCopies:

@@ -1,7 +1,10 @@
 """The holder of a location's lock, as a person sees it, and the proof that a command still holds its lock.
 
 A process that was stopped for longer than its lock is valid (SIGSTOP, a suspended machine) wakes up and goes on. So a
-command proves that it still has the lock right before each step that cannot be undone.
+command proves that it still has the lock right before each step that cannot be undone. It may also stop between this
+proof and its request. So a file of our state is replaced only while it is the one of before the proof, where the
+storage knows conditional writes, and the lock is proved again after it. Where the storage does not, and a process lost
+its lock in the last day, a copy of each new file is kept: the next holder puts back what a late request wrote over.
 """
 
 from __future__ import annotations
@@ -13,10 +16,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edl_ckpt.core.errors import LockedError
+from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.state.owner import format_owner
+from edl_ckpt.core.state.paths import kept_file
+from edl_ckpt.core.storage.interface import Store, lists_marks
 from edl_ckpt.core.storage.location import Location
 
-_proofs: ContextVar[Mapping[str, Callable[[], None]]] = ContextVar("edl_ckpt_locks")
+_proofs: ContextVar[Mapping[str, Callable[[], bool]]] = ContextVar("edl_ckpt_locks")
 """How this thread proves each lock that it holds, by location."""
 
 
@@ -36,10 +42,12 @@ class Holder:
     silent_seconds: float | None
     key: str = field(default="", repr=False)
     """The name of its claim, on storage where each process has one."""
+    kept_by: tuple[int, ...] = ()
+    """The processes of this host that have the file of a dead holder open, and so may keep its lock."""
 
 
 @contextmanager
-def provable(location: Location, proof: Callable[[], None]) -> Iterator[None]:
+def provable(location: Location, proof: Callable[[], bool]) -> Iterator[None]:
     """Let `prove_lock` find the proof of a lock that this thread holds while the block runs."""
     before = _proofs.get({})
     _proofs.set({**before, _key(location): proof})
@@ -49,14 +57,30 @@ def provable(location: Location, proof: Callable[[], None]) -> Iterator[None]:
         _proofs.set(before)
 
 
-def prove_lock(location: Location) -> None:
+def prove_lock(location: Location) -> bool:
     """Raise LostLockError unless this thread still holds the lock of a location that it took.
 
-    Every step that changes a location and cannot be undone calls this first. Nothing happens without a lock.
+    Every step that changes a location and cannot be undone calls this first. Nothing happens without a lock. Returns
+    True while a request may still arrive from a process that lost the lock.
     """
     proof = _proofs.get({}).get(_key(location))
-    if proof is not None:
-        proof()
+    return proof is not None and proof()
+
+
+def write_proved(store: Store, relative: str, data: bytes) -> None:
+    """Write a file of META_DIR, the lock of which this thread holds before and after; LockedError when it was lost.
+
+    Then the file of another process is still there, or the next holder of the lock puts it back.
+    """
+    mark = store.mark(relative) if lists_marks(store) else ""
+    if prove_lock(store.location):
+        store.write_small(kept_file(relative), data)
+    with COMMIT:
+        if lists_marks(store):
+            store.write_over(relative, data, mark)
+        else:
+            store.write_small(relative, data)
+        prove_lock(store.location)
 
 
 def _key(location: Location) -> str:

@@ -28,9 +28,11 @@ from edl_ckpt.core.state.owner import (
     STALE_SECONDS,
     Signature,
     format_owner,
+    has_ended,
     is_dead,
     is_here,
     is_me,
+    processes_at,
     read_owner,
 )
 from edl_ckpt.core.state.paths import LOCK_FILE, STATE_DIR
@@ -38,6 +40,7 @@ from edl_ckpt.core.state.remote_lock import ADVICE, MISSED_SECONDS, RemoteLock
 from edl_ckpt.core.storage import LocalStore, Location, ObjectStore
 from edl_ckpt.core.storage.beneath import Directory, ForeignError
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.words import command
 
 _NAME: Final = os.path.basename(LOCK_FILE)
 LOCK_WAIT_SECONDS: Final = 10.0
@@ -62,8 +65,11 @@ class Lock(Protocol):
         """Return the description of the lock holder."""
         ...
 
-    def check(self) -> None:
-        """Raise LockedError when another process has taken the lock over."""
+    def check(self) -> bool:
+        """Raise LockedError when another process has taken the lock over.
+
+        Returns True while a request may still arrive from a process that lost the lock.
+        """
         ...
 
     def release(self) -> None:
@@ -96,11 +102,10 @@ def holding(lock: Lock, location: Location, *, wait_seconds: float = LOCK_WAIT_S
     try:
         while not lock.take():
             if time.monotonic() >= deadline:
-                raise LockedError(
-                    f"locked by {format_owner(lock.read())}",
-                    path=location.url,
-                    hint="try again when it is done, or wait for it: --lock-wait 10m",
-                )
+                owner, hint = lock.read(), "try again when it is done, or wait for it: --lock-wait 10m"
+                if has_ended(owner):
+                    hint = f"that process has ended, and another one keeps its lock: {command('unlock', location.url)}"
+                raise LockedError(f"locked by {format_owner(owner)}", path=location.url, hint=hint)
             time.sleep(lock.poll_seconds)
         with provable(location, lock.check), _blaming_the_lock(lock):
             yield
@@ -232,23 +237,29 @@ class LocalLock:
                     return read_owner(state, _NAME)
         return {}
 
-    def check(self) -> None:
+    def check(self) -> bool:
         """Raise LockedError when another process has taken the lock over, or the file was removed by hand."""
         owner = self.read()
-        if self._fd >= 0 and (not self._is_ours(self._fd) or (owner and not is_me(owner))):
+        is_another = bool(owner) and not is_me(owner)
+        if self._fd >= 0 and (is_another or not self._is_signed_here() or not self._is_ours(self._fd)):
             raise lost_lock(self._root, owner)
+        return False
 
     def release(self) -> None:
         """Give the lock back; nothing happens when it was not taken."""
         if self._signature is not None:
             self._signature.end()
         fd, self._fd = self._fd, -1
-        if fd < 0:
+        if fd < 0 or not self._is_signed_here():
             return
         with suppress(EdlCkptError):  # removed by hand, or read-only by now: the kernel's lock ends with the open file
             if self._is_ours(fd):
                 self._unlink()  # while it is locked: a process that opened it meanwhile notices that it is gone
         os.close(fd)
+
+    def _is_signed_here(self) -> bool:
+        """Return False in a forked process, whose copy of the file is closed."""
+        return self._signature is None or self._signature.is_ours
 
     def _unlink(self) -> None:
         with Directory.open(self._root) as root:
@@ -277,7 +288,8 @@ class LocalLock:
                 return []
             try:
                 silent = max(0.0, time.time() - os.fstat(fd).st_mtime)  # another host's clock may be ahead
-                return [Holder(self.read(), self._is_at_work(fd, silent), silent)]
+                owner, is_alive = self.read(), self._is_at_work(fd, silent)
+                return [Holder(owner, is_alive, silent, kept_by=() if is_alive else processes_at(fd))]
             finally:
                 os.close(fd)
 
@@ -287,8 +299,8 @@ class LocalLock:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             is_locked = True
         except OSError as error:
-            if error.errno not in NO_LOCKS:
-                return True
+            if error.errno not in NO_LOCKS:  # a process that the holder forked may have kept its lock
+                return not has_ended(self.read())
             is_locked = False
         return _is_alive(self.read(), silent_seconds, is_locked=is_locked, limit=MISSED_SECONDS)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from edl_ckpt.core.errors import UsageError
-from edl_ckpt.core.state.holder import prove_lock
+from edl_ckpt.core.state.holder import write_proved
 from edl_ckpt.core.state.metadata import read_document
 from edl_ckpt.core.state.paths import MANAGER_FILE, META_DIR
 from edl_ckpt.core.storage import Location, open_store
@@ -66,5 +66,4 @@ def write_managed(location: Location, managed: Managed) -> None:
         "saved": [{"version": version, "time": time} for version, time in managed.saved.items()],
         "last_preserved": managed.last_preserved,
     }
-    prove_lock(location)
-    open_store(location).write_small(_PATH, (json.dumps(document, indent=2) + "\n").encode())
+    write_proved(open_store(location), _PATH, (json.dumps(document, indent=2) + "\n").encode())

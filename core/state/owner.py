@@ -1,14 +1,16 @@
 """Owners: a small file names the process that is at work (which process, where, since when), under the kernel's lock.
 
 The kernel's lock ends with its process, so an unlocked file was left by a killed process. On this host that is certain
-at once. A file system may not pass locks on between hosts, so an owner on another host counts as dead when it has not
-touched its file for ten minutes. The lock of a location and the staging directories both work this way.
+at once. A process that it forks would keep the lock, and so closes its copy of the file. A file system may not pass
+locks on between hosts, so an owner on another host counts as dead when it has not touched its file for ten minutes. The
+lock of a location and the staging directories both work this way.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import json
 import os
 import re
@@ -18,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Final
+from weakref import WeakSet
 
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.ids import host_name, kernel_id
@@ -43,25 +46,43 @@ class Signature:
     """The description of this process in an owner's file, which it touches every minute until `end`."""
 
     def __init__(self, fd: int, path: str, purpose: str) -> None:
-        self._fd = fd
+        self.fd = fd
+        self.is_ours = True
+        """False in a forked process, which has no part in the locks of its parent."""
         self._done = threading.Event()
         with storage_errors(path):
             os.ftruncate(fd, 0)
             os.pwrite(fd, json.dumps(describe(purpose)).encode(), 0)
         with WHOLE:
             threading.Thread(target=self._touch, name="edl-ckpt-owner", daemon=True).start()
+        _SIGNATURES.add(self)
 
     def _touch(self) -> None:
         while not self._done.wait(_TOUCH_SECONDS):
             try:
-                os.utime(self._fd)
+                os.utime(self.fd)
             except OSError:
                 return
 
     def end(self) -> None:
         """Stop touching the file; the caller closes its descriptor."""
+        _SIGNATURES.discard(self)
         with WHOLE:
             self._done.set()
+
+
+_SIGNATURES: Final[WeakSet[Signature]] = WeakSet()
+
+
+def _close_copies() -> None:
+    """Close a forked process's copies of the files: each would keep a lock when the parent has ended."""
+    for signature in list(_SIGNATURES):
+        signature.is_ours = False
+        os.close(signature.fd)
+    _SIGNATURES.clear()
+
+
+os.register_at_fork(after_in_child=_close_copies)
 
 
 def describe(purpose: str) -> dict[str, Any]:
@@ -106,6 +127,21 @@ def is_dead(owner: Mapping[str, Any], silent_seconds: float) -> bool:
     if is_here(owner) and isinstance(owner.get("pid"), int):
         return not _is_alive(owner["pid"])
     return silent_seconds > STALE_SECONDS
+
+
+def has_ended(owner: Mapping[str, Any]) -> bool:
+    """Say whether an owner is surely dead: it was a process of this host that is no more."""
+    return is_here(owner) and is_dead(owner, 0.0)
+
+
+def processes_at(fd: int) -> tuple[int, ...]:
+    """Return the other processes that have an open file open too, as far as this user may look."""
+    found: set[int] = set()
+    for link in glob.glob("/proc/[0-9]*/fd/*"):
+        with suppress(OSError):
+            if os.path.samestat(os.stat(link), os.fstat(fd)):
+                found.add(int(link.split("/")[2]))
+    return tuple(sorted(found - {os.getpid()}))
 
 
 def is_presumed_dead(owner: Mapping[str, Any], age_seconds: float) -> bool:

@@ -13,6 +13,8 @@ from typing import Final
 STATE_DIR: Final = ".edl-ckpt-0"
 STAGE_DIR: Final = f"{STATE_DIR}/stage-0"
 """One staging directory for each command that is writing."""
+KEPT_DIR: Final = f"{STAGE_DIR}/kept-0"
+"""Copies of new files of META_DIR, while a process that lost the lock may still write over them."""
 TRASH_DIR: Final = f"{STATE_DIR}/trash-0"
 """One directory for each deletion that can be undone, or is being carried out."""
 META_DIR: Final = f"{STATE_DIR}/meta-0"
@@ -49,6 +51,15 @@ def seal_file(version: int) -> str:
     '.edl-ckpt-0/meta-0/100.seal.json'
     """
     return f"{META_DIR}/{version}.seal.json"
+
+
+def kept_file(relative: str) -> str:
+    """Return the path of the copy of a file of META_DIR.
+
+    >>> kept_file(".edl-ckpt-0/meta-0/100.json")
+    '.edl-ckpt-0/stage-0/kept-0/100.json'
+    """
+    return f"{KEPT_DIR}/{os.path.basename(relative)}"
 
 
 def notes_dir(version: int) -> str:

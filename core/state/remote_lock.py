@@ -13,6 +13,9 @@ a listing shows what was written before, which every S3 service promises today.
   When its last sign of life is old, it first writes a new one. So either the holder sees the doubt, or the doubting
   process sees the sign of life; they never both go on.
 
+* **A holder that lost the lock and is not surely dead** may have sent a request that arrives late. So
+  `lock-0/<its id>.lost` stays for a day, and files of our state are kept twice meanwhile (`holder.py`).
+
 A name is never used twice. So a request that arrives late, or a holder that wakes up late, never removes or replaces
 anything of the next holder.
 """
@@ -20,6 +23,7 @@ anything of the next holder.
 from __future__ import annotations
 
 import json
+import os
 import random
 import threading
 import time
@@ -35,7 +39,7 @@ from edl_ckpt.core.parallel import LOOK_SECONDS, stop_requested
 from edl_ckpt.core.state import owner as owners
 from edl_ckpt.core.state.document import parse_document
 from edl_ckpt.core.state.holder import Holder, lost_lock
-from edl_ckpt.core.state.owner import describe, format_owner, is_dead, is_here, is_me, owner_in
+from edl_ckpt.core.state.owner import describe, format_owner, has_ended, is_here, is_me, owner_in
 from edl_ckpt.core.state.paths import LOCK_FILE, STATE_DIR
 from edl_ckpt.core.storage.interface import ObjectStore
 
@@ -48,6 +52,9 @@ _ROUNDS: Final = 6
 _ROUND_SECONDS: Final = 0.05
 _ALIVE: Final = "alive"
 _DOUBT: Final = "doubt"
+_LOST: Final = "lost"
+_LATE_SECONDS: Final = 24 * 3600.0
+"""A request of a process that lost the lock is expected for so long."""
 _active: set[str] = set()
 """The claims that locks of this process use now. Another claim of this process could not be removed at its end."""
 
@@ -60,6 +67,8 @@ class _Claims:
     doubts: Mapping[str, float]
     """The age of each doubt, by its name."""
     names: tuple[str, ...]
+    expects_late: bool
+    """True while a request may arrive from a process that lost the lock."""
 
     def others(self, own: str) -> list[str]:
         """Return the claims of other processes."""
@@ -88,7 +97,8 @@ def _parse(ages: Mapping[str, float]) -> _Claims:
             silent[claim] = min(silent[claim], age)
         elif rest.startswith(f"{_DOUBT}."):
             doubts[name] = age
-    return _Claims(silent, doubts, tuple(ages))
+    lost = {name for name, age in ages.items() if name.endswith(f".{_LOST}") and age < _LATE_SECONDS}
+    return _Claims(silent, doubts, tuple(ages.keys() - lost), bool(lost))
 
 
 class RemoteLock:
@@ -102,6 +112,7 @@ class RemoteLock:
         self._purpose = purpose
         self._warn = warn
         self._claim = new_id()
+        self._pid = os.getpid()
         self._written = False
         """True while our claim may be on the storage."""
         self._is_signed = False
@@ -173,10 +184,12 @@ class RemoteLock:
 
     def _is_stale(self, claim: str, silent_seconds: float) -> bool:
         """Say whether the holder of a claim is dead here, or has been silent for so long that it counts as dead."""
+        return silent_seconds >= owners.STALE_SECONDS or self._has_ended(claim)
+
+    def _has_ended(self, claim: str) -> bool:
+        """Say whether a claim is surely of no process any more: it sends no request."""
         owner = self._known_owner(claim)
-        if is_me(owner) and claim not in _active:
-            return True
-        return silent_seconds >= owners.STALE_SECONDS or (is_here(owner) and is_dead(owner, silent_seconds))
+        return has_ended(owner) or (is_me(owner) and claim not in _active)
 
     def _known_owner(self, claim: str) -> dict[str, Any]:
         """Return the process that the name of a claim names; earlier versions had one object without such a name."""
@@ -191,6 +204,8 @@ class RemoteLock:
             if claim in now.silent:
                 if not is_stale(claim, max(now.silent[claim] - now.doubts.get(doubt, 0.0), 0.0)):
                     return False
+                if not self._has_ended(claim):
+                    self._store.write_small(self._path(f"{claim}.{_LOST}"), b"{}")
                 self._store.remove(self._path(claim))
             self._sweep([name for name in now.names if _claim_of(name) == claim and name not in {claim, doubt}])
         finally:  # after the claim: while both are there, its holder does not go on
@@ -228,23 +243,29 @@ class RemoteLock:
         claim = self._blocker if self._blocker in claims or not claims else claims[0]
         return self._read_owner(claim) if claims else {}
 
-    def check(self) -> None:
-        """Raise LockedError when another process has taken the lock over, or the claim was removed by hand."""
+    def check(self) -> bool:
+        """Raise LockedError when another process has taken the lock over, or the claim was removed by hand.
+
+        Returns True while a request may still arrive from a process that lost the lock.
+        """
         if not self._held:
-            return
+            return False
+        if self._pid != os.getpid():  # this process was forked: the lock is its parent's
+            raise lost_lock(self._location.url, self._read_owner(self._claim))
         claims = self._look()
         if claims.silent.get(self._claim, 0.0) > owners.STALE_SECONDS / 2:
             self._sign()
             claims = self._look()
         if self._claim not in claims.silent or claims.is_doubted(self._claim) or "" in claims.silent:
             raise lost_lock(self._location.url, self.read())
+        return claims.expects_late
 
     def release(self) -> None:
         """Give the lock back; nothing happens when this process has no claim."""
         with WHOLE:
             self._done.set()
         self._held = False
-        if self._written:
+        if self._written and self._pid == os.getpid():
             with suppress(EdlCkptError):
                 self._withdraw()
         _active.discard(self._claim)  # a claim that could not be removed is stale from now on

@@ -297,8 +297,9 @@ class FsspecStore:
                 failed[relative] = error
         return failed
 
-    def abort_upload(self, relative: str, upload_id: str) -> None:
-        """Do nothing: an unfinished file exists only on the local disk."""
+    def abort_upload(self, relative: str, upload_id: str) -> bool:  # noqa: ARG002 - of the protocol
+        """Return True: an unfinished file exists only on the local disk."""
+        return True
 
     def open_uploads(self) -> Iterable[OpenUpload]:
         """Return nothing: an unfinished file exists only on the local disk."""

@@ -249,8 +249,8 @@ class ObjectStore(Store, Protocol):
         """Remove as many of these files as can be removed; return the error of each other one."""
         ...
 
-    def abort_upload(self, relative: str, upload_id: str) -> None:
-        """Discard an unfinished object; a missing one is no error."""
+    def abort_upload(self, relative: str, upload_id: str) -> bool:
+        """Discard an unfinished object; a missing one is no error. False where the service cannot discard any."""
         ...
 
     def open_uploads(self) -> Iterable[OpenUpload]:
@@ -294,6 +294,17 @@ class MarkedStore(ObjectStore, Protocol):
 
     def read_marked(self, relative: str) -> tuple[bytes, str] | None:
         """Return the whole of a small file and the mark of these bytes; None when there is no such file."""
+        ...
+
+    def mark(self, relative: str) -> str:
+        """Return the mark of a file; '' when there is none."""
+        ...
+
+    def write_over(self, relative: str, data: bytes, mark: str) -> None:
+        """Write a small file in place of the one with this mark, '' for none; LockedError when another one is there.
+
+        Where the service knows no conditional writes it is written in any case.
+        """
         ...
 
 

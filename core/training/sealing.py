@@ -17,7 +17,7 @@ from edl_ckpt.core.commit.shard import ShardPlace
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.progress import Reporter
-from edl_ckpt.core.state.holder import prove_lock
+from edl_ckpt.core.state.holder import write_proved
 from edl_ckpt.core.state.metadata import sealed_versions
 from edl_ckpt.core.state.paths import META_DIR, seal_file
 from edl_ckpt.core.state.seal import seal_bytes
@@ -85,6 +85,5 @@ def _seal_earlier(place: ShardPlace, number: int) -> None:
 def _write_seal(version: Version, own: tuple[NoteName, ShardNote] | None = None) -> None:
     store = open_store(version.location)
     seal = seal_from_notes(version, own=own)
-    prove_lock(version.location)
-    store.write_small(seal_file(version.version), seal_bytes(seal))
+    write_proved(store, seal_file(version.version), seal_bytes(seal))
     remove_notes(store, version.version)

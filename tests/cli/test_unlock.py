@@ -118,5 +118,5 @@ def test_on_s3(s3: Bucket, capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     assert "process 7 on elsewhere" in refused["message"]
     done = inside(capsys, "unlock", s3.url, "--yes")
     assert (done["unlocked"], done["holders"][0]["host"]) == (True, "elsewhere")
-    assert s3.objects() == {}
+    assert s3.state() == []
     assert inside(capsys, "unlock", s3.url)["unlocked"] is False

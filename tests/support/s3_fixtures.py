@@ -7,16 +7,18 @@ the proxy records what the code under test did, and nothing else, and no client 
 from __future__ import annotations
 
 import functools
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
-from s3_proxy import ONE_AT_A_TIME, FaultProxy, Store, in_process
+from s3_proxy import ONE_AT_A_TIME, Call, FaultProxy, Forward, Kind, Reply, Store, in_process
 
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "nobody",
@@ -114,6 +116,11 @@ class Bucket:
         """The keys below a prefix without those of metadata."""
         return [key for key in self.objects() if key.startswith(prefix) and "/meta-0/" not in key]
 
+    def state(self) -> list[str]:
+        """The keys of our state but for metadata and seals, and for what stays for a day after a lock was lost."""
+        state = [key for key in self.objects() if ".edl-ckpt-0/" in key and "/meta-0/" not in key]
+        return [key for key in state if not key.endswith(".lost") and "/stage-0/kept-0/" not in key]
+
     @alone
     def get(self, key: str) -> bytes:
         """Read an object whole."""
@@ -125,6 +132,23 @@ class Bucket:
         """Delete these objects."""
         for key in keys:
             self.backend.delete_object(self.name, key)
+
+
+def begun_now(*but: str) -> Kind:
+    """Let a listing of uploads say that they were begun just now, but for some ids: moto says in 2010 of all."""
+
+    def kind(call: Call, forward: Forward) -> Reply | None:
+        reply = forward(call)
+        assert reply is not None
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z").encode()
+        uploads = reply.body.split(b"</Upload>")
+        dated = [
+            part if any(name.encode() in part for name in but) else re.sub(rb"2010-11-10T20:48:33[.0]*Z", now, part)
+            for part in uploads
+        ]
+        return replace(reply, body=b"</Upload>".join(dated))
+
+    return kind
 
 
 def set_environment(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:

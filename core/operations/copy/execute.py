@@ -48,7 +48,7 @@ from edl_ckpt.core.operations.copy.plan import CopyEntry, CopyPlan
 from edl_ckpt.core.parallel import Executor, Threads, default_workers, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.annotate import MetadataCopies
-from edl_ckpt.core.state.holder import LostLockError, prove_lock
+from edl_ckpt.core.state.holder import LostLockError, write_proved
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.state.seal import (
@@ -238,9 +238,7 @@ def _seal_twin(entry: CopyEntry, there: Version, how: _How, *, force: bool) -> C
         target.check_unchanged()
     trust.why = trust.why or old.why
     seal = trust.sign(replace(two, fingerprint=text, origin=entry.version.files_digest), "copy")
-    prove_lock(there.location)
-    with COMMIT:
-        open_store(there.location).write_small(seal_file(there.version), seal_bytes(seal))
+    write_proved(open_store(there.location), seal_file(there.version), seal_bytes(seal))
     return CopiedVersion(entry.version.ref, entry.to, there.size_bytes, text, skipped=True, forced=trust.forced)
 
 

@@ -10,14 +10,14 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import IO, Final, Protocol, Self
 
 from edl_ckpt.core.checkpoint.grouping import is_version_dir
 from edl_ckpt.core.cluster.choice import not_shared
 from edl_ckpt.core.commit.single_file import Ahead, StagedOutput, put_files, sweep_work, work_name
-from edl_ckpt.core.errors import RefusedError
+from edl_ckpt.core.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.format.names import parse_single_file, parse_version_dir
 from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.operations.export.interface import ExportedFile, FormatTraits
@@ -220,6 +220,9 @@ class UploadTarget:
         self._directory = tempfile.TemporaryDirectory(prefix="edl-ckpt-")
         self.path = os.path.join(self._directory.name, self._name)
         self._ahead = Ahead(self._store)
+        self._mark = f"{work_name(self._name)}/uploads"
+        with suppress(EdlCkptError):  # only so that `recover` knows the uploads of a killed process
+            self._store.write_small(self._mark, b"")
         if self._is_directory:
             os.mkdir(self.path)
         return self
@@ -229,6 +232,8 @@ class UploadTarget:
     ) -> None:
         with impatient(error):
             self._ahead.close()
+            with suppress(EdlCkptError):
+                self._store.remove(self._mark)
         self._directory.cleanup()
 
 

@@ -23,10 +23,9 @@ from edl_ckpt.core.errors import (
 )
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import FREE_FILE
-from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.operations.verify.findings import HINTS, Report
 from edl_ckpt.core.progress import SILENT, Reporter
-from edl_ckpt.core.state.holder import prove_lock
+from edl_ckpt.core.state.holder import write_proved
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.state.seal import Seal, base_name, differing_sizes, read_seal, seal_bytes
@@ -72,10 +71,7 @@ def seal_version(
         check_listed(version, "the version changed before it was sealed; a job may be writing it")
         if trust.seal is not None and _contradict(trust.seal, seal):
             trust.overrule(_other_bytes(version))
-        prove_lock(version.location)
-        data = seal_bytes(trust.sign(seal, "verify --seal"))
-        with COMMIT:
-            store.write_small(seal_file(version.version), data)
+        write_proved(store, seal_file(version.version), seal_bytes(trust.sign(seal, "verify --seal")))
 
 
 def _contradict(one: Seal, other: Seal) -> bool:

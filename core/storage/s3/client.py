@@ -65,13 +65,14 @@ _AGAIN: Final = {
     "ConditionalRequestConflict", "408", "429",
 }  # fmt: skip
 _FULL: Final = {"EntityTooLarge", "QuotaExceeded", "XMinioStorageFull", "InsufficientCapacity", "ServiceQuotaExceeded"}
+_NOT_OFFERED: Final = {"NotImplemented", "501", "MethodNotAllowed", "405"}
 _AUTH_HINT: Final = "check the credentials, the profile and the region"
 _MEANINGS: Final[Mapping[str, tuple[type[EdlCkptError], str]]] = {
     **dict.fromkeys(_AUTH, (AuthError, "")),
     **dict.fromkeys(_FULL, (NoSpaceError, "")),
     **dict.fromkeys(("PreconditionFailed", "412"), (LockedError, "another process changed it meanwhile")),
     **dict.fromkeys(("NoSuchKey", "404", "NotFound"), (NotFoundError, "no such file or directory")),
-    **dict.fromkeys(("NotImplemented", "501"), (UnsupportedError, "this S3 service does not support the request")),
+    **dict.fromkeys(_NOT_OFFERED, (UnsupportedError, "this S3 service does not support the request")),
     "NoSuchBucket": (NoBucketError, "no such bucket"),
     "NoSuchUpload": (LockedError, "the upload is gone: another process completed or aborted it"),
 }

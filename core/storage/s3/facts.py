@@ -81,11 +81,14 @@ def tried_facts(connection: Connection, bucket: str, key: str, url: str) -> Iter
             part = {"UploadId": answer["UploadId"], "PartNumber": 1}
             connection.upload("upload_part", url, b"part", Bucket=bucket, Key=key, **part)
         finally:
-            abort_upload(connection, bucket, key, url, answer["UploadId"])
+            aborted = abort_upload(connection, bucket, key, url, answer["UploadId"])
     except EdlCkptError as error:
         yield Fact("multipart uploads", f"no: {error.message}", Verdict.BROKEN, "every shard is one")
     else:
         yield Fact("multipart uploads", "yes")
+        if not aborted:
+            why = "what a killed command uploaded stays, and costs, until a lifecycle rule aborts it"
+            yield Fact("abort of uploads", "no", Verdict.WEAKER, why)
     try:
         connection.request("list_multipart_uploads", url, Bucket=bucket, Prefix=key)
     except EdlCkptError:
@@ -96,8 +99,8 @@ def tried_facts(connection: Connection, bucket: str, key: str, url: str) -> Iter
 
 
 def _conditions(connection: Connection, bucket: str, key: str, url: str) -> Iterator[Fact]:
-    """Yield whether a write can depend on what is there. No command of ours relies on it, as services differ."""
-    note = "no command needs it; the lock of a location is made of listings"
+    """Yield whether a write can depend on what is there. No command of ours needs it, as services differ."""
+    note = "no command needs it: the lock is made of listings, and metadata is kept twice after a lock was lost"
     for name, condition in (("If-None-Match", {"IfNoneMatch": "*"}), ("If-Match", {"IfMatch": '"0"'})):
         try:
             connection.request("put_object", url, Bucket=bucket, Key=key, Body=b"again", **condition)

@@ -12,8 +12,10 @@ from edl_ckpt.core.errors import (
     AuthError,
     EdlCkptError,
     LockedError,
+    NoSpaceError,
     NotFoundError,
     ReplacedError,
+    UnavailableError,
     UnsupportedError,
     UsageError,
 )
@@ -313,6 +315,34 @@ class S3Store:
         """Write a small object. A reader sees the old content or the new, never a mixture."""
         self._connection.upload("put_object", self.path(relative), data, Bucket=self._bucket, Key=self._key(relative))
 
+    def mark(self, relative: str) -> str:
+        """Return the mark of an object; '' when there is none."""
+        found = self.stat(relative)
+        return "" if found is None else _mark({"ETag": found.etag, "Size": found.size_bytes})
+
+    def write_over(self, relative: str, data: bytes, mark: str) -> None:
+        """Write a small object in place of the one with this mark, '' for none; LockedError when another one is there.
+
+        A service that refuses the condition although that object is there gets another form of it, then none at all.
+        """
+        etag = mark.rpartition("/")[0]
+        conditions = [{"IfMatch": f'"{etag}"'}, {"IfMatch": etag}] if etag else [{"IfNoneMatch": "*"}]
+        target = {"Bucket": self._bucket, "Key": self._key(relative)}
+        for condition in conditions if self._connection.takes_quoted_etags else conditions[-1:]:
+            try:
+                self._connection.upload("put_object", self.path(relative), data, **target, **condition)
+            except (UnavailableError, AuthError, NoSpaceError):
+                raise
+            except EdlCkptError as error:
+                if self.mark(relative) != mark:
+                    if self.read_small(relative) == data:  # the answer to an attempt was lost
+                        return
+                    raise LockedError("another process changed it meanwhile", path=self.path(relative)) from error
+                self._connection.takes_quoted_etags &= not (etag and isinstance(error, LockedError))
+            else:
+                return
+        self.write_small(relative, data)
+
     def remove(self, relative: str) -> None:
         """Remove an object; a missing one is no error."""
         with suppress(NotFoundError):
@@ -394,9 +424,9 @@ class S3Store:
             for found in uploads_below(self._connection, self._bucket, self._prefix, self._url):
                 yield replace(found, relative=found.relative.removeprefix(self._prefix))
 
-    def abort_upload(self, relative: str, upload_id: str) -> None:
-        """Abort an upload and discard its parts; a missing one is no error."""
-        abort_upload(self._connection, self._bucket, self._key(relative), self.path(relative), upload_id)
+    def abort_upload(self, relative: str, upload_id: str) -> bool:
+        """Abort an upload and discard its parts; a missing one is no error. False where the service cannot."""
+        return abort_upload(self._connection, self._bucket, self._key(relative), self.path(relative), upload_id)
 
     def resume_object(self, relative: str, size_bytes: int, record: Mapping[str, Any]) -> Upload | None:
         """Return an earlier upload that has all its parts; None when it is gone or lacks some.

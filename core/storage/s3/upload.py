@@ -27,10 +27,15 @@ _LOST_SECONDS: Final = 1.0
 """How long a service may be silent while uploads are looked for whose beginning it did not answer."""
 
 
-def abort_upload(connection: Connection, bucket: str, key: str, shown: str, upload_id: str) -> None:
-    """Abort an upload and discard its parts; a missing one is no error."""
-    with suppress(LockedError, NotFoundError):
+def abort_upload(connection: Connection, bucket: str, key: str, shown: str, upload_id: str) -> bool:
+    """Abort an upload and discard its parts; a missing one is no error. False where the service cannot abort any."""
+    try:
         connection.request("abort_multipart_upload", shown, Bucket=bucket, Key=key, UploadId=upload_id)
+    except UnsupportedError:
+        return False
+    except (LockedError, NotFoundError):
+        pass
+    return True
 
 
 def uploads_below(connection: Connection, bucket: str, prefix: str, shown: str) -> Iterator[OpenUpload]:

@@ -28,20 +28,23 @@ from edl_ckpt.core import (
     verify_version,
 )
 from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError
-from edl_ckpt.core.operations.annotate import add_tag, set_metrics, set_note
+from edl_ckpt.core.operations.annotate import add_tag, remove_tag, set_metadata, set_metrics, set_note
 from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.prune.stored_policy import store_policy
 from edl_ckpt.core.operations.verify.seals import seal_version
 from edl_ckpt.core.state import owner as owners
+from edl_ckpt.core.state.metadata import read_metadata
+from edl_ckpt.core.state.seal import read_seal
+from edl_ckpt.core.storage import open_store
 from s3_fixtures import Bucket
-from s3_proxy import Fault, Request, hook, status
+from s3_proxy import Fault, Request, hook, ignore_conditions, status
 
 CHANGES = {"put", "complete", "delete", "delete_many"}
 """The requests that change what others see.
 
 A command proves its lock by a listing right before it sends one. Between that answer and the request it cannot look
-again; there is no test of a command that is stopped for ten minutes at this very instant.
+again. So a file of our state is written on a condition, or kept twice: `LATE` has what is stopped at this very instant.
 """
 
 
@@ -67,8 +70,7 @@ class Scene:
 
     def leftovers(self) -> list[str]:
         """What is there of our own state besides metadata and seals."""
-        state = [key for key in self.s3.objects() if ".edl-ckpt-0/" in key and "/meta-0/" not in key]
-        return [*state, *(key for key, _ in self.s3.open_uploads())]
+        return [*self.s3.state(), *(key for key, _ in self.s3.open_uploads())]
 
     def check_whole(self, *versions: int) -> None:
         """Every version there is complete and correct, these are among them, and each has its own values."""
@@ -93,6 +95,12 @@ def _one(scene: Scene) -> None:
     scene.s3.upload(scene.source / "run")
 
 
+def _tagged(scene: Scene) -> None:
+    _one(scene)
+    add_tag(at(scene.url, 7), "mine")
+    scene.s3.proxy.reset()
+
+
 def _four(scene: Scene) -> None:
     scene.s3.upload(scene.source / "four")
 
@@ -112,7 +120,7 @@ def _other_tags(version: int) -> Callable[[Scene], None]:
         recover(scene.url)
         held = at(scene.url, version)
         add_tag(held, "good")
-        set_metrics(held, {"auc": 0.5})
+        set_metrics(held, {"auc": 0.5}, mode="max")
         scene.done["tagged"] = version
 
     return act
@@ -144,6 +152,7 @@ def _is_tagged(scene: Scene) -> None:
         version = at(scene.url, scene.done["tagged"])
         assert "good" in version.tags
         assert version.metrics["auc"] == 0.5
+        assert read_metadata(open_store(scene.url)).modes == {"auc": "max"}
     scene.check_whole()
 
 
@@ -162,6 +171,26 @@ def _is_one(scene: Scene) -> None:
         assert only(scene.url).ps_num == scene.done["ps_num"]
 
 
+def _is_sealed(scene: Scene) -> None:
+    """The seal is that of the shards that are there."""
+    _is_resharded(scene)
+    found = read_seal(open_store(scene.url), 7)
+    if "ps_num" in scene.done:
+        assert found is not None
+        assert len(found.shards) == scene.done["ps_num"]
+
+
+LATE = {
+    "tag add",
+    "tag remove",
+    "metadata set",
+    "note",
+    "metrics set",
+    "verify --seal",
+    "seal, other reshards",
+    "policy",
+}
+"""The commands that write nothing but files of our state: they may be stopped anywhere."""
 CASES = {
     "reshard in place, other reshards": Case(
         _one, lambda s: reshard_version(only(s.url), 3), _other_reshards, _is_resharded
@@ -185,8 +214,11 @@ CASES = {
     ),
     "prune": Case(_four, lambda s: prune([s.url], Policy((Latest(1),)), now=1e10), _other_tags(2), _is_pruned),
     "tag add": Case(_one, lambda s: add_tag(at(s.url, 7), "mine"), _other_tags(7), _is_tagged),
+    "tag remove": Case(_tagged, lambda s: remove_tag(at(s.url, 7), "mine"), _other_tags(7), _is_tagged),
+    "metadata set": Case(_one, lambda s: set_metadata(at(s.url, 7), {"k": 1}), _other_tags(7), _is_tagged),
     "note": Case(_one, lambda s: set_note(at(s.url, 7), "words"), _other_tags(7), _is_tagged),
     "metrics set": Case(_one, lambda s: set_metrics(at(s.url, 7), {"loss": 1.0}), _other_tags(7), _is_tagged),
+    "seal, other reshards": Case(_one, _seal, _other_reshards, _is_sealed),
     "verify --seal": Case(_one, _seal, _other_tags(7), _is_tagged),
     "policy": Case(_one, lambda s: store_policy(s.url, Policy((Latest(3),))), _other_tags(7), _is_tagged),
 }
@@ -206,8 +238,11 @@ def scene(s3: Bucket, tmp_path: Path) -> Scene:
     return Scene(s3, tmp_path)
 
 
-def stopping_points(scene: Scene, case: Case) -> list[int]:
-    """Run the command undisturbed; return the requests, by number, before which it is stopped."""
+def stopping_points(scene: Scene, case: Case, *, late: bool = False) -> list[int]:
+    """Run the command undisturbed; return the requests, by number, before which it is stopped.
+
+    Those that follow a proof of the lock are the `late` ones.
+    """
     scene.clear()
     case.before(scene)
     case.sleeper(scene)
@@ -216,14 +251,16 @@ def stopping_points(scene: Scene, case: Case) -> list[int]:
     return [
         k
         for k, (before, here) in enumerate(pairwise(requests), 2)
-        if k > took and not (here in CHANGES and before == "list")
+        if k > took and late == (here in CHANGES and before == "list")
     ]
 
 
-def sleep_at(scene: Scene, case: Case, nth: int, *, dies: bool) -> BaseException | None:
+def sleep_at(scene: Scene, case: Case, nth: int, *, dies: bool, conditions: bool = True) -> BaseException | None:
     """Let the command sleep before its nth request while the other one is at work; return how it ended."""
     scene.clear()
     case.before(scene)
+    if not conditions:
+        scene.s3.proxy.fail(Fault(ignore_conditions, times=None))
 
     def meanwhile(_request: Request) -> None:
         with pytest.MonkeyPatch.context() as patch, suppress(EdlCkptError):
@@ -271,6 +308,34 @@ def test_asleep_beyond_the_lock(scene: Scene, name: str) -> None:
     """Issue 13.5: the work of the other command stays, the sleeper ends with 11 or 16, and `recover` leaves nothing."""
     ended = list(disturb(scene, name, every=False))
     assert any(refused for _, refused in ended)
+
+
+@pytest.mark.parametrize("conditions", [True, False], ids=["conditional writes", "no conditional writes"])
+@pytest.mark.parametrize("name", sampled(sorted(LATE), {"tag add", "metrics set", "policy", "seal, other reshards"}))
+def test_asleep_between_proof_and_request(scene: Scene, name: str, conditions: bool) -> None:
+    """A request that arrives after the lock was lost takes nothing away that another command has acknowledged.
+
+    The sleeper ends with 11 whenever its lock was gone before it gave it back.
+    """
+    case = CASES[name]
+    points = stopping_points(scene, case, late=True)
+    written = [k for k in points if "/meta-0/" in scene.s3.proxy.requests[k - 1].key]
+    assert written
+    for nth in points:
+        for dies in (False, True):
+            error = sleep_at(scene, case, nth, dies=dies, conditions=conditions)
+            where = f"{name}, request {nth}, dies: {dies}, {error!r}, {scene.done}"
+            if nth in written and not dies:
+                assert isinstance(error, LockedError), where
+            with suppress(NotFoundError):
+                recover(scene.url)
+            try:
+                case.holds(scene)
+            except BaseException as failure:
+                failure.add_note(where)
+                raise
+            assert scene.leftovers() == [], where
+            assert recover(scene.url).done == (), where
 
 
 @pytest.mark.slow

@@ -60,7 +60,7 @@ def test_stopped_on_s3(
     assert version.tags == ("good",)
     assert verify_version(version, level="deep").findings == ()
     recover(s3.url)
-    assert [k for k in s3.objects() if ".edl-ckpt-0/" in k and "/meta-0/" not in k] == []
+    assert s3.state() == []
     assert s3.open_uploads() == []
 
 

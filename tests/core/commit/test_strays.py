@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
 from checkpoints import drop_seal, only, save_small
-from edl_ckpt.core import recover, verify_version
+from edl_ckpt.core import recover, reshard_version, verify_version
+from edl_ckpt.core.errors import AuthError
+from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.s3.upload import WRITE_ID
-from s3_fixtures import Bucket
+from program import PROGRAM
+from s3_fixtures import Bucket, begun_now
+from s3_proxy import Fault, hook, status
+from waiting import wait_until
 
 OLD_MARKER = "resharding-0.0"
 MARKER = "resharding-0a1b2c3d-0.1"
@@ -69,6 +76,75 @@ def test_shards_of_somebody_else_stay(s3: Bucket, five: Path, sealed: bool) -> N
     before = s3.objects()
     assert recover(s3.url).done == ("version 7 has shards of several sets; nothing was changed: look at them",)
     assert s3.objects() == before
+
+
+def test_a_service_that_aborts_nothing(s3: Bucket) -> None:
+    """A killed command locks no location where uploads cannot be aborted: that is said once, and they are named."""
+    save_small(s3.url, 7)
+    s3.proxy.fail(Fault(status(403, "AccessDenied"), operation="upload_part", key="0-of-3", times=None))
+    s3.proxy.fail(Fault(status(403, "AccessDenied"), operation="abort", times=None))
+    s3.proxy.fail(Fault(status(403, "AccessDenied"), operation="delete", key="journal", times=None))
+    with pytest.raises(AuthError):
+        reshard_version(only(s3.url), 3)
+    s3.proxy.heal()
+    s3.proxy.fail(Fault(status(405, "MethodNotAllowed"), operation="abort", times=None))
+    s3.proxy.fail(Fault(begun_now(), operation="list_uploads", times=None))
+    recovered = recover(s3.url)
+    rolled = "rolled back the replacement of version 7; the old version is in place"
+    assert recovered.done == (f"{rolled}; this service cannot abort 3 uploads of it",)
+    assert recovered.kept[0].startswith("3 open uploads, the oldest since")
+    assert "version-7/variables-0-of-3.ckpt" in recovered.kept[0]
+    assert reshard_version(only(s3.url), 4).to_ps == 4
+    assert verify_version(only(s3.url), level="deep").findings == ()
+    again = recover(s3.url)
+    assert (again.done, again.left, len(again.kept)) == ((), (), 1)
+
+
+def test_open_uploads_are_named(s3: Bucket) -> None:
+    """Uploads that may be a job's, or another program's, stay open and are named; those of shards go after a day."""
+    save_small(s3.url, 7)
+    for name in ("version-8/variables-0-of-2.ckpt", "other.bin"):
+        open_store(s3.url).new_object(name, 1).begin()  # type: ignore[union-attr]
+    s3.proxy.fail(Fault(begun_now(), operation="list_uploads", times=None))
+    recovered = recover(s3.url)
+    assert recovered.done == ()
+    assert "2 open uploads" in recovered.kept[0]
+    assert ": other.bin, version-8/variables-0-of-2.ckpt;" in recovered.kept[0]
+    s3.proxy.heal()
+    recovered = recover(s3.url)
+    assert recovered.done == ("aborted an abandoned upload of version-8/variables-0-of-2.ckpt",)
+    assert "1 open upload, the oldest" in recovered.kept[0]
+    assert s3.open_uploads()[0][0] == "run/other.bin"
+
+
+def test_uploads_of_a_killed_export(s3: Bucket, tmp_path: Path) -> None:
+    """`recover` aborts what a killed export was uploading, and not what one that lives uploads to the same name."""
+    save_small(tmp_path / "run", 7)
+    open_store(s3.url).new_object("m.npz", 1).begin()  # type: ignore[union-attr]
+    theirs = s3.open_uploads()
+    s3.proxy.fail(Fault(begun_now(theirs[0][1]), operation="list_uploads", times=None))
+    gate = threading.Event()
+    armed = s3.proxy.fail(Fault(hook(lambda _: gate.wait(60)), operation="upload_part", times=None))
+    words = [*PROGRAM, "export", str(tmp_path / "run"), f"{s3.url}/m.npz"]
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for count in (1, 2):
+            processes.append(subprocess.Popen(words, stderr=subprocess.DEVNULL))
+            wait_until(lambda count=count: armed.hits == count)  # type: ignore[misc]
+        before = sorted(s3.open_uploads())
+        assert len(before) == 3
+        for process in processes:
+            assert sorted(s3.open_uploads()) == before
+            process.kill()
+            process.wait()
+            recovered = recover(s3.url)
+    finally:
+        gate.set()
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert recovered.done == ("aborted an upload of m.npz that a killed export had left",) * 2
+    assert (s3.open_uploads(), s3.objects()) == (theirs, {})
 
 
 def test_two_sets_of_ours_without_a_seal(s3: Bucket, five: Path) -> None:

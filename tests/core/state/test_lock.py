@@ -32,7 +32,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def _locked(s3: Bucket) -> bool:
-    return any(key.startswith("run/.edl-ckpt-0/lock-0") for key in s3.objects())
+    return any(key.startswith("run/.edl-ckpt-0/lock-0") for key in s3.state())
 
 
 def test_lock_on_s3(multi: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:

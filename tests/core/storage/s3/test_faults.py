@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,7 @@ from edl_ckpt.core.operations.copy.execute import execute_copy
 from edl_ckpt.core.operations.copy.plan import plan_copy
 from edl_ckpt.core.storage import Location
 from edl_ckpt.core.storage.s3 import client
-from s3_fixtures import Bucket
+from s3_fixtures import Bucket, begun_now
 from s3_proxy import (
     Call,
     Fault,
@@ -103,23 +101,6 @@ def test_a_lost_reply_is_no_doubt(s3: Bucket, large: Path, operation: Any) -> No
     assert armed.hits == 1
     assert verify_version(at(s3.url), level="deep").fingerprint == result.fingerprint
     assert s3.open_uploads() == []
-
-
-def begun_now(*but: str) -> Kind:
-    """Let a listing of uploads say that they were begun just now, but for some ids: moto says in 2010 of all."""
-
-    def kind(call: Call, forward: Forward) -> Reply | None:
-        reply = forward(call)
-        assert reply is not None
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z").encode()
-        uploads = reply.body.split(b"</Upload>")
-        dated = [
-            part if any(name.encode() in part for name in but) else re.sub(rb"2010-11-10T20:48:33[.0]*Z", now, part)
-            for part in uploads
-        ]
-        return replace(reply, body=b"</Upload>".join(dated))
-
-    return kind
 
 
 def test_uploads_whose_beginning_had_no_answer_are_aborted(
