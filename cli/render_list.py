@@ -79,6 +79,7 @@ def keys_of(version: Version) -> dict[str, Any]:
         "note": version.note,
         "sealed": bool(version.fingerprint),
         "fault": version.why_unreadable or None,
+        "mixture": version.mixture or None,
     }
 
 
@@ -199,6 +200,8 @@ def remarks(version: Version, newest: str | None) -> str:
         counts = sorted({s.ps_num for s in version.shards})
         listed = " and ".join(map(str, counts)) if len(counts) <= _SOME else words.abridged(counts, _SOME)
         parts.append(f"has shards of ps_num {listed}")
+    if version.mixture:
+        parts.append("may have shards of several runs")
     if version.extra:
         parts.append("has extra files: " + words.abridged(map(text.escaped, version.extra), _SOME))
     if version.note:

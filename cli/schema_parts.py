@@ -69,6 +69,7 @@ VERSION_KEYS: Final[Mapping[str, Schema]] = {
     "note": TEXT,
     "sealed": FLAG,
     "fault": or_null(TEXT),
+    "mixture": or_null(TEXT),
 }
 VERSION: Final = record(**VERSION_KEYS)
 TRIAL: Final = record(

@@ -19,7 +19,7 @@ from edl_ckpt.core.checkpoint.annotated import listed_metadata, with_metadata
 from edl_ckpt.core.checkpoint.files import check_is_no_file, named_file
 from edl_ckpt.core.checkpoint.grouping import has_journal, is_of_interest, journals_among, versions_among
 from edl_ckpt.core.checkpoint.outline import one_of_many, version_below
-from edl_ckpt.core.checkpoint.runs import mixed_warnings
+from edl_ckpt.core.checkpoint.runs import with_mixture
 from edl_ckpt.core.checkpoint.swaps import Look
 from edl_ckpt.core.checkpoint.uuids import read_uuid_metadata, with_uuid
 from edl_ckpt.core.errors import (
@@ -126,12 +126,13 @@ def _list_once(
     metadata = listed_metadata(store, state, known)
     unknown = next((e.fault for e in entries if e.relative in {STATE_DIR, META_DIR} and e.fault), None)
     noted = {noted_version(entry.name) for entry in state if entry.parent == NOTES_DIR} - metadata.sealed
+    versions = tuple(with_mixture(v) if v.version in noted else v for v in versions)
     problems = (
         *_unreadable(versions, entries),
         *unnumbered,
         *metadata.problems,
         *_half_done(where, state),
-        *mixed_warnings(v for v in versions if v.version in noted),
+        *(f"{v.ref}: {v.mixture}" for v in versions if v.mixture),
     )
     listing = Listing(
         where,

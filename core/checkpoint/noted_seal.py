@@ -13,7 +13,7 @@ import numpy as np
 
 from edl_ckpt.core.checkpoint.fingerprint import ContentSketch, fingerprint_of
 from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
-from edl_ckpt.core.checkpoint.runs import find_notes
+from edl_ckpt.core.checkpoint.runs import are_mixed, find_notes
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, UnsupportedError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.consistency import cross_check
@@ -21,6 +21,7 @@ from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.state.seal import Seal, SealedShard, base_name, now_text
 from edl_ckpt.core.state.shard_note import NoteName, ShardNote, named_shards, read_note
 from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage.interface import Store
 from edl_ckpt.core.words import command
 
 _CONTRADICTIONS: Final = frozenset(
@@ -44,13 +45,13 @@ def seal_from_notes(version: Version, *, own: tuple[NoteName, ShardNote] | None 
     Raises CorruptError when the shards are of several runs, contradict each other or have no notes that fit, and
     UnsupportedError when a note has no sums.
     """
-    found = find_notes(version)
+    store, found = open_store(version.location), find_notes(version)
     if found.unknown:
         shards = named_shards(found.unknown, version.ps_num or 0)
         raise CorruptError(f"no note fits {shards}: saved by another program or run", path=version.path)
-    if len(found.runs) > 1:
+    if are_mixed(store, version, found):
         raise CorruptError("its shards are of several runs", code="mixed-runs", path=version.path)
-    notes = {ps_id: _note(version, name, own) for ps_id, name in found.notes.items()}
+    notes = {ps_id: _note(store, version, name, own) for ps_id, name in found.notes.items()}
     with open_checkpoint(version) as checkpoint:
         sketch = ContentSketch()
         for ps_id, note in sorted(notes.items()):
@@ -68,17 +69,17 @@ def seal_from_notes(version: Version, *, own: tuple[NoteName, ShardNote] | None 
     return Seal(version.version, fingerprint, tuple(sealed), now_text(), run=next(iter(notes.values())).run)
 
 
-def _note(version: Version, name: NoteName, own: tuple[NoteName, ShardNote] | None) -> ShardNote:
+def _note(store: Store, version: Version, name: NoteName, own: tuple[NoteName, ShardNote] | None) -> ShardNote:
     if name.mark.startswith("size_"):
         raise UnsupportedError("this storage does not tell one file from another of its size", path=version.path)
     if own is not None and own[0] == name:
         return own[1]
-    note = read_note(open_store(version.location), version.version, name)
+    note = read_note(store, version.version, name)
     if note is None:
         raise EdlCkptError("a note disappeared: another server replaces its shard", path=version.path)
     if not note.has_sums:
         raise UnsupportedError(
-            f"the sums of shard {name.ps_id} were too large for its note",
+            f"the note on shard {name.ps_id} has no sums: they were too large, or an older edl-ckpt wrote it",
             path=version.path,
             hint=f"try: {command('verify', version.ref, '--seal')}",
         )

@@ -9,10 +9,11 @@ from edl_ckpt.core.checkpoint.gather import Gathering, MisplacedError, Server
 from edl_ckpt.core.checkpoint.parts import Part, PartLike
 from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.checkpoint.runs import mixed_runs
-from edl_ckpt.core.errors import NotFoundError, ReplacedError
+from edl_ckpt.core.errors import NotFoundError, RefusedError, ReplacedError
 from edl_ckpt.core.format.consistency import blocking_problems
 from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.words import command
 
 _PLACED: frozenset[str] = frozenset({"v3", "v4", ""})
 """The generations in which every server saved the rows that it owns, and one shard tells its own dtypes."""
@@ -39,17 +40,20 @@ def restore(
     A row that lies in a wrong shard, which `verify` reports, may be missed; `all_shards` reads everything, as ElasticDL
     does. When a shard that is read has a row or a variable of another one, all shards are read, with a warning. So
     are all shards of generations v0 to v2. Of rows with the same id the last one counts, with a warning. A version
-    that does not match its seal, or has shards of two runs of a job, is restored with a warning.
+    that does not match its seal is restored with a warning.
 
-    Raises UsageError when arrays of `out` do not fit, with all mismatches and before any is filled; IncompleteError
-    when shards are missing, CorruptError when one is damaged, NotFoundError, and LockedError when one changes while it
-    is read.
+    Raises UsageError when arrays of `out` do not fit, with all mismatches and before any is filled; RefusedError for a
+    version with shards of two runs of a job (`mixed_runs`); IncompleteError when shards are missing, CorruptError when
+    one is damaged, NotFoundError, and LockedError when one changes while it is read.
     """
     server = Server(ps_id, ps_num)
     version = as_version(version)
-    for doubt in (mixed_runs(version), version.seal_fault and f"it does not match its seal: {version.seal_fault}"):
-        if doubt:
-            reporter.warn(f"{version.ref}: {doubt}")
+    if mixture := mixed_runs(version):
+        copy = command("copy", version.ref, "NEW_LOCATION", "--force")
+        hint = f"latest() passes over it; if one run saved all its shards: {copy}, and restore the copy"
+        raise RefusedError(mixture, path=version.ref, hint=hint)
+    if version.seal_fault:
+        reporter.warn(f"{version.ref}: it does not match its seal: {version.seal_fault}")
     if not all_shards:
         part = _from_own_shards(version, server, out, workers, reporter)
         if part is not None:

@@ -5,18 +5,18 @@ version has all its files and yet is a mixture. The notes on shards (`state/shar
 fits one file, and bears the name of a run. A version with a seal has one run: the servers seal no mixture, and take the
 seal away before the first shard is replaced.
 
-What cannot be told: servers without a name for their run all have the same one. A shard that such a server replaces in
-a version that was sealed is still noticed, because it has a note and the others have none.
+Servers may have no name for their run. The note of such a server then names the notes that were there before its saver
+was made. A shard with one of those is of an earlier run, whatever the clocks of the machines say.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from edl_ckpt.core.errors import EdlCkptError
+from edl_ckpt.core.errors import CorruptError, EdlCkptError, UnsupportedError
 from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.format.names import parse_version_dir
 from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
@@ -26,6 +26,7 @@ from edl_ckpt.core.state.seal import Seal, base_name, parse_seal
 from edl_ckpt.core.state.shard_note import EARLIER, NoteName, file_mark, named_shards, note_names, read_note, run_digest
 from edl_ckpt.core.storage import LocalStore, ObjectStore, open_store
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.interface import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +70,9 @@ def mixed_runs(version: Version) -> str:
     found = find_notes(version)
     if not found.notes:  # a copy of the files, say: nothing is known
         return ""
-    if len(found.runs) > 1:
+    if are_mixed(store, version, found):
         return f"its shards are of several runs: {_described(store, version, found)}"
-    (run,) = found.runs
-    before = _of_run(version, found, run)
+    before = _of_run(version, found)
     rest = [ps_id for ps_id in found.unknown if ps_id not in before]
     if not rest:
         return ""
@@ -81,18 +81,32 @@ def mixed_runs(version: Version) -> str:
     return f"{new} {have} been replaced, and {named_shards(rest, count)} may be of an earlier run"
 
 
-def mixed_warnings(versions: Iterable[Version]) -> Iterator[str]:
-    """Yield a warning for each version that `mixed_runs` finds something of; those that change just now are left."""
-    for version in versions:
-        with suppress(EdlCkptError):
-            why = mixed_runs(version)
-            if why:
-                yield f"{version.ref}: {why}"
+def are_mixed(store: Store, version: Version, found: NotedShards) -> bool:
+    """Say whether the notes on a version's shards show several runs, or cannot show that it is one.
+
+    Savers without a name may see different notes when they are made, and yet be of one run: one of them is restarted,
+    and saves its own shard again. They are of two where a shard is older than the saver of another one.
+    """
+    if len(found.runs) < 2:
+        return False
+    try:
+        read = [read_note(store, version.version, name) for name in found.notes.values()]
+    except (CorruptError, UnsupportedError):
+        return True
+    names = {str(name) for name in found.notes.values()}
+    return any(note is None or note.run or not names.isdisjoint(note.older) for note in read)
 
 
-def _of_run(version: Version, found: NotedShards, run: str) -> set[int]:
+def with_mixture(version: Version) -> Version:
+    """Return a version with what `mixed_runs` says of it; as it is when it changes just now."""
+    with suppress(EdlCkptError):
+        return replace(version, mixture=mixed_runs(version))
+    return version
+
+
+def _of_run(version: Version, found: NotedShards) -> set[int]:
     """Return the shards without a note that an earlier seal shows to be of the same run, which has a name."""
-    if found.earlier is None or not found.earlier.run or run_digest(found.earlier.run) != run:
+    if found.earlier is None or not found.earlier.run or {run_digest(found.earlier.run)} != found.runs:
         return set()
     sizes = found.earlier.sizes
     return {
@@ -123,7 +137,7 @@ def _named_run(store: LocalStore | ObjectStore, version: int, name: NoteName) ->
         note = None
     if note is None:
         return "a run that is not known"
-    return f"run {note.run!r}" if note.run else "a run without a name"
+    return f"run {note.run!r}" if note.run else f"a {'later ' if note.older else ''}run without a name"
 
 
 def _marks(store: LocalStore | ObjectStore, version: Version) -> dict[int, str]:

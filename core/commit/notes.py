@@ -12,7 +12,7 @@ from edl_ckpt.core.format.names import parse_single_file, parse_version_dir
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.metadata import sealed_versions
 from edl_ckpt.core.state.paths import META_DIR, NOTES_DIR, noted_version, notes_dir
-from edl_ckpt.core.state.shard_note import has_newer_note
+from edl_ckpt.core.state.shard_note import has_newer_note, note_names
 from edl_ckpt.core.storage import LocalStore, ObjectStore
 
 _YOUNG_SECONDS: Final = 600.0
@@ -51,6 +51,11 @@ def sweep_notes(store: LocalStore | ObjectStore) -> list[str]:
 def noted_versions(store: LocalStore | ObjectStore) -> list[int]:
     """Return the versions that there are notes on."""
     return sorted(number for number in map(noted_version, store.names(NOTES_DIR)) if number is not None)
+
+
+def note_names_now(store: LocalStore | ObjectStore) -> dict[int, tuple[str, ...]]:
+    """Return the names of all notes at a location, by version."""
+    return {number: tuple(sorted(map(str, note_names(store, number)))) for number in noted_versions(store)}
 
 
 def _left_over(store: LocalStore | ObjectStore) -> Iterator[int]:

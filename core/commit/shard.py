@@ -93,7 +93,7 @@ class ShardPlace:
         """Return the error for a directory with the shard of another number of servers."""
         return RefusedError(
             f"has {other} of another number of servers; this is server {self.ps_id} of {self.ps_num}",
-            path=open_store(self.location).path(self.directory),
+            path=os.path.dirname(self.path),
             hint="remove that version first (edl-ckpt prune), or save in another location",
         )
 
@@ -154,7 +154,7 @@ class _Notes:
 
     def write(self, note: ShardNote, mark: str) -> None:
         """Write the note on a file with this mark."""
-        self._name = NoteName(self._place.ps_id, self._place.ps_num, run_digest(note.run), mark)
+        self._name = NoteName(self._place.ps_id, self._place.ps_num, run_digest(note.run, note.older), mark)
         self._store.write_small(self._path(str(self._name)), note_bytes(note))
 
     def keep(self, *, replaced: bool) -> Published:

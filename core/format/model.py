@@ -94,6 +94,8 @@ class Version:
     """
     seal_fault: str = ""
     """Why its seal does not match these files; '' when it does, or when there is no seal."""
+    mixture: str = ""
+    """Why its shards are not of one run of a job, as `mixed_runs` says; '' when they are, as far as is known."""
     replaced_by: str = ""
     """The process that is replacing it just now, so that its state is not what it will be; '' for none."""
 

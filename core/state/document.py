@@ -26,7 +26,7 @@ MAX_DEPTH: Final = 32
 MAX_VALUE_DEPTH: Final = 24
 """A value that a user gives is in a document, so it may be less deep."""
 _NESTED: Final = frozenset({dict, list})
-NEWEST: Final[Mapping[str, int]] = {"seal": 2}
+NEWEST: Final[Mapping[str, int]] = {"seal": 2, "shard": 2}
 """The number of the newest schema that this program writes, of each kind that is no longer at 1."""
 _SCHEMA = re.compile(r"edl-ckpt/([a-z-]{1,40})/([1-9][0-9]{0,8})", re.ASCII)
 _HEAD = re.compile(rb'\s*\{\s*"schema"\s*:\s*"([!#-~]{1,60})"')

@@ -5,7 +5,7 @@ Each server saves its own shard, and none of them reads the shards of the others
 chunks, and its part of the sums behind the fingerprint. The last server combines the notes into the seal of the
 version, and removes them. The name of a note identifies the file that it is about: on a disk by inode, size and time,
 on object storage by the write id. So a note that was written for a file that never became visible, or that was
-replaced, fits nothing.
+replaced, fits nothing. A digest covers every byte of a note: what goes into a seal is what the server wrote.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,17 +25,20 @@ from edl_ckpt.core.state.seal import Chunk, number_chunks
 from edl_ckpt.core.storage.beneath import ForeignError
 from edl_ckpt.core.storage.interface import Store
 
-NOTE_SCHEMA: Final = "edl-ckpt/shard/1"
+NOTE_SCHEMA: Final = "edl-ckpt/shard/2"
+_WITHOUT_DIGEST: Final = "edl-ckpt/shard/1"
+"""The sums in such a note are never used: a changed bit would give the version a wrong fingerprint."""
 EARLIER: Final = "earlier.json"
 """Among the notes: the seal that a version had until a shard of it was replaced."""
 MAX_NOTE_BYTES: Final = MAX_SUMS_BYTES // 2
 """A note with larger sums is written without them; then the version is not sealed by its servers."""
+_ENDING_BYTES: Final = len(', "digest": "') + 32 + len('"}\n')
 _NAME = re.compile(r"(0|[1-9][0-9]{0,17})-of-([1-9][0-9]{0,17})\.([0-9a-f]{16})\.([A-Za-z0-9_-]+)\.json", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class NoteName:
-    """The name of a note: the shard, a digest of its run's name, and the mark of the file that it is about."""
+    """The name of a note: the shard, a digest of its run, and the mark of the file that it is about."""
 
     ps_id: int
     ps_num: int
@@ -59,15 +62,17 @@ class ShardNote:
     variables: Mapping[str, memoryview] = field(default_factory=dict)
     tables: Mapping[str, memoryview] = field(default_factory=dict)
     has_sums: bool = True
+    older: tuple[str, ...] = ()
+    """Of a run without a name: the notes on shards of the version that were there when the saver was made."""
 
 
-def run_digest(run: str) -> str:
-    """Return the digest of a run's name that the names of its notes contain.
+def run_digest(run: str, older: Iterable[str] = ()) -> str:
+    """Return the digest of a run's name, and of the notes that are older than it, that the names of its notes contain.
 
     >>> run_digest("")
     'e4a6a0577479b2b4'
     """
-    return hashlib.blake2b(run.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return hashlib.blake2b("\0".join([run, *older]).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def parse_note_name(name: str) -> NoteName | None:
@@ -108,15 +113,27 @@ def note_bytes(note: ShardNote) -> bytes:
     `read_note` is the inverse. A note with too large sums loses them.
     """
     document: dict[str, Any] = {"schema": NOTE_SCHEMA, "run": note.run}
+    if note.older:
+        document["older"] = note.older
     sums = [*note.variables.values(), *note.tables.values()] if note.has_sums else []
     if note.has_sums:
         document["chunks"] = [[c.kind, c.name, c.start, c.end, c.sum] for c in note.chunks]
         document["variables"] = {name: len(data) for name, data in note.variables.items()}
         document["tables"] = {name: len(data) for name, data in note.tables.items()}
-    head = json.dumps(document).encode("ascii") + b"\n"
+    head = json.dumps(document).encode("ascii")[:-1]
     if note.has_sums and len(head) + sum(map(len, sums)) > MAX_NOTE_BYTES:
-        return note_bytes(ShardNote(note.run, has_sums=False))
-    return b"".join([head, *sums])
+        return note_bytes(ShardNote(note.run, has_sums=False, older=note.older))
+    return b"".join([head, _ending(head, sums), *sums])
+
+
+def _ending(head: bytes, sums: Iterable[bytes | memoryview]) -> bytes:
+    """Return the end of a note's line, with the digest of what comes before it and of the sums that follow."""
+    import xxhash
+
+    digest = xxhash.xxh3_128(head)
+    for data in sums:
+        digest.update(data)
+    return f', "digest": "{digest.hexdigest()}"}}\n'.encode("ascii")
 
 
 def read_note(store: Store, version: int, name: NoteName) -> ShardNote | None:
@@ -128,7 +145,7 @@ def read_note(store: Store, version: int, name: NoteName) -> ShardNote | None:
     path = f"{store.location}/{relative}"
     end = data.find(b"\n") + 1
     try:
-        return _parsed(parse_document(data[:end], path, limit=MAX_SUMS_BYTES), memoryview(data)[end:], name)
+        return _parsed(data[:end], memoryview(data)[end:], path, name)
     except UnsupportedError:
         raise
     except EdlCkptError as error:
@@ -137,12 +154,15 @@ def read_note(store: Store, version: int, name: NoteName) -> ShardNote | None:
         raise CorruptError(f"damaged note: {error}", path=path) from None
 
 
-def _parsed(document: Mapping[str, Any], sums: memoryview, name: NoteName) -> ShardNote:
-    run = str(document["run"])
-    if document.get("schema") != NOTE_SCHEMA or run_digest(run) != name.run:
+def _parsed(head: bytes, sums: memoryview, path: str, name: NoteName) -> ShardNote:
+    document = parse_document(head, path, limit=MAX_SUMS_BYTES)
+    schema, run, older = document["schema"], str(document["run"]), tuple(map(str, document.get("older", ())))
+    if schema not in {NOTE_SCHEMA, _WITHOUT_DIGEST} or run_digest(run, older) != name.run:
         raise ValueError(f"not {NOTE_SCHEMA}, or of another run than its name says")
-    if "chunks" not in document:
-        return ShardNote(run, has_sums=False)
+    if schema == NOTE_SCHEMA and not head.endswith(_ending(head[:-_ENDING_BYTES], [sums])):
+        raise ValueError("its digest does not fit")
+    if "chunks" not in document or schema == _WITHOUT_DIGEST:
+        return ShardNote(run, has_sums=False, older=older)
     at, found = 0, list[dict[str, memoryview]]()
     for sizes in (document["variables"], document["tables"]):
         found.append({})
@@ -151,7 +171,7 @@ def _parsed(document: Mapping[str, Any], sums: memoryview, name: NoteName) -> Sh
             at += int(size)
     if at != len(sums):
         raise ValueError(f"it has {len(sums)} bytes of sums, and names {at}")
-    return ShardNote(run, tuple(number_chunks(document["chunks"])), found[0], found[1])
+    return ShardNote(run, tuple(number_chunks(document["chunks"])), found[0], found[1], older=older)
 
 
 def named_shards(shards: Sequence[int], ps_num: int) -> str:

@@ -9,25 +9,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
 from edl_ckpt.core.arrays import Array
-from edl_ckpt.core.commit.shard import ShardPlace, open_shard
-from edl_ckpt.core.errors import EdlCkptError, LockedError, UsageError
+from edl_ckpt.core.checkpoint.catalog import list_versions
+from edl_ckpt.core.commit.notes import note_names_now
+from edl_ckpt.core.commit.shard import Published, ShardPlace, open_shard
+from edl_ckpt.core.errors import EdlCkptError, LockedError, NoSpaceError, UsageError
 from edl_ckpt.core.format.checks import check_ps_num, check_version, restore_warnings
 from edl_ckpt.core.format.model import ShardFile
+from edl_ckpt.core.format.shard_layout import ShardLayout
 from edl_ckpt.core.numbers import whole_number
 from edl_ckpt.core.operations.prune.execute import prune
-from edl_ckpt.core.operations.prune.own_shard import remove_own_shard
+from edl_ckpt.core.operations.prune.own_shard import doomed_shards, remove_own_shard
 from edl_ckpt.core.operations.prune.retention import Policy
 from edl_ckpt.core.operations.prune.stored_policy import read_policy
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.shard_note import ShardNote
-from edl_ckpt.core.storage import Location, LocationLike
+from edl_ckpt.core.storage import Location, LocationLike, open_store
 from edl_ckpt.core.training.background import BackgroundTask
 from edl_ckpt.core.training.content import AnyTable, ShardContent, check_content
 from edl_ckpt.core.training.place import Places
@@ -86,8 +89,12 @@ class CheckpointSaver:
 
     `checkpoint_steps` 0 saves never by itself; `keep_checkpoint_max` 0 keeps all. `run` is any text that all servers of
     a run share and that a restarted job changes: with it, a version whose shards are of two runs is always noticed.
-    `layout` is 'design' or 'elasticdl'; without it, the layout at the location is followed, and an empty location gets
-    'design'. `wait_seconds` is how long the lock of the location is waited for; the reporter gets warnings, each once.
+    Without it, a shard is of an earlier run when it was there before the saver of another shard was made. `layout` is
+    'design' or 'elasticdl'; without it, the layout at the location is followed, and an empty location gets 'design'.
+    `wait_seconds` is how long the lock of the location is waited for; the reporter gets warnings, each once.
+
+    When there is no room for a shard, `free_first` removes the own shard of the oldest version before the save, which
+    would remove it afterwards. It takes a `keep_checkpoint_max` of at least 2.
 
     No lock is held while a shard is written. A shard that is there already, of an earlier run, is replaced: only the
     own one. The last server to arrive seals the version. A policy that is stored with the location replaces
@@ -100,6 +107,7 @@ class CheckpointSaver:
         *,
         checkpoint_steps: int = 0,
         keep_checkpoint_max: int = 0,
+        free_first: bool = False,
         ps_id: int = 0,
         ps_num: int = 1,
         layout: str | None = None,
@@ -114,6 +122,12 @@ class CheckpointSaver:
             raise UsageError(f"ps_id must be 0 to {self.ps_num - 1}, got {self.ps_id}")
         self.checkpoint_steps = _not_negative("checkpoint_steps", checkpoint_steps)
         self.keep_checkpoint_max = _not_negative("keep_checkpoint_max", keep_checkpoint_max)
+        self._free_first = free_first
+        if free_first and self.keep_checkpoint_max < 2:
+            raise UsageError(
+                f"free_first takes a keep_checkpoint_max of at least 2, got {self.keep_checkpoint_max}:"
+                " the newest complete version never goes before the next one is whole"
+            )
         if not isinstance(run, str):
             raise UsageError(f"run must be a text, got {run!r}")
         self.run = run
@@ -122,7 +136,12 @@ class CheckpointSaver:
         self._places = Places(self.location, layout, self.ps_id, self.ps_num, wait_seconds, self._reporter)
         self._snapshots = Snapshots()
         self._task: BackgroundTask[SavedShard] | None = None
+        self._last: tuple[ShardPlace, bool] | None = None
+        """The place of the last save, and whether it completed the version."""
         self._closed = False
+        self._older: dict[int, tuple[str, ...]] | None = {} if run or self.ps_num == 1 else None
+        with suppress(EdlCkptError):  # the first save looks again, and may take more shards for older ones
+            self._older_notes(0)
 
     def __repr__(self) -> str:
         return f"<CheckpointSaver {self.location} server {self.ps_id} of {self.ps_num}>"
@@ -146,7 +165,8 @@ class CheckpointSaver:
         CorruptError for an id that a table has twice; UnsupportedError for a dtype that no checkpoint can contain;
         RefusedError where the version has shards of another number of servers, or the layout is not clear; LockedError
         when a shard must be replaced and the lock is not free in time; NoSpaceError when there is no room. In all these
-        cases nothing has changed. It waits for a save in the background first, and raises its error if it failed.
+        cases nothing has changed, but for what `free_first` removed. It waits for a save in the background first, and
+        raises its error if it failed.
         """
         self._settle()
         begin = time.perf_counter()
@@ -173,10 +193,16 @@ class CheckpointSaver:
         return PendingSave(task, time.perf_counter() - begin)
 
     def close(self) -> None:
-        """Wait for the save under way and raise its error, if nobody has seen it; no save is possible afterwards."""
+        """Wait for the save under way and raise its error, if nobody has seen it; no save is possible afterwards.
+
+        Then it applies `keep_checkpoint_max` once more: slower servers may have completed a version since the save.
+        """
         self._closed = True
         self._snapshots = Snapshots()
         self._end_task()
+        last, self._last = self._last, None
+        if last is not None and self.keep_checkpoint_max:
+            self._retain(last[0], leftovers=last[1], by_policy=False)
 
     def __enter__(self) -> Self:
         return self
@@ -212,22 +238,15 @@ class CheckpointSaver:
             layout = lay_out(number, content)
             self._warn(content, layout.size_bytes)
             place = self._places.of(number)
-            output = stack.enter_context(open_shard(place, wait_seconds=self._wait_seconds, reporter=self._reporter))
-            sink = output.create(layout.size_bytes)
-            file = ShardFile(self.ps_id, self.ps_num, place.path, layout.size_bytes, 0.0)
-            note = write_shard(
-                content,
-                layout,
-                sink,
-                file,
-                number,
-                run=self.run,
-                written=output.written,
-                reporter=self._reporter,
-            )
-            # The only server is the last one, and seals from what it has in memory.
-            published = output.publish(note if self.ps_num > 1 else ShardNote(self.run, has_sums=False))
+            freed = tuple[str, ...]()
+            while True:
+                try:
+                    published, note = self._write(place, content, layout)
+                    break
+                except NoSpaceError as error:
+                    freed += self._make_room(error)
         sealing = seal_if_whole(place, (published.note, note), wait_seconds=self._wait_seconds, reporter=self._reporter)
+        self._last = place, sealing.complete
         return SavedShard(
             number,
             place.path,
@@ -238,7 +257,57 @@ class CheckpointSaver:
             published.replaced,
             sealing.complete,
             sealing.sealed,
-            self._retain(place, by_policy=sealing.by_us),
+            freed + self._retain(place, leftovers=sealing.complete, by_policy=sealing.by_us),
+        )
+
+    def _write(self, place: ShardPlace, content: ShardContent, layout: ShardLayout) -> tuple[Published, ShardNote]:
+        """Write a shard and make it visible; return the note on it."""
+        with open_shard(place, wait_seconds=self._wait_seconds, reporter=self._reporter) as output:
+            sink = output.create(layout.size_bytes)
+            file = ShardFile(self.ps_id, self.ps_num, place.path, layout.size_bytes, 0.0)
+            note = write_shard(
+                content,
+                layout,
+                sink,
+                file,
+                place.version,
+                run=self.run,
+                written=output.written,
+                reporter=self._reporter,
+            )
+            note = replace(note, older=self._older_notes(place.version))
+            # The only server is the last one, and seals from what it has in memory.
+            return output.publish(note if self.ps_num > 1 else ShardNote(self.run, has_sums=False)), note
+
+    def _older_notes(self, number: int) -> tuple[str, ...]:
+        """Return the notes on a version that were there when the saver was made; none for a run with a name."""
+        if self._older is None:
+            self._older = note_names_now(open_store(self.location))
+        return self._older.get(number, ())
+
+    def _make_room(self, error: NoSpaceError) -> tuple[str, ...]:
+        """Remove the own shard of the oldest version before the save that would remove it; else raise the error."""
+        if self.keep_checkpoint_max < 2 or not read_policy(self.location).is_empty:
+            raise error
+        if not self._free_first:
+            versions = list_versions(self.location).versions
+            doomed = doomed_shards(versions, self.ps_id, self.ps_num, self.keep_checkpoint_max - 1)
+            for version in (version for version, path in doomed if path):
+                hint = f"CheckpointSaver(free_first=True) removes {version.ref} first"
+                raise NoSpaceError(error.message, path=error.path, hint=hint) from None
+        elif removed := self._remove_own(self.keep_checkpoint_max - 1):
+            return removed
+        raise error
+
+    def _remove_own(self, keep: int, *, leftovers: bool = False) -> tuple[str, ...]:
+        return remove_own_shard(
+            self.location,
+            self.ps_id,
+            self.ps_num,
+            keep,
+            leftovers=leftovers,
+            wait_seconds=self._wait_seconds,
+            reporter=self._reporter,
         )
 
     def _warn(self, content: ShardContent, size_bytes: int) -> None:
@@ -250,20 +319,16 @@ class CheckpointSaver:
         for warning in restore_warnings(sizes, len(content.variables), dtypes, infos):
             self._reporter.warn(warning)
 
-    def _retain(self, place: ShardPlace, *, by_policy: bool) -> tuple[str, ...]:
-        """Apply retention; the shard is saved, so an error is only a warning, and the next save tries again."""
+    def _retain(self, place: ShardPlace, *, leftovers: bool, by_policy: bool) -> tuple[str, ...]:
+        """Apply retention; the shard is saved, so an error is only a warning, and the next save tries again.
+
+        The server that completed a version also removes the `leftovers` of those that were ahead.
+        """
         try:
             policy = read_policy(self.location)
             if not policy.is_empty:
                 return self._prune(policy) if by_policy else ()
-            return remove_own_shard(
-                self.location,
-                self.ps_id,
-                self.ps_num,
-                self.keep_checkpoint_max,
-                wait_seconds=self._wait_seconds,
-                reporter=self._reporter,
-            )
+            return self._remove_own(self.keep_checkpoint_max, leftovers=leftovers)
         except EdlCkptError as error:
             if not isinstance(error, LockedError):
                 self._reporter.warn(f"{place.path} is saved, but retention failed: {error}")

@@ -38,7 +38,7 @@ def save_part(
     ps_num: int,
     *,
     value: float = 1.0,
-    run: str = "",
+    run: str = "a run",
     layout: str | None = "elasticdl",
     keep: int = 0,
     wait_seconds: float = 60.0,

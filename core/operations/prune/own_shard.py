@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 
 from edl_ckpt.core.checkpoint.catalog import GRACE_SECONDS, list_versions
 from edl_ckpt.core.commit.notes import remove_notes
@@ -30,6 +31,7 @@ def remove_own_shard(
     ps_num: int,
     keep_checkpoint_max: int,
     *,
+    leftovers: bool = False,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = SILENT,
 ) -> tuple[str, ...]:
@@ -38,7 +40,9 @@ def remove_own_shard(
     Source: the checkpoint design of ElasticDL. While more than so many versions have this server's shard, the server
     removes its own shard of the smallest, then the directory if it is empty. Made safe: the newest complete version
     that can be read keeps its shard, and so does a tagged one. So do later versions, which slower servers may still
-    complete: else a server that is far ahead would leave none. 0 removes nothing. The seal of a version goes
+    complete: else a server that is far ahead would leave none. 0 removes nothing. With `leftovers`, versions that this
+    server has no shard of lose those of other servers too, by the same rule: a server that was ahead at its last save
+    cannot come back for them. The seal of a version goes
     before its first shard, and empty directories that a killed server left go too. Takes the lock of the location only
     when there is something to remove. Raises LockedError when it is not free in time; the next call catches up.
     """
@@ -47,13 +51,14 @@ def remove_own_shard(
     if not 0 <= ps_id < ps_num:
         raise UsageError(f"ps_id must be 0 to {ps_num - 1}, got {ps_id}")
     where = Location.of(location)
-    if not any(_doomed(list_versions(where).versions, ps_id, ps_num, keep_checkpoint_max)):
+    doomed = partial(doomed_shards, ps_id=ps_id, ps_num=ps_num, keep=keep_checkpoint_max, leftovers=leftovers)
+    if not any(doomed(list_versions(where).versions)):
         return ()
     with location_lock(where, "keep_checkpoint_max", wait_seconds=wait_seconds, reporter=reporter):
         # Once more: now no other command of ours changes them, and what has tags is read from its own files.
         versions = list_versions(where, known=Known()).versions
         removed: list[str] = []
-        for version, path in list(_doomed(versions, ps_id, ps_num, keep_checkpoint_max)):
+        for version, path in list(doomed(versions)):
             removed += _remove(version, path)
         if removed:
             present = {version.version for version in prunable(list_versions(where).versions)}
@@ -62,24 +67,31 @@ def remove_own_shard(
     return tuple(removed)
 
 
-def _doomed(versions: Sequence[Version], ps_id: int, ps_num: int, keep: int) -> Iterator[tuple[Version, str | None]]:
+def doomed_shards(
+    versions: Sequence[Version], ps_id: int, ps_num: int, keep: int, *, leftovers: bool = False
+) -> Iterator[tuple[Version, str | None]]:
     """Yield the versions that lose a shard, with its path; None stands for one that is an empty directory."""
     versions = prunable(versions)
-    own = [
-        (v, s.path)
-        for v in versions
-        for s in v.shards
-        if (s.ps_id, s.ps_num) == (ps_id, ps_num) and v.state not in {State.MIXED, State.UNREADABLE} and not v.linked
-    ]
+    shards: dict[int, list[tuple[Version, str]]] = {ps_id: []}
+    for version in versions:
+        if version.state not in {State.MIXED, State.UNREADABLE} and not version.linked:
+            for shard in version.shards:
+                if shard.ps_num == ps_num and (leftovers or shard.ps_id == ps_id):
+                    shards.setdefault(shard.ps_id, []).append((version, shard.path))
     long_ago = time.time() - GRACE_SECONDS
     yield from ((v, None) for v in versions if _is_empty(v) and v.modified < long_ago)
-    if len(own) <= keep:
+    if all(len(some) <= keep for some in shards.values()):
         return
     unreadable = find_unreadable(versions)
-    whole = [v for v in versions if v.state is State.COMPLETE and v.path not in unreadable]
-    for version, path in own[: len(own) - keep]:
-        if whole and version.version < whole[-1].version and not version.tags and not version.metadata_fault:
-            yield version, path
+    newest = max((v.version for v in versions if v.state is State.COMPLETE and v.path not in unreadable), default=-1)
+    kept = set[str]()
+    for some in shards.values():  # the own ones first: a version that keeps its own shard keeps all
+        for place, (version, path) in enumerate(some):
+            is_old = place < len(some) - keep and version.version < newest
+            if is_old and not version.tags and not version.metadata_fault and version.path not in kept:
+                yield version, path
+            elif some is shards[ps_id]:
+                kept.add(version.path)
 
 
 def _is_empty(version: Version) -> bool:

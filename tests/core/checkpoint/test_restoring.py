@@ -27,6 +27,7 @@ from edl_ckpt.core import (
     NotFoundError,
     Part,
     Progress,
+    RefusedError,
     Table,
     UsageError,
     open_checkpoint,
@@ -420,16 +421,13 @@ def test_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_two_runs(tmp_path: Path) -> None:
-    """A version of which a restarted job has replaced one shard is restored with a warning that tells of it."""
+    """A version of which a restarted job has replaced one shard is refused, with the servers of each run."""
     for run, servers in (("run-1", (0, 1)), ("run-2", (0,))):
         for ps_id in servers:
             with CheckpointSaver(tmp_path, ps_id=ps_id, ps_num=2, run=run) as saver:
                 saver.save(5, {}, {"t": Table(np.arange(ps_id, 10, 2), np.ones((5, 2), np.float32))})
-    reporter = Recorder()
-    assert len(restore(f"{tmp_path}@5", 1, 2, reporter=reporter).tables["t"].ids) == 5
-    (warning,) = reporter.warnings
-    assert warning.startswith(f"{tmp_path}@5: ")
-    assert "run" in warning
+    with pytest.raises(RefusedError, match=r"@5: shard 0 of 2 has been replaced, and shard 1 of 2 may be of an"):
+        restore(f"{tmp_path}@5", 1, 2)
 
 
 def test_not_as_sealed(tmp_path: Path) -> None:

@@ -133,8 +133,9 @@ def import_safetensors(given: Input, source: Path, target: Path, reporter: Recor
 def save_shards(given: Input, source: Path, target: Path, reporter: Recorder) -> None:
     """Let each server save its own shard; those that have variables first."""
     parts = partition(given.variables, given.tables, given.ps_num)
+    options: dict[str, Any] = {"ps_num": given.ps_num, "run": "a run", "layout": "elasticdl", "reporter": reporter}
     for ps_id, part in sorted(enumerate(parts), key=lambda each: not each[1].dense):
-        with CheckpointSaver(target, ps_id=ps_id, ps_num=given.ps_num, layout="elasticdl", reporter=reporter) as saver:
+        with CheckpointSaver(target, ps_id=ps_id, **options) as saver:
             saver.save(given.version, part.dense, part.tables)
 
 

@@ -42,7 +42,7 @@ def test_shards_are_the_model(model: Model, ps_num: int, restored: int, batches:
             given_tables: dict[str, Any] = {**part.tables}
             if batches:
                 given_tables = {name: in_batches(table) for name, table in given_tables.items()}
-            with CheckpointSaver(place, ps_id=ps_id, ps_num=ps_num, layout="elasticdl") as saver:
+            with CheckpointSaver(place, ps_id=ps_id, ps_num=ps_num, run="a run", layout="elasticdl") as saver:
                 saved = saver.save(model.version, part.dense, given_tables)
         assert (saved.complete, saved.sealed) == (True, True)
         version = only(place)

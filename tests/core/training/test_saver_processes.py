@@ -39,7 +39,8 @@ def live(task):
         for version in range(task["start"], task["stop"]):
             if not saver.need_to_checkpoint(version):
                 continue
-            part = small_parts(task["ps_num"], float(version), task["rows"])[task["ps_id"]]
+            value = float(version if task["value"] is None else task["value"])
+            part = small_parts(task["ps_num"], value, task["rows"])[task["ps_id"]]
             save = saver.save_async if jitter.random() < task["asynchronous"] else saver.save
             save(version, part.dense, part.tables)
             sum(range(jitter.randrange(task["jitter"] + 1)))
@@ -73,6 +74,7 @@ class Job:
         task = {
             "location": str(location), "ps_num": ps_num, "steps": 1, "keep": 0, "run": "one", "layout": "elasticdl",
             "start": 1, "stop": 6, "rows": 60, "asynchronous": 0.0, "jitter": 0,
+            "value": None,
         } | options  # fmt: skip
         self._tasks = [task | {"ps_id": i, "seed": i} for i in range(ps_num)]
 
@@ -197,3 +199,27 @@ def test_killed_at_any_moment(tmp_path: Path, seed: int) -> None:
         result = verify_version(at(tmp_path, number), level="deep")
         assert (result.findings, result.sealed) == ((), True)
     assert elasticdl_rules.leftovers(tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_epochs_of_kills_without_a_name(tmp_path: Path, seed: int) -> None:
+    """A job without a name that is killed again and again: no version that passes for one run has values of two."""
+    chance = random.Random(seed)
+    for epoch in range(12):
+        start = max((v.version for v in list_versions(tmp_path).versions if v.fingerprint), default=0) + 1
+        options = {"start": start, "stop": 400, "run": "", "value": epoch, "jitter": 200_000}
+        with Job(tmp_path, 3, **options) as job:
+            begun = tmp_path / f"version-{start + chance.randrange(1, 3)}"
+            wait_until(begun.is_dir)
+            for pid in job.pids:
+                os.kill(pid, signal.SIGKILL)
+            assert job.wait() == [-9, -9, -9]
+        recover(tmp_path)
+        for version in list_versions(tmp_path).versions:
+            if version.state is State.COMPLETE:
+                values = set[float]().union(*values_of(Path(version.path)).values())
+                assert len(values) == 1 or (mixed_runs(version) and not version.fingerprint)
+    for version in list_versions(tmp_path).versions:
+        if version.state is State.COMPLETE and not mixed_runs(version):
+            assert verify_version(version, level="deep").ok

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import random
+import subprocess
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
 
 from checkpoints import at, numbers
 from edl_ckpt.core import (
+    CheckpointSaver,
     Latest,
     Location,
     Policy,
@@ -15,16 +23,21 @@ from edl_ckpt.core import (
     location_lock,
     prune,
     remove_own_shard,
+    remove_tag,
     reshard_version,
     store_policy,
+    verify_version,
 )
 from edl_ckpt.core.commit.notes import noted_versions
+from edl_ckpt.core.errors import NoSpaceError, UsageError
 from edl_ckpt.core.format.model import State
 from edl_ckpt.core.storage import open_store
 from elasticdl_rules import leftovers
 from forked import run_forked
 from reporters import Recorder
-from saving import save_all, save_part
+from s3_fixtures import Bucket
+from s3_proxy import Fault, status
+from saving import save_all, save_part, small_parts
 
 
 def test_keep_checkpoint_max(place: str) -> None:
@@ -126,3 +139,149 @@ def test_a_prune_removes_the_notes(place: str) -> None:
     assert prune([place], Policy((Latest(1),))).deleted == (f"{place}@1", f"{place}@2")
     assert noted_versions(open_store(Location(place))) == []
     assert place.startswith("s3:") or leftovers(Path(place)) == []
+
+
+@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 60))])
+def test_servers_at_their_own_pace(tmp_path: Path, seed: int) -> None:
+    """Whatever the pace of each server: after the last save only the versions to keep are there, whole and sealed."""
+    chance = random.Random(seed)
+    ps_num, keep, last = chance.randint(2, 4), chance.randint(1, 3), chance.randint(4, 6)
+    options: dict[str, Any] = {"ps_num": ps_num, "keep_checkpoint_max": keep, "layout": "elasticdl"}
+    running = [CheckpointSaver(tmp_path, ps_id=ps_id, **options) for ps_id in range(ps_num)]
+    steps = [ps_id for ps_id in range(ps_num) for _ in range(last)]
+    pace = [chance.random() ** 2 for _ in range(ps_num)]  # of a slow server most saves come late
+    steps.sort(key=lambda ps_id: chance.random() + pace[ps_id])
+    version = [0] * ps_num
+    for ps_id in steps:
+        version[ps_id] += 1
+        part = small_parts(ps_num)[ps_id]
+        running[ps_id].save(version[ps_id], part.dense, part.tables)
+        if version[ps_id] == last and chance.random() < 0.5:
+            running[ps_id].close()
+    assert numbers(tmp_path) == [*range(last - keep + 1, last + 1)]
+    for found in list_versions(tmp_path).versions:
+        assert (found.state, bool(found.fingerprint)) == (State.COMPLETE, True)
+        assert verify_version(found).findings == ()
+    assert leftovers(tmp_path) == []
+
+
+def test_leftovers_of_others(place: str) -> None:
+    """The server that completes a version removes what faster ones left; a tagged version stays, and one to keep."""
+    for version in (1, 2):
+        save_all(place, version, 2)
+    add_tag(at(place, 1), "serving")
+    for version in (3, 4):
+        save_part(place, version, 0, 2, keep=1)
+    assert save_part(place, 3, 1, 2, keep=1).sealed
+    assert [v.version for v in list_versions(place).versions] == [1, 3, 4]
+    assert save_part(place, 4, 1, 2, keep=1).sealed
+    assert [(v.version, v.state) for v in list_versions(place).versions] == [(1, State.COMPLETE), (4, State.COMPLETE)]
+    assert verify_version(at(place, 1), level="deep").findings == ()
+    assert verify_version(at(place, 4), level="deep").findings == ()
+
+
+def test_a_server_comes_back_when_it_is_closed(tmp_path: Path) -> None:
+    """A server whose lock was busy at its last save removes its shard when it is closed."""
+    for version in (1, 2):
+        save_all(tmp_path, version, 1)
+    with CheckpointSaver(tmp_path, keep_checkpoint_max=1, wait_seconds=0.0, layout="elasticdl") as saver:
+        (part,) = small_parts(1)
+        with location_lock(tmp_path, "copy"):
+            assert saver.save(3, part.dense, part.tables).removed == ()
+        assert numbers(tmp_path) == [1, 2, 3]
+    assert numbers(tmp_path) == [3]
+    assert verify_version(at(tmp_path, 3), level="deep").findings == ()
+
+
+def fill(monkeypatch: pytest.MonkeyPatch, place: Path, shards: int) -> None:
+    """Leave room for so many shards of `small_parts(1)` at a location, and for small files; allocation tells."""
+    allocate, one = os.posix_fallocate, (place / "version-1/variables-0-of-1.ckpt").stat().st_size
+
+    def allocate_if_room(file: int, offset: int, size_bytes: int) -> None:
+        if size_bytes >= one and len(list(place.glob("version-*/variables-*"))) >= shards:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        allocate(file, offset, size_bytes)
+
+    monkeypatch.setattr(os, "posix_fallocate", allocate_if_room)
+
+
+def test_a_disk_without_room_for_one_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `free_first` the oldest version goes before the save; without it the error names it, and nothing goes."""
+    for version in (1, 2):
+        save_all(tmp_path, version, 1)
+    fill(monkeypatch, tmp_path, 2)
+    with pytest.raises(NoSpaceError) as full:
+        save_all(tmp_path, 3, 1, keep=2)
+    assert f"free_first=True) removes {tmp_path}@1 first" in str(full.value.hint)
+    assert numbers(tmp_path) == [1, 2]
+    for version in (3, 4, 5):
+        with CheckpointSaver(tmp_path, keep_checkpoint_max=2, free_first=True, layout="elasticdl") as saver:
+            (part,) = small_parts(1)
+            saved = saver.save(version, part.dense, part.tables)
+        assert (saved.sealed, saved.removed[-1]) == (True, str(tmp_path / f"version-{version - 2}"))
+        assert numbers(tmp_path) == [version - 1, version]
+        assert verify_version(at(tmp_path, version), level="deep").findings == ()
+    assert leftovers(tmp_path) == []
+
+
+def test_what_makes_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tagged versions, the newest complete one and later ones stay, and so does all where a policy is stored."""
+    for version in (1, 2):
+        save_all(tmp_path, version, 1)
+    fill(monkeypatch, tmp_path, 2)
+    (part,) = small_parts(1)
+    options: dict[str, Any] = {"keep_checkpoint_max": 2, "layout": "elasticdl"}
+    add_tag(at(tmp_path, 1), "serving")
+    with CheckpointSaver(tmp_path, free_first=True, **options) as saver, pytest.raises(NoSpaceError):
+        saver.save(3, part.dense, part.tables)
+    remove_tag(at(tmp_path, 1), "serving")
+    store_policy(tmp_path, Policy((Latest(2),)))
+    with CheckpointSaver(tmp_path, free_first=True, **options) as saver, pytest.raises(NoSpaceError):
+        saver.save(3, part.dense, part.tables)
+    store_policy(tmp_path, Policy())
+    (tmp_path / "version-2/other").touch()  # so that version 1 is the newest complete one
+    with CheckpointSaver(tmp_path, **options) as saver, pytest.raises(NoSpaceError) as full:
+        saver.save(3, part.dense, part.tables)
+    assert "free_first" not in str(full.value.hint)
+    assert numbers(tmp_path) == [1, 2]
+    for keep in (0, 1):
+        with pytest.raises(UsageError, match="newest complete version never goes before the next one is whole"):
+            CheckpointSaver(tmp_path, free_first=True, keep_checkpoint_max=keep)
+    (tmp_path / "version-2/other").unlink()
+    assert verify_version(at(tmp_path, 1), level="deep").findings == ()
+
+
+def test_a_bucket_without_room_for_one_more(s3: Bucket) -> None:
+    """A quota of a bucket is a full disk too: the upload begins again when the oldest version is gone."""
+    for version in (1, 2):
+        save_all(s3.url, version, 1)
+    quota = s3.proxy.fail(Fault(status(403, "QuotaExceeded"), operation="upload_part", key="version-3"))
+    (part,) = small_parts(1)
+    with CheckpointSaver(s3.url, keep_checkpoint_max=2, free_first=True, layout="elasticdl") as saver:
+        saved = saver.save(3, part.dense, part.tables)
+    assert (quota.hits, saved.sealed, numbers(s3.url)) == (1, True, [2, 3])
+    assert verify_version(at(s3.url, 3), level="deep").findings == ()
+
+
+@pytest.mark.root
+def test_a_small_file_system(tmp_path: Path) -> None:
+    """On a real file system with room for two versions and a half, a job that keeps two goes on for ever."""
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=24m", "none", tmp_path], capture_output=True, check=False
+    )
+    if done.returncode:
+        pytest.skip(f"cannot mount here: {done.stderr!r}")
+    weights = {"w": np.ones(2 << 20, np.float32)}  # 8 MiB
+    try:
+        with CheckpointSaver(tmp_path / "run", keep_checkpoint_max=2) as saver:
+            for version in (1, 2):
+                saver.save(version, weights, {})
+            with pytest.raises(NoSpaceError, match="needs 8"):
+                saver.save(3, weights, {})
+        with CheckpointSaver(tmp_path / "run", keep_checkpoint_max=2, free_first=True) as saver:
+            for version in range(3, 9):
+                assert saver.save(version, weights, {}).sealed
+                assert numbers(tmp_path / "run") == [version - 1, version]
+                assert verify_version(at(tmp_path / "run", version), level="deep").findings == ()
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)

@@ -101,15 +101,6 @@ def test_a_killed_run_and_the_next_one(place: str) -> None:
     assert verify_version(only(place), level="deep").ok
 
 
-def test_runs_without_a_name(tmp_path: Path) -> None:
-    """Without a name, a shard that is replaced in a sealed version is noticed; after a killed run nothing can be."""
-    save_all(tmp_path / "sealed", 7, 2)
-    assert not save_part(tmp_path / "sealed", 7, 0, 2, value=2.0).sealed
-    assert "may be of an earlier run" in mixed_runs(only(tmp_path / "sealed"))
-    save_part(tmp_path / "killed", 7, 0, 2)
-    assert save_part(tmp_path / "killed", 7, 1, 2, value=2.0).sealed
-
-
 def test_a_mixture_is_no_source(tmp_path: Path) -> None:
     """A copy of shards of two runs would get a seal, and look right: it needs `force`, which the seal records."""
     save_all(tmp_path / "run", 7, 2, run="one")
@@ -342,7 +333,7 @@ def test_contradicting_servers_are_not_sealed(tmp_path: Path) -> None:
     save_part(tmp_path, 7, 0, 2)
     part = small_parts(2)[1]
     del part.tables["none"]
-    with CheckpointSaver(tmp_path, ps_id=1, ps_num=2, reporter=reporter) as saver:
+    with CheckpointSaver(tmp_path, ps_id=1, ps_num=2, run="a run", reporter=reporter) as saver:
         saved = saver.save(7, part.dense, part.tables)
     assert (saved.complete, saved.sealed) == (True, False)
     assert {f.subject for f in verify_version(only(tmp_path)).findings} == {"none"}
