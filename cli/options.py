@@ -207,28 +207,29 @@ class RuleOptions:
         from edl_ckpt.core.operations.prune import retention
 
         if self.policy_name:
-            numbers = {name.removeprefix("save_"): number for name, number in self._saves(out, places).items()}
-            yield from retention.determined(metric, self.mode, **numbers).rules
+            groups = self._saves(out, places)
+            for numbers, urls in groups.items():
+                for rule in retention.determined(metric, self.mode, **dict(numbers)).rules:
+                    yield retention.At(urls, rule) if len(groups) > 1 else rule  # type: ignore[arg-type]
         if self.keep_best is not None:
             yield retention.Best(self.keep_best, metric, self.mode)
         if self.keep_experiment_best is not None:
             yield retention.ExperimentBest(self.keep_experiment_best, metric, self.mode)
 
-    def _saves(self, out: Output, places: Iterable[Location]) -> dict[str, int]:
-        """Return Determined's numbers: each from its option, else from the configuration file if it has it."""
+    def _saves(self, out: Output, places: Iterable[Location]) -> dict[tuple[tuple[str, int], ...], tuple[str, ...]]:
+        """Return Determined's numbers, each from its option, else from the configuration file, and who has them."""
         numbers = {
             "save_experiment_best": self.save_experiment_best,
             "save_trial_best": self.save_trial_best,
             "save_trial_latest": self.save_trial_latest,
         }
         given = {name: number for name, number in numbers.items() if number is not None}
-        known = [] if out.storages is None else [out.storages.saves(place) for place in places]
-        for name in numbers:
-            found = {saves[name] for saves in known}
-            if len(found) > 1 and name not in given:
-                flag = f"--{name.replace('_', '-')}"
-                raise UsageError(f"the locations have different numbers for {name}", hint=f"choose one: {flag} N")
-        return {**(known[0] if known else {}), **given}
+        found: dict[tuple[tuple[str, int], ...], tuple[str, ...]] = {}
+        for place in places:
+            saves = ({} if out.storages is None else out.storages.saves(place)) | given
+            key = tuple((name.removeprefix("save_"), number) for name, number in saves.items())
+            found[key] = (*found.get(key, ()), place.url)
+        return found or {(): ()}
 
 
 ForceSeal = Annotated[

@@ -25,7 +25,7 @@ _ENDPOINT: Final = "endpoint_url"
 _OPTIONS: Final[Mapping[str, str]] = {_ENDPOINT: _ENDPOINT, "access_key": "key", "secret_key": "secret"}
 """The storage option for each key of s3."""
 _KEYS: Final[Mapping[str, tuple[str, ...]]] = {
-    "shared_fs": ("host_path", "storage_path", "container_path", "propagation"),
+    "shared_fs": ("host_path", "storage_path", "checkpoint_path", "tensorboard_path", "container_path", "propagation"),
     "directory": ("container_path",),
     "s3": ("bucket", "prefix", *_OPTIONS),
     "gcs": ("bucket", "prefix"),
@@ -193,6 +193,13 @@ def _check_name(name: str, what: str) -> str:
 def _check(config: _Section, keys: Iterable[str], what: str) -> None:
     """Raise UsageError for a key that is none of these, and for a value of a wrong type."""
     known = tuple(keys)
+    if config.get("type") == "azure":
+        raise SectionError(
+            f"{what}: type azure is not supported here ({', '.join(_KEYS)} are)",
+            what,
+            "type",
+            hint="name the location by its URL, with adlfs installed: abfs://CONTAINER/PATH and --storage-option",
+        )
     for key, value in config.items():
         if key not in known:
             raise SectionError(f"{what}: no key {key!r}", what, str(key), hint=meant(str(key), known, "keys"))
@@ -214,6 +221,9 @@ def _required(config: _Section, key: str, what: str) -> str:
 
 
 def _shared_fs(config: _Section, container_path: str | None, what: str) -> Location:
+    if "storage_path" not in config:  # the keys before it, in Determined's order
+        old = config.get("tensorboard_path", config.get("checkpoint_path"))
+        config = config if old is None else config | {"storage_path": old}
     host = _required(config, "host_path", what)
     if not os.path.isabs(host):
         raise _fault(what, f"must be an absolute path, got {host!r}", "host_path")

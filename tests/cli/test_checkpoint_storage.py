@@ -54,6 +54,21 @@ def test_default(nas: Path, tmp_path: Path) -> None:
     assert "@7" in run(tmp_path, "inspect", "../other")[0]
 
 
+@pytest.mark.parametrize(
+    ("keys", "place"),
+    [
+        ('checkpoint_path = "ctr"', "ctr"),
+        ('tensorboard_path = "ctr"\ncheckpoint_path = "x"', "ctr"),
+        ('storage_path = "ctr"\ntensorboard_path = "x"\ncheckpoint_path = "y"', "ctr"),
+    ],
+)
+def test_older_keys(nas: Path, tmp_path: Path, keys: str, place: str) -> None:
+    """Without storage_path, the keys that were before it name the storage, in the order in which Determined looks."""
+    write(tmp_path, f'type = "shared_fs"\nhost_path = "{nas}"\n{keys}')
+    (listed,) = json.loads(run(tmp_path, "list", "--json")[0])["locations"]
+    assert listed["location"] == str(nas / place)
+
+
 def test_names(nas: Path, tmp_path: Path) -> None:
     """An override has a name for the command line; what is here under that name makes it ambiguous."""
     save_small(tmp_path / "cold/a", 7)
@@ -89,6 +104,12 @@ def test_somebody_elses(nas: Path, tmp_path: Path) -> None:
         ('type = "shared_fs"\nhost_path = "/a"\nstorage_path = "../b"', "storage_path must be inside host_path"),
         ('[checkpoint_storage.x]\ntype = "s3"', 'checkpoint_storage."x": bucket is missing'),
         (f'type = "s3"\nbucket = "b"\nsecret_key = ["{SECRET}"]', "secret_key must be a text"),
+        (
+            f'type = "azure"\ncontainer = "c"\ncredential = "{SECRET}"',
+            "checkpoint_storage: type azure is not supported",
+        ),
+        (f'type = "s3"\nbucket = "b"\ncheckpoint_path = "{SECRET}"', "checkpoint_storage: no key 'checkpoint_path'"),
+        ('type = "shared_fs"\nhost_path = "/a"\ncheckpoint_path = "/b"', "storage_path must be inside host_path"),
         (f'type = "s3"\nbucket = 7\nsecret_key = "{SECRET}"', "bucket must be a text, got 7"),
     ],
 )
@@ -115,8 +136,13 @@ def test_retention(nas: Path, tmp_path: Path) -> None:
     write(tmp_path, f'{place}save_trial_best = 2\n[checkpoint_storage."{nas}/ctr"]\nsave_trial_latest = 5')
     assert kept() == ["the best 2 by auc (max)", "the latest 5"]
     save_small(tmp_path / "other", 7)
-    error = run(tmp_path, *prune, str(nas / "ctr"), str(tmp_path / "other"), code=2)[1]
-    assert "the locations have different numbers for save_trial_latest" in error
+    both = [str(nas / "ctr"), str(tmp_path / "other")]
+    each = [
+        [f"the best 2 by auc (max) at {place}", f"the latest {n} at {place}"]
+        for place, n in zip(both, (5, 1), strict=True)
+    ]
+    assert kept(*both) == [*each[0], *each[1]]
+    assert kept(*both, "--save-trial-latest", "3") == ["the best 2 by auc (max)", "the latest 3"]
 
 
 def test_s3(s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ from edl_ckpt.core.operations.prune.guards import (
     guard_warnings,
     prunable,
 )
-from edl_ckpt.core.operations.prune.retention import Best, ExperimentBest, Policy, Tagged, by_location, evaluate, fit
+from edl_ckpt.core.operations.prune.retention import Policy, Tagged, by_location, evaluate, fit
 from edl_ckpt.core.operations.prune.stored_policy import read_policy
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.storage import Location, LocationLike
@@ -180,8 +180,8 @@ def _settled(policy: Policy, modes: Mapping[str, str], versions: Sequence[Versio
         return policy.settle(modes)
     except UsageError as error:
         known = {name for version in versions for name in version.metrics}
-        for rule in policy.rules:
-            if isinstance(rule, Best | ExperimentBest) and rule.metric not in known:
+        for rule in policy.ranking:
+            if rule.metric not in known:
                 error.hint = meant(rule.metric, known) or error.hint
         raise
 
@@ -286,7 +286,7 @@ def _unknown_names(versions: Sequence[Version], policy: Policy, guards: Guards) 
         if tag not in tags and (hint := meant(tag, tags)):
             yield f"no version has the tag {tag!r}; {hint}"
     metrics = {name for version in versions for name in version.metrics}
-    for metric in dict.fromkeys(rule.metric for rule in policy.rules if isinstance(rule, Best | ExperimentBest)):
+    for metric in dict.fromkeys(rule.metric for rule in policy.ranking):
         if metric not in metrics and (hint := meant(metric, metrics, "metrics")):
             yield f"no version has a value of {metric!r}, so its rule keeps none; {hint}"
 

@@ -18,7 +18,7 @@ from edl_ckpt.core.errors import UsageError
 from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.state.metadata import mode_of
 from edl_ckpt.core.storage import Location
-from edl_ckpt.core.words import duration, size
+from edl_ckpt.core.words import abridged, duration, size
 
 Reasons = dict[str, list[str]]
 """Why versions are kept, by their paths."""
@@ -143,7 +143,23 @@ class Tagged:
         return f"the tag{'s' if len(self.tags) > 1 else ''} {', '.join(self.tags)}"
 
 
-Rule = Latest | Best | ExperimentBest | EverySteps | Within | Tagged
+@dataclass(frozen=True, slots=True)
+class At:
+    """What another rule keeps, in some locations only: trials may have numbers of their own. No policy stores it."""
+
+    urls: tuple[str, ...]
+    rule: Latest | Best | ExperimentBest
+
+    def choose(self, versions: Sequence[Version]) -> Iterator[tuple[Version, str]]:
+        """Yield the versions to keep, with the reason; the rule looks at all versions."""
+        return (chosen for chosen in self.rule.choose(versions) if chosen[0].location.url in self.urls)
+
+    def __str__(self) -> str:
+        return f"{self.rule} at {abridged(self.urls, _SHOWN)}"
+
+
+Rule = Latest | Best | ExperimentBest | EverySteps | Within | Tagged | At
+_SHOWN: Final = 3
 _RULES: Final[Mapping[str, type[Rule]]] = {
     "latest": Latest,
     "best": Best,
@@ -170,22 +186,27 @@ class Policy:
     @property
     def needs_modes(self) -> bool:
         """Return True when a rule goes by a metric whose better end the rule does not say."""
-        return any(isinstance(rule, Best | ExperimentBest) and rule.mode is None for rule in self.rules)
+        return any(rule.mode is None for rule in self.ranking)
+
+    @property
+    def ranking(self) -> tuple[Best | ExperimentBest, ...]:
+        """Return the rules that go by a metric, those for some locations too."""
+        rules = (rule.rule if isinstance(rule, At) else rule for rule in self.rules)
+        return tuple(rule for rule in rules if isinstance(rule, Best | ExperimentBest))
 
     def settle(self, modes: Mapping[str, str]) -> Policy:
         """Return the policy with the mode of each metric filled in: the declared mode, or that of a common metric.
 
         Raises UsageError for a metric whose mode is unknown.
         """
-        return replace(
-            self,
-            rules=tuple(
-                replace(rule, mode=mode_of(rule.metric, rule.mode, modes))
-                if isinstance(rule, Best | ExperimentBest)
-                else rule
-                for rule in self.rules
-            ),
-        )
+
+        def settled(rule: Any) -> Any:
+            if isinstance(rule, At):
+                return replace(rule, rule=settled(rule.rule))
+            by_metric = isinstance(rule, Best | ExperimentBest)
+            return replace(rule, mode=mode_of(rule.metric, rule.mode, modes)) if by_metric else rule
+
+        return replace(self, rules=tuple(map(settled, self.rules)))
 
     def describe(self) -> tuple[str, ...]:
         """Return the rules in words, one text for each."""
