@@ -210,9 +210,9 @@ class Output:
         if not self.quiet:
             self._print_aside(self._folded(text))
 
-    def warn(self, text: str) -> None:
-        """Print a warning on stderr, unless quiet."""
-        if not self.quiet:
+    def warn(self, text: str, *, always: bool = False) -> None:
+        """Print a warning on stderr, unless quiet; with `always` also then."""
+        if always or not self.quiet:
             self._print_aside(self._labelled("warning", text))
 
     def _print_aside(self, text: str) -> None:

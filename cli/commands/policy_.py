@@ -53,9 +53,15 @@ def policy_set_command(
 
     They replace older ones. `edl-ckpt prune` follows them when it is given no rules.
     """
-    policy = rules.policy(out, [out.location(location)])
+    from edl_ckpt.core.checkpoint.catalog import list_versions
+    from edl_ckpt.core.operations.prune.plan import unknown_names
+
+    where = out.location(location)
+    policy = rules.policy(out, [where])
     if policy.is_empty:
         raise UsageError("no rule was given", hint="try: --keep 5; `policy clear` removes the rules")
+    for warning in unknown_names(list_versions(where).versions, policy):
+        out.warn(f"{where}: {warning}")
     _store(out, location, policy, lock_wait)
 
 

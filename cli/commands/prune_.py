@@ -14,8 +14,8 @@ from edl_ckpt.cli.hints import stoppable, trials_hint
 from edl_ckpt.cli.manual.codes import NOTES, exits
 from edl_ckpt.cli.output import Output
 from edl_ckpt.cli.text import parse_duration
-from edl_ckpt.core.errors import AuthError, EdlCkptError, UnavailableError, UnsupportedError, UsageError
-from edl_ckpt.core.words import command, counted, size
+from edl_ckpt.core.errors import AuthError, EdlCkptError, RefusedError, UnavailableError, UnsupportedError, UsageError
+from edl_ckpt.core.words import abridged, command, counted, size
 
 if TYPE_CHECKING:
     from edl_ckpt.core.operations.prune.execute import PruneResult
@@ -43,18 +43,19 @@ def prune_command(
     ] = False,
     delete: Annotated[
         list[int] | None,
-        typer.Option(metavar="VERSION", help="Delete this version, even if mixed or invalid; may be repeated."),
-        o.CommandLineOnly(),
+        typer.Option(metavar="VERSION", help="Delete this version, even an incomplete or mixed one; may be repeated."),
     ] = None,
     drop_tag: Annotated[
         list[str] | None,
         typer.Option(metavar="TAG", help="Ignore this tag's protection; may be repeated."),
-        o.CommandLineOnly(),
     ] = None,
-    everything: Annotated[
+    even_newest: Annotated[
         bool,
-        typer.Option("--all", help="Delete even the newest complete version if no rule keeps it."),
-        o.CommandLineOnly(),
+        typer.Option("--even-newest", help="With a rule or --delete: delete even the newest complete version."),
+    ] = False,
+    allow_empty_rule: Annotated[
+        bool,
+        typer.Option("--allow-empty-rule", help="Go on although no version has the metric or tag of a rule."),
     ] = False,
     max_delete: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Refuse to delete more than N versions.")
@@ -65,7 +66,7 @@ def prune_command(
     ] = "all",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     trash: Annotated[bool, typer.Option("--trash", help="Move versions to the trash; `undo` restores them.")] = False,
-    purge: Annotated[bool, typer.Option("--purge", help="Also empty the trash."), o.CommandLineOnly()] = False,
+    purge: Annotated[bool, typer.Option("--purge", help="Also empty the trash.")] = False,
     older_than: Annotated[
         str,
         typer.Option(metavar="DURATION", help="With --purge: only versions that have been in the trash for longer."),
@@ -73,7 +74,7 @@ def prune_command(
     plan_out: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the plan to FILE, for --apply. Deletes only with --yes.")
     ] = None,
-    apply: Annotated[str | None, typer.Option(metavar="FILE", help="Execute a plan."), o.CommandLineOnly()] = None,
+    apply: Annotated[str | None, typer.Option(metavar="FILE", help="Execute a plan.")] = None,
     grace: o.Grace = "10m",
     lock_wait: o.LockWait = "10s",
     csv: o.Csv = False,  # noqa: ARG001
@@ -82,11 +83,12 @@ def prune_command(
     """Delete the versions that no rule keeps.
 
     The plan gives the reason for each version. Even without a rule, prune keeps the newest complete version, newer
-    ones, tagged ones, and ones that are still being written; --all and --drop-tag change that. Several locations are
-    the trials of one experiment. On a terminal the command asks before it deletes; in a script it does not. With
-    --plan-out it deletes only if --yes is on the command line too.
+    ones, tagged ones, and ones that are still being written; --even-newest and --drop-tag change that. Several
+    locations are the trials of one experiment. On a terminal the command asks before it deletes; in a script it does
+    not. With --plan-out, and where no complete version would remain, it deletes only if --yes is on the command line.
 
-    Destructive options (--all, --delete, --purge, --drop-tag, --apply) can only be given on the command line.
+    Destructive options (--even-newest, --delete, --purge, --drop-tag, --apply, --allow-empty-rule) can only be given on
+    the command line. --apply needs those of its plan once more. --quiet hides no warning about a deletion.
     """
     from functools import partial
 
@@ -97,13 +99,14 @@ def prune_command(
 
     places = _places(out, locations, experiment)
     policy = rules.policy(out, places)
-    guards = Guards(incomplete, everything, tuple(delete or ()), tuple(drop_tag or ()), parse_duration(grace))
-    if apply and (locations or experiment or not policy.is_empty or guards.ask_for_deletion):
+    named, dropped = tuple(delete or ()), tuple(drop_tag or ())
+    guards = Guards(incomplete, even_newest, named, dropped, parse_duration(grace), allow_empty_rule)
+    if apply and (locations or experiment or not policy.is_empty or incomplete):
         raise UsageError("--apply takes locations and rules from its plan; do not give others")
     age = parse_duration(older_than)
-    planned = dry_run or bool(plan_out and not (apply or (yes and "yes" not in out.defaulted)))
+    planned = dry_run or bool(plan_out and not (apply or yes))
     asks = not (yes or planned) and sys.stdin.isatty() and sys.stderr.isatty()
-    review = partial(_review, out, max_delete=max_delete, plan_out=plan_out)
+    review = partial(_review, out, max_delete=max_delete, plan_out=plan_out, may_empty=yes or planned or asks)
     confirm = partial(_confirm, out, trash=trash, listed=listed) if asks else None
     show = partial(_show, out, listed=listed, brief=asks and sys.stdout.isatty())
     planning: dict[str, Any] = {"guards": guards, "purge_older_than_seconds": age if purge else None}
@@ -114,7 +117,7 @@ def prune_command(
         show(done)
         return
     if apply:
-        plan = replace(_with_options(out, read_plan(apply)), purge_older_than_seconds=age if purge else None)
+        plan = replace(_with_options(out, read_plan(apply, guards)), purge_older_than_seconds=age if purge else None)
     else:
         plan = plan_prune(places, policy, **planning)
     review(plan)
@@ -138,18 +141,30 @@ def _places(out: Output, locations: list[str] | None, experiment: str | None) ->
 
 def _with_options(out: Output, plan: PrunePlan) -> PrunePlan:
     """Return a plan from a file, which has no storage options, with those of the command and of the configuration."""
+    if others := set(plan.guards.delete) - {entry.version for entry in plan.deletions}:
+        raise UsageError(
+            f"the plan does not delete version {min(others)}", hint="--apply deletes only what its plan does"
+        )
     places = {place: out.location(place.url) for place in plan.locations}
     entries = tuple(replace(entry, location=places[entry.location]) for entry in plan.entries)
     return replace(plan, locations=tuple(places.values()), entries=entries)
 
 
-def _review(out: Output, plan: PrunePlan, *, max_delete: int | None, plan_out: str | None) -> None:
-    """Print the warnings of a plan, and write it to a file; RefusedError when it deletes too many versions."""
+def _review(out: Output, plan: PrunePlan, *, max_delete: int | None, plan_out: str | None, may_empty: bool) -> None:
+    """Print the warnings of a plan, and write it to a file; RefusedError when it deletes too many versions.
+
+    That is also the error for one that leaves no complete version, unless it `may_empty` a location.
+    """
     from edl_ckpt.core.operations.prune.plan_file import write_plan
 
+    if plan.emptied and not may_empty:
+        raise RefusedError(
+            f"no complete version would remain in {abridged((place.url for place in plan.emptied), 3)}",
+            hint="nothing was deleted; --even-newest and --yes on the command line delete the last one too",
+        )
     for warning in plan.warnings:
-        out.warn(warning)
-    for place in () if plan.entries else plan.locations:
+        out.warn(warning, always=bool(plan.deletions))
+    for place in () if plan.entries or plan.only_purges else plan.locations:
         if hint := trials_hint(place):
             out.warn(f"{place.url}: {hint}")
     plan.check_amount(max_delete)
@@ -165,7 +180,8 @@ def _confirm(out: Output, plan: PrunePlan, *, trash: bool, listed: str) -> bool:
     purge = plan.purge_older_than_seconds is not None
     if not plan.deletions and not purge:
         return True
-    versions = f"{counted(len(plan.deletions), 'version')} ({size(plan.deleted_bytes)})"
+    last = ", the last complete one too" if plan.emptied else ""
+    versions = f"{counted(len(plan.deletions), 'version')} ({size(plan.deleted_bytes)}){last}"
     steps = [f"move {versions} to the trash" if trash else f"delete {versions}"] if plan.deletions else []
     steps += ["empty the trash"] if purge else []
     question = " and ".join(steps)

@@ -26,7 +26,7 @@ _PANELS: Final[Mapping[str, str]] = {
     "experiment recursive seed last headers no-values format version-ge complete on after",
     KEEP: "keep keep-best keep-experiment-best keep-every keep-within keep-tag max-size policy save-experiment-best "
     "save-trial-best save-trial-latest",
-    DELETE: "incomplete delete drop-tag max-delete purge older-than drop-copies",
+    DELETE: "incomplete delete even-newest allow-empty-rule drop-tag max-delete purge older-than drop-copies",
     WRITE: "ps output if-needed layout keep-old dry-run force ignore-seal yes trash plan-out apply map also move seal "
     "order",
     WORK: "no-write quick deep strict stats tolerance top grace workers max-memory lock-wait timeout stall-after "
@@ -41,7 +41,6 @@ _OF_COMMAND: Final[Mapping[str, Mapping[str, str]]] = {
     "prune": {
         **dict.fromkeys(("mode", "metric"), KEEP),
         **dict.fromkeys(("dry-run", "yes", "trash", "plan-out", "apply"), DO),
-        "all": DELETE,
     },
     "report": dict.fromkeys(("mode", "metric"), KEEP),
     "policy set": {"mode": KEEP, "metric": KEEP},

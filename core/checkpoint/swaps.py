@@ -124,6 +124,14 @@ def _at_work(store: LocalStore | ObjectStore) -> Iterator[tuple[str, tuple[int, 
                 yield directory, (number, format_owner(owner))
 
 
+def staged_paths(store: LocalStore | ObjectStore) -> Iterator[str]:
+    """Yield the paths that living processes will give what they are staging; none on storage without rename."""
+    for stage in _stages(store) if store.properties.rename else ():
+        with suppress(ForeignError):
+            if not is_abandoned(store.path(""), stage):
+                yield from map(store.path, store.names(stage))
+
+
 def _stages(store: LocalStore | ObjectStore) -> list[str]:
     """Return the staging directories that may have a journal of a replacement."""
     if isinstance(store, LocalStore):  # a new version, and so a copy, appears there in one step

@@ -57,7 +57,12 @@ SLIPS = [
     ("import run/version_1000/varables-0-of-1.chkpt x@1 --ps 1", 10, "run/", "did you mean run/version_1000/variables"),
     ("list run --config nigth.toml", 2, "nigth.toml: no such configuration file", "did you mean night.toml?"),
     ("list run --sort los", 10, "run: no version has a value of 'los'", "did you mean loss?"),
-    ("prune run --keep-best 1 --metric auk", 2, "metric 'auk': is higher or lower better?", "did you mean auc?"),
+    (
+        "prune run --keep-best 1 --metric auk",
+        2,
+        "metric 'auk': is higher or lower better?",
+        "no version has a value of 'auk', so its rule keeps none; did you mean auc? (metrics there: auc, loss)",
+    ),
     ("prune run --delete 1034", 10, "no version 1034 to delete", "the nearest versions there: 1030, 1040"),
     ("list runs/aa", 10, "runs/aa: no such file or directory", "did you mean runs/a?"),
     (
@@ -127,10 +132,11 @@ def test_no_hint_is_better_than_a_wrong_one(place: Path) -> None:
 def test_names_in_rules(place: Path) -> None:
     """A prune warns of tags and metrics in its rules that no version has, and `list` of tags."""
     rules = ["--keep-tag", "servin", "--keep-best", "1", "--metric", "auk", "--mode", "max"]
-    done = edl("prune", "run", *rules, "--dry-run", cwd=place)
+    done = edl("prune", "run", *rules, "--dry-run", "--allow-empty-rule", cwd=place)
+    none = "no version has a value of 'auk', so its rule keeps none"
     assert done.stderr.splitlines()[:2] == [
-        "warning: no version has the tag 'servin'; did you mean serving?",
-        "warning: no version has a value of 'auk', so its rule keeps none; did you mean auc?",
+        f"warning: {none}; did you mean auc? (metrics there: auc, loss)",
+        "warning: no version has the tag 'servin'; did you mean serving? (tags there: serving)",
     ]
     listed = edl("list", "run", "--tag", "serv", cwd=place)
     assert listed.stderr == "warning: run: no version has the tag 'serv'; did you mean serving?\n"
@@ -138,7 +144,7 @@ def test_names_in_rules(place: Path) -> None:
 
 def test_a_value_that_looks_like_an_option(place: Path) -> None:
     """What stands behind '=', or behind an option without a value, is taken as it is written; so is a number."""
-    done = edl("prune", "run", "--keep-tag=--dry-run", "--keep", "1", "--dry-run", cwd=place)
+    done = edl("prune", "run", "--keep-tag=--dry-run", "--keep", "1", "--dry-run", "--allow-empty-rule", cwd=place)
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "keep the latest 1, or the tag --dry-run")
     assert edl("get", "run", "--table", "user", "--id", "-5", cwd=place).returncode == 3
     assert "--keep: no such file" in edl("list", "run", "--", "--keep", cwd=place).stderr

@@ -147,7 +147,7 @@ def test_undo_beside_another_layout(tmp_path: Path) -> None:
     """12.2: undo is refused (16) when the location has another layout by now; its hint brings the version back."""
     run = tmp_path / "run"
     save_as(run, "design", 9)
-    assert edl("prune", run, "--delete", "9", "--keep", "1", "--all", "--trash").returncode == 0
+    assert edl("prune", run, "--delete", "9", "--keep", "1", "--even-newest", "--trash", "--yes").returncode == 0
     save_as(run, "elasticdl", 20)
     done = edl("undo", run)
     assert done.returncode == 16

@@ -119,12 +119,14 @@ def test_dangerous_options_are_asked_for(run: Path) -> None:
 
 
 def test_everything(run: Path) -> None:
-    """Only --all deletes the last complete version."""
-    document(
-        "prune", run, "--policy", "determined", "--metric", "auc", "--save-trial-best", "0", "--save-trial-latest", "0"
-    )
+    """Only --even-newest deletes the last complete version, and only with a rule and with --yes."""
+    none = ("--policy", "determined", "--metric", "auc", "--save-trial-best", "0", "--save-trial-latest", "0")
+    document("prune", run, *none)
     assert numbers(run) == [20, 100]
-    document("prune", run, "--all")
+    assert edl("prune", run, "--even-newest").returncode == 2
+    assert edl("prune", run, *none, "--even-newest").returncode == 16
+    assert numbers(run) == [20, 100]
+    document("prune", run, *none, "--even-newest", "--yes")
     assert numbers(run) == [100]
 
 

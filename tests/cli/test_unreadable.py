@@ -110,7 +110,7 @@ def test_every_command_goes_on(
     plan = inside(capsys, "prune", run, "--keep", "1", "--dry-run", code=3)["plan"]
     assert [(e["version"], e["action"]) for e in plan] == [(9, "keep"), (15, "delete"), (20, "keep")]
     assert "cannot be read now" in plan[0]["reasons"][-1]
-    assert inside(capsys, "prune", run, "--all", "--delete", "9", code=16)["code"] == 16
+    assert inside(capsys, "prune", run, "--even-newest", "--delete", "9", code=16)["code"] == 16
     done = inside(capsys, "copy", run, tmp_path / "out", "--all", code=code)
     assert [c["ref"] for c in done["copied"]] == [f"{run}@15", f"{run}@20"]
     assert [f["ref"] for f in done["failed"]] == [f"{run}@9"]
@@ -142,11 +142,11 @@ def test_warning_names_it(run: Path) -> None:
 
 
 def test_protected(run: Path) -> None:
-    """12.9: no rule, no --all and no server's own pruning touches an unreadable version, nor its metadata."""
+    """12.9: no rule, no --even-newest and no server's own pruning touches an unreadable version, nor its metadata."""
     add_tag(at(run, 9), "old")
     add_tag(at(run, 15), "prod")
     shard_replaced_by_link(pytest.MonkeyPatch(), run)
-    prune([run], Policy(), guards=Guards(everything=True, drop_tags=("old", "prod")))
+    prune([run], Policy((), 0), guards=Guards(everything=True, drop_tags=("old", "prod")))
     (left,) = list_versions(run).versions
     assert (left.version, left.state, left.tags) == (9, State.UNREADABLE, ("old",))
     assert remove_own_shard(run, 1, 2, 1) == ()

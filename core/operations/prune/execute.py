@@ -18,8 +18,17 @@ from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.commit.trash import Purge, delete_versions, empty_trash, forget_gone, sweep
 from edl_ckpt.core.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.operations.prune.guards import NO_EXCEPTIONS, Guards, find_unreadable, guard_reasons, prunable
-from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan, identify, plan_prune
+from edl_ckpt.core.operations.prune.guards import (
+    NO_EXCEPTIONS,
+    Guards,
+    Why,
+    find_unreadable,
+    guard_reasons,
+    guarded,
+    mark_writing,
+    prunable,
+)
+from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan, plan_prune
 from edl_ckpt.core.operations.prune.retention import Policy
 from edl_ckpt.core.progress import SILENT, Reporter
 from edl_ckpt.core.state.holder import prove_lock
@@ -83,6 +92,9 @@ def prune(
     `review` gets the plan before anything is deleted; an error that it raises ends the prune. Without `confirm`, the
     locks of all locations are held from before the plan to the end. With `confirm`, they are taken after its answer,
     and a plan that is stale by then is refused: nobody is locked out while a person thinks.
+
+    A plan after which no complete version remains is executed like any other: `guards.everything` asked for it, and
+    `plan.emptied` says so to `review` and `confirm`.
 
     Raises RefusedError when `confirm` returns False, or when the plan deletes more than `max_delete` versions; the
     errors of `plan_prune` and `execute_prune`; LockedError when a lock is not free within `wait_seconds`.
@@ -152,7 +164,7 @@ def _execute(
 ) -> PruneResult:
     """Execute a plan; the caller holds the locks of all its locations. `known` is what is known of their metadata."""
     present = _look_again(plan, now, known)
-    by_path = {v.path: v for versions in present.values() for v in versions}
+    going = {e.path for e in plan.deletions}
     look = _Look(plan, now, known)
     reporter.start("deleting", plan.deleted_bytes)
     deleted: list[Version] = []
@@ -160,11 +172,12 @@ def _execute(
     problems: list[EdlCkptError] = []
     freed = 0
     for location, versions in present.items():
-        doomed = [by_path[e.path] for e in plan.deletions if e.location == location and e.path in by_path]
-        problems += sweep(open_store(location))
+        doomed = [v for v in versions if v.path in going]
+        store = open_store(location)
+        problems += sweep(store)
         removal = delete_versions(location, doomed, keep=trash, look=look, known=known[location])
         problems += forget_gone(location, {v.version for v in versions} - {v.version for v in removal.deleted})
-        problems += forget_notes(open_store(location), {v.version for v in removal.deleted})
+        problems += forget_notes(store, {v.version for v in removal.deleted})
         deleted += removal.deleted
         failed += ((version.ref, error) for version, error in removal.failed)
         problems += removal.problems
@@ -205,32 +218,38 @@ class _Look:
 
 def _look_again(plan: PrunePlan, now: float, known: Mapping[Location, Known]) -> dict[Location, tuple[Version, ...]]:
     """Return the versions of all locations of a plan; RefusedError when a fact that it relies on has changed."""
-    places = plan.locations if plan.entries else ()
-    present = {place: tuple(prunable(list_versions(place, known=known[place]).versions)) for place in places}
+    places, grace = plan.locations if plan.entries else (), plan.guards.grace_seconds
+    present = {}
+    for place in places:
+        listed = list_versions(place, grace_seconds=grace, now=now, known=known[place]).versions
+        present[place] = tuple(mark_writing(prunable(listed)))
     by_path = {v.path: v for versions in present.values() for v in versions}
     unreadable = find_unreadable(by_path.values())
-    guarded: dict[str, list[str]] = {}
+    reasons: dict[str, Why] = {}
     for versions in present.values():
-        guarded |= guard_reasons(versions, plan.guards, unreadable, now=now)
-    _check_fresh(plan, by_path, guarded)
+        reasons |= guard_reasons(versions, plan.guards, unreadable, now=now)
+    _check_fresh(plan, by_path, reasons)
     return present
 
 
-def _check_fresh(plan: PrunePlan, present: Mapping[str, Version], guarded: Mapping[str, Sequence[str]]) -> None:
+def _check_fresh(plan: PrunePlan, present: Mapping[str, Version], reasons: Mapping[str, Why]) -> None:
     """Raise RefusedError when a fact that the plan relies on has changed; `present` has today's versions by path."""
+    blocked: dict[PruneEntry, Why] = {}
     for entry in plan.entries:
-        version = present.get(entry.path)
-        if entry.action is Action.DELETE:
-            if version is None:
-                continue
-            if entry.path in guarded:
-                raise _stale(entry, guarded[entry.path][0])
-        elif not entry.identity:
+        version, why = present.get(entry.path), reasons.get(entry.path, {})
+        goes = entry.action is Action.DELETE
+        if (goes and version is None) or not (goes or entry.identity):
             continue
         if version is None:
             raise _stale(entry, "the plan keeps this version, but it is gone")
-        if identify(version) != entry.identity:
-            raise _stale(entry, "this version has changed")
+        if not entry.is_about(version):
+            raise _stale(entry, next(iter(why), "this version has changed") if goes else "this version has changed")
+        if goes and why:
+            blocked[entry] = why
+    if blocked:
+        entry = next(iter(blocked))
+        error = guarded(entry.ref, *blocked.values())
+        raise error if error.hint else _stale(entry, next(iter(blocked[entry])))
 
 
 def _stale(entry: PruneEntry, why: str) -> RefusedError:

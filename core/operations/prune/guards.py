@@ -7,39 +7,56 @@ that is half written. `find_unreadable` therefore opens the newest versions; one
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from edl_ckpt.core.checkpoint.catalog import GRACE_SECONDS
 from edl_ckpt.core.checkpoint.readable import newest_readable
+from edl_ckpt.core.checkpoint.swaps import staged_paths
 from edl_ckpt.core.commit.notes import noted_versions
-from edl_ckpt.core.errors import EdlCkptError, LockedError
+from edl_ckpt.core.errors import EdlCkptError, LockedError, RefusedError
 from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.operations.prune.retention import by_location
 from edl_ckpt.core.state.shard_note import has_newer_note
 from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.words import counted
 
+Why = Mapping[str, tuple[str, ...]]
+"""Why a version must not be deleted: each reason, with the option that lifts it and its value; () when none does."""
+NEWEST: Final = ("--even-newest",)
+"""The option that lifts the guards of the newest complete version and of newer ones."""
+_NO_COPY: Final = frozenset({State.INCOMPLETE, State.WRITING, State.MIXED, State.INVALID})
+"""The states in which ElasticDL restores nothing from a version."""
+
 
 @dataclass(frozen=True, slots=True)
 class Guards:
-    """The exceptions that the caller makes from the guards, and the grace period; none is made by default."""
+    """The exceptions that the caller makes from the guards, and the grace period; none is made by default.
+
+    The library takes an exception as it is given. Only the command line asks before it leaves no complete version.
+    """
 
     incomplete: bool = False
     """Delete incomplete versions older than the newest complete one."""
     everything: bool = False
-    """Delete even the newest complete version when no rule keeps it."""
+    """Delete even the newest complete version when no rule keeps it (`--even-newest`); it counts beside a rule."""
     delete: tuple[int, ...] = ()
-    """Delete these versions, whatever the rules keep; mixed and invalid versions are deleted only if named here."""
+    """Delete these versions, whatever the rules keep; mixed and invalid versions are deleted only if named here.
+
+    An incomplete one goes even if it is newer than the newest complete one, unless it may still be written.
+    """
     drop_tags: tuple[str, ...] = ()
     """Tags that do not protect."""
     grace_seconds: float = GRACE_SECONDS
+    allow_empty_rule: bool = False
+    """Delete although no version of any location has the metric or the tag that a rule names: it keeps nothing."""
 
     @property
     def ask_for_deletion(self) -> bool:
         """Return True when these ask for a deletion even without a rule."""
-        return bool(self.incomplete or self.everything or self.delete)
+        return bool(self.incomplete or self.delete)
 
 
 NO_EXCEPTIONS: Final = Guards()
@@ -55,26 +72,33 @@ def prunable(versions: Iterable[Version]) -> list[Version]:
 
 def guard_reasons(
     trial: Sequence[Version], guards: Guards, unreadable: Mapping[str, str], *, now: float
-) -> dict[str, list[str]]:
+) -> dict[str, Why]:
     """Return, by path, why versions of one location must not be deleted whatever the rules say."""
     whole = [v for v in trial if v.state is State.COMPLETE and v.path not in unreadable]
     newest = whole[-1] if whole else None
-    fresh_after = now - guards.grace_seconds
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[str, Why] = {}
     newer = _with_newer_notes(trial[0].location) if trial else set()
     for version in trial:
-        why = ["a newer edl-ckpt wrote its state; upgrade"] if version.is_newer or version.version in newer else []
-        if not guards.everything:
-            why += _against_the_newest(version, newest, guards.grace_seconds, unreadable)
-        if version.state is State.WRITING or (version.state is State.INCOMPLETE and version.modified > fresh_after):
-            why.append("still being written")
-        why += [f"tag {tag}" for tag in version.tags if tag not in guards.drop_tags]
+        why: dict[str, tuple[str, ...]] = {}
+        if version.is_newer or version.version in newer:
+            why["a newer edl-ckpt wrote its state; upgrade"] = ()
+        age, named = now - version.modified, version.version in guards.delete
+        fresh = age <= guards.grace_seconds
+        first = [] if guards.everything else _against_the_newest(version, newest, guards.grace_seconds, unreadable)
+        given_up = named and version.state in _NO_COPY
+        doubtful = version.state is State.INCOMPLETE or version.path in unreadable or (given_up and first)
+        if not given_up:
+            why |= dict.fromkeys(first, NEWEST)
+        if version.state is State.WRITING or (doubtful and fresh):
+            why["still being written"] = ("--grace", f"{int(age)}s") if fresh and age >= 0 else ()
+        why |= {f"tag {tag}": ("--drop-tag", tag) for tag in version.tags if tag not in guards.drop_tags}
         if version.metadata_fault:
-            why.append("its tags cannot be read")
+            why["its tags cannot be read"] = ()
         if version.state is State.UNREADABLE:
-            why.append(version.why_unreadable)
-        if version.state in {State.MIXED, State.INVALID} and version.version not in guards.delete:
-            why.append(f"{version.state}: deleted only when named (--delete {version.version})")
+            why[version.why_unreadable] = ()
+        if version.state in {State.MIXED, State.INVALID} and not named:
+            only = ("--delete", str(version.version))
+            why[f"{version.state}: deleted only when named ({' '.join(only)})"] = only
         if why:
             reasons[version.path] = why
     return reasons
@@ -84,6 +108,29 @@ def _with_newer_notes(location: Location) -> set[int]:
     """Return the versions of a location with a note that a newer edl-ckpt wrote."""
     store = open_store(location)
     return {number for number in noted_versions(store) if has_newer_note(store, number)}
+
+
+def guarded(ref: str, why: Why, *others: Why) -> RefusedError:
+    """Return the error for a version that must not be deleted; its hint has the options that would delete all."""
+    hint = None
+    given = [option for each in (why, *others) for option in each.values()]
+    if all(given):
+        options = {option[:1] if "--grace" in option else option: shlex.join(option) for option in given}
+        sure = "if no process is writing it" if ("--grace",) in options else "to delete it all the same"
+        hint = f"it was not deleted; {sure}, add: {' '.join(options.values())}"
+    return RefusedError(f"cannot be deleted: {', '.join(why)}", path=ref, hint=hint)
+
+
+def mark_writing(versions: Iterable[Version]) -> list[Version]:
+    """Return the versions; incomplete ones of which a living process is saving a shard are being written.
+
+    Such a process may not have touched the version for longer than the grace period. On object storage nothing
+    shows it.
+    """
+    listed = list(versions)
+    places = {version.location for version in listed if version.state is State.INCOMPLETE}
+    staged = {path for place in places for path in staged_paths(open_store(place))}
+    return [replace(v, state=State.WRITING) if v.path in staged and v.state is State.INCOMPLETE else v for v in listed]
 
 
 def _against_the_newest(

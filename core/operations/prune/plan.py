@@ -10,26 +10,36 @@ from __future__ import annotations
 import enum
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from edl_ckpt.core.checkpoint.catalog import list_versions
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.format.model import Listing, State, Version
 from edl_ckpt.core.notebook import Bytes, card, table
 from edl_ckpt.core.operations.prune.guards import (
+    NEWEST,
     NO_EXCEPTIONS,
     Guards,
+    Why,
     find_unreadable,
     guard_reasons,
     guard_warnings,
+    guarded,
+    mark_writing,
     prunable,
 )
 from edl_ckpt.core.operations.prune.retention import Policy, Tagged, by_location, evaluate, fit
 from edl_ckpt.core.operations.prune.stored_policy import read_policy
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.storage import Location, LocationLike
-from edl_ckpt.core.words import abridged, counted, describe, escaped, meant, neighbours, size
+from edl_ckpt.core.words import abridged, command, counted, describe, escaped, meant, neighbours, size
+
+_WAYS: Final = (
+    "give a rule: --keep N, --keep-best N --metric NAME, --keep-every STEPS, --keep-within 7d, --keep-tag TAG, "
+    "--max-size 10GB, --policy determined"
+)
 
 
 class Action(enum.StrEnum):
@@ -58,6 +68,11 @@ class PruneEntry:
     modified: float
     identity: str
 
+    def is_about(self, version: Version) -> bool:
+        """Say whether a version is the one of this entry, with all facts that the plan relies on."""
+        now = (version.location.url, version.version, version.state, version.size_bytes, identify(version))
+        return now == (self.location.url, self.version, self.state, self.size_bytes, self.identity)
+
 
 @dataclass(frozen=True, slots=True)
 class PrunePlan:
@@ -72,6 +87,8 @@ class PrunePlan:
     """Also empty the trash of versions that have been there for longer; None leaves the trash alone."""
     unread: bool = False
     """True when something that is there could not be read: a version, metadata, a seal. None of it is deleted."""
+    unknown: tuple[str, ...] = ()
+    """The warnings about metrics and tags of rules that no version of any location has: those rules keep nothing."""
 
     @property
     def deletions(self) -> tuple[PruneEntry, ...]:
@@ -86,7 +103,19 @@ class PrunePlan:
     @property
     def only_purges(self) -> bool:
         """Return True when the plan empties the trash and considers no version."""
-        return not self.policy and not self.guards.ask_for_deletion
+        return not (self.policy or self.entries or self.guards.ask_for_deletion)
+
+    @property
+    def emptied(self) -> tuple[Location, ...]:
+        """Return the locations that have a complete version now, and after the plan none that can be read."""
+        complete = [e for e in self.entries if e.state == State.COMPLETE and e.identity]
+        kept = {e.location for e in complete if e.action is Action.KEEP}
+        return tuple(dict.fromkeys(e.location for e in complete if e.location not in kept))
+
+    def say_first(self) -> PrunePlan:
+        """Return the plan with a first warning for each location where no complete version would remain."""
+        first = (f"{place}: no complete version would remain" for place in self.emptied)
+        return replace(self, warnings=(*first, *self.warnings))
 
     def check_amount(self, max_delete: int | None) -> None:
         """Raise RefusedError when the plan deletes more than `max_delete` versions; None is no limit."""
@@ -133,10 +162,13 @@ def plan_prune(
     When nothing asks for a deletion (no rule, no guard's exception, no purge), the policy stored with the locations
     counts (`edl-ckpt policy set`). `now` is in seconds since the epoch, the current time when None. `known` keeps what
     is read of each location, so that an execution right after this reads only what has changed. Raises UsageError
-    when there is no policy, when the stored ones differ, or when the locations disagree on a metric's mode.
+    when there is no policy, when the stored ones differ, or when the locations disagree on a metric's mode. Raises
+    RefusedError for a plan that deletes versions by a rule whose metric or tag no version has.
     """
     places = tuple(dict.fromkeys(map(Location.of, locations)))
     moment = time.time() if now is None else now
+    if guards.everything and policy.is_empty and not guards.delete:
+        raise UsageError("--even-newest needs a rule or --delete VERSION", hint=_WAYS)
     if policy.is_empty and not guards.ask_for_deletion:
         if purge_older_than_seconds is not None:
             return PrunePlan(places, (), (), guards, purge_older_than_seconds=purge_older_than_seconds)
@@ -146,6 +178,8 @@ def plan_prune(
         list_versions(place, grace_seconds=guards.grace_seconds, now=moment, known=known[place]) for place in places
     ]
     plan = plan_listed(listings, policy, guards=guards, now=moment)
+    if plan.unknown and plan.deletions and not guards.allow_empty_rule:
+        raise RefusedError("; ".join(plan.unknown), hint="nothing was deleted; --allow-empty-rule goes on all the same")
     return replace(plan, locations=places, purge_older_than_seconds=purge_older_than_seconds)
 
 
@@ -153,25 +187,17 @@ def plan_listed(
     listings: Sequence[Listing], policy: Policy, *, guards: Guards = NO_EXCEPTIONS, now: float | None = None
 ) -> PrunePlan:
     """Return the plan for locations that are listed already; looks for unreadable versions, and errors, as above."""
-    versions = prunable(v for listing in listings for v in listing.versions)
+    versions = mark_writing(prunable(v for listing in listings for v in listing.versions))
     errors: list[EdlCkptError] = []
-    unreadable = {} if guards.everything else find_unreadable(versions, errors)
+    unreadable = find_unreadable(versions, errors)
     modes = _common_modes(listings, needed=policy.needs_modes)
     plan = judge_versions(versions, _settled(policy, modes, versions), guards=guards, unreadable=unreadable, now=now)
     unread = bool(errors) or any(listing.unread for listing in listings)
-    plan = replace(plan, warnings=(*plan.warnings, *map(_left_to_determined, filter(_has_uuids, listings))))
-    return replace(plan, locations=tuple(listing.location for listing in listings), unread=unread)
-
-
-def _has_uuids(listing: Listing) -> bool:
-    return any(version.uuid for version in listing.versions)
-
-
-def _left_to_determined(listing: Listing) -> str:
-    number = sum(1 for version in listing.versions if version.uuid)
-    return (
-        f"{listing.location}: {counted(number, 'version')} named by a UUID: left to Determined, which deletes its own"
-    )
+    foreign = ((listing.location, sum(1 for v in listing.versions if v.uuid)) for listing in listings)
+    left = "left to Determined, which deletes its own"
+    more = (f"{place}: {counted(n, 'version')} named by a UUID: {left}" for place, n in foreign if n)
+    locations = tuple(listing.location for listing in listings)
+    return replace(plan, locations=locations, warnings=(*plan.warnings, *more), unread=unread)
 
 
 def _settled(policy: Policy, modes: Mapping[str, str], versions: Sequence[Version]) -> Policy:
@@ -179,10 +205,7 @@ def _settled(policy: Policy, modes: Mapping[str, str], versions: Sequence[Versio
     try:
         return policy.settle(modes)
     except UsageError as error:
-        known = {name for version in versions for name in version.metrics}
-        for rule in policy.ranking:
-            if rule.metric not in known:
-                error.hint = meant(rule.metric, known) or error.hint
+        error.hint = "; ".join(unknown_names(versions, policy)) or error.hint
         raise
 
 
@@ -212,8 +235,7 @@ def _common_policy(locations: Sequence[Location]) -> Policy:
     if policy.is_empty:
         raise UsageError(
             "no retention rule was given, and none is stored",
-            hint="give a rule: --keep N, --keep-best N --metric NAME, --keep-every STEPS, --keep-within 7d, --keep-tag"
-            " TAG, --max-size 10GB, --policy determined; or store one: edl-ckpt policy set [LOCATION] --keep N",
+            hint=f"{_WAYS}; or store one: edl-ckpt policy set [LOCATION] --keep N",
         )
     return policy
 
@@ -242,12 +264,13 @@ def judge_versions(
         raise NotFoundError(f"no version {absent[0]} to delete", hint=hint)
     faults = unreadable or {}
     moment = time.time() if now is None else now
-    kept: dict[str, list[str]] = {}
-    warnings = list(_unknown_names(versions, policy, guards))
+    reasons: dict[str, Why] = {}
+    unknown = tuple(unknown_names(versions, policy)) if versions else ()
+    warnings = [*unknown, *_unknown_tags(versions, guards.drop_tags)]
     for trial in by_location(versions):
-        kept |= guard_reasons(trial, guards, faults, now=moment)
+        reasons |= guard_reasons(trial, guards, faults, now=moment)
         warnings += guard_warnings(trial, guards, faults)
-    _add_rule_reasons(versions, policy, guards, faults, kept)
+    kept = _reasons_to_keep(versions, policy, guards, faults, reasons)
     going = {v.path: _reason_to_delete(v, guards) for v in versions}
     if policy.max_size_bytes is not None:
         warnings += _fit_budget(policy.max_size_bytes, versions, guards, kept, going)
@@ -257,38 +280,52 @@ def judge_versions(
         for v in trial
     )
     locations = tuple(dict.fromkeys(v.location for v in versions))
-    return PrunePlan(locations, entries, policy.describe(), guards, tuple(warnings))
+    return PrunePlan(locations, entries, policy.describe(), guards, tuple(warnings), unknown=unknown).say_first()
 
 
-def _add_rule_reasons(
+def _reasons_to_keep(
     versions: Sequence[Version],
     policy: Policy,
     guards: Guards,
     unreadable: Mapping[str, str],
-    kept: dict[str, list[str]],
-) -> None:
-    """Add the reasons of rules to those of guards; RefusedError for a guarded version that is named for deletion."""
+    reasons: Mapping[str, Why],
+) -> dict[str, list[str]]:
+    """Return, by path, the reasons of guards and of rules; RefusedError for a guarded version named for deletion."""
     rules = evaluate(policy, (v for v in versions if v.path not in unreadable))
-    idle = policy.is_empty and not guards.everything
+    kept: dict[str, list[str]] = {}
     for version in versions:
-        named = version.version in guards.delete
-        if named and kept.get(version.path):
-            raise RefusedError(f"cannot be deleted: {kept[version.path][0]}", path=version.ref)
-        own = [] if named else [*rules.get(version.path, ()), *_not_asked_for(version, guards, idle=idle)]
-        kept.setdefault(version.path, []).extend(own)
+        why, named = reasons.get(version.path, {}), version.version in guards.delete
+        if named and why:
+            raise guarded(version.ref, why)
+        own = [] if named else [*rules.get(version.path, ()), *_not_asked_for(version, policy, guards, why)]
+        kept[version.path] = [*why, *own]
+    return kept
 
 
-def _unknown_names(versions: Sequence[Version], policy: Policy, guards: Guards) -> Iterator[str]:
-    """Yield a warning for each tag and metric of the policy that no version has, though others are there."""
-    tags = {tag for version in versions for tag in version.tags}
-    named = [tag for rule in policy.rules if isinstance(rule, Tagged) for tag in rule.tags]
-    for tag in dict.fromkeys((*named, *guards.drop_tags)):
-        if tag not in tags and (hint := meant(tag, tags)):
-            yield f"no version has the tag {tag!r}; {hint}"
-    metrics = {name for version in versions for name in version.metrics}
-    for metric in dict.fromkeys(rule.metric for rule in policy.ranking):
-        if metric not in metrics and (hint := meant(metric, metrics, "metrics")):
-            yield f"no version has a value of {metric!r}, so its rule keeps none; {hint}"
+def unknown_names(versions: Sequence[Version], policy: Policy) -> Iterator[str]:
+    """Yield a warning for each metric and tag of a policy that no version has: its rule keeps nothing.
+
+    A rule that keeps the best 0 versions needs no metric.
+    """
+    known = {name for version in versions for name in version.metrics}
+    for metric in dict.fromkeys(rule.metric for rule in policy.ranking if rule.count):
+        if metric not in known:
+            yield f"no version has a value of {metric!r}, so its rule keeps none; {_there(metric, known, 'metrics')}"
+    yield from _unknown_tags(versions, (tag for rule in policy.rules if isinstance(rule, Tagged) for tag in rule.tags))
+
+
+def _unknown_tags(versions: Sequence[Version], tags: Iterable[str]) -> Iterator[str]:
+    known = {tag for version in versions for tag in version.tags}
+    for tag in dict.fromkeys(tags):
+        if tag not in known:
+            yield f"no version has the tag {tag!r}; {_there(tag, known, 'tags')}"
+
+
+def _there(name: str, known: Collection[str], nouns: str) -> str:
+    """Return the names that there are, and those that were perhaps meant."""
+    there = f"{nouns} there: {abridged(map(escaped, sorted(known)), 8)}" if known else f"no version has {nouns}"
+    close = meant(name, known)
+    return f"{close} ({there})" if close else there
 
 
 def _reason_to_delete(version: Version, guards: Guards) -> str:
@@ -300,11 +337,22 @@ def _reason_to_delete(version: Version, guards: Guards) -> str:
     return "no rule keeps it"
 
 
-def _not_asked_for(version: Version, guards: Guards, *, idle: bool) -> list[str]:
+def _not_asked_for(version: Version, policy: Policy, guards: Guards, why: Why) -> list[str]:
     """Return why a version stays although no rule keeps it: nothing asked for its deletion."""
-    if version.state is State.INCOMPLETE and not guards.incomplete:
-        return ["incomplete and old: --incomplete deletes it"]
-    return ["no rule was given"] if idle and version.state is State.COMPLETE else []
+    if version.state is State.INCOMPLETE:
+        return _way_to_delete(version, guards, why)
+    return ["no rule was given"] if policy.is_empty and version.state is State.COMPLETE else []
+
+
+def _way_to_delete(version: Version, guards: Guards, why: Why) -> list[str]:
+    """Return how an incomplete version is deleted that no process is writing; `why` has the guards in the way."""
+    tags = [option for option in why.values() if option[:1] == ("--drop-tag",)]
+    if not why:
+        return [] if guards.incomplete else ["incomplete and old: --incomplete deletes it"]
+    if any(option not in {*tags, NEWEST} for option in why.values()):
+        return []
+    words = [word for option in [("--delete", str(version.version)), *tags] for word in option]
+    return [f"incomplete and old: `{command('prune', version.location.url, *words)}` deletes it"]
 
 
 def _fit_budget(

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from edl_ckpt.core.errors import RefusedError, UsageError
-from edl_ckpt.core.operations.prune.guards import Guards
+from edl_ckpt.core.format.model import State
+from edl_ckpt.core.operations.prune.guards import NO_EXCEPTIONS, Guards
 from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES, parse_document
 from edl_ckpt.core.storage import Location
@@ -30,18 +31,12 @@ _ENTRY: Final[Mapping[str, type]] = {
     "modified": float,
     "identity": str,
 }
-_GUARDS: Final[Mapping[str, type]] = {
-    "incomplete": bool,
-    "everything": bool,
-    "delete": list,
-    "drop_tags": list,
-    "grace_seconds": float,
-}
+_MOST: Final = 1 << 63
+"""No number in a plan is as large: a version has at most 18 digits."""
 _WORDS: Final[Mapping[type, str]] = {
     str: "a text",
     int: "a whole number",
     float: "a number",
-    bool: "true or false",
     list: "a list",
     dict: "an object",
 }
@@ -62,13 +57,16 @@ def write_plan(path: str | os.PathLike[str], plan: PrunePlan) -> None:
         file.write(data)
 
 
-def read_plan(path: str | os.PathLike[str]) -> PrunePlan:
-    """Return the plan in a local file, its locations without storage options; UsageError when the file has no plan."""
+def read_plan(path: str | os.PathLike[str], guards: Guards = NO_EXCEPTIONS) -> PrunePlan:
+    """Return the plan in a local file, its locations without storage options; UsageError when the file has no plan.
+
+    The file lifts no guard: `guards` has the exceptions for the execution, and those of the plan are not read.
+    """
     path = as_url(path)
     with storage_errors(path), open_input(path, "rb") as file:
         data = file.read(MAX_SUMS_BYTES + 1)
     try:
-        return plan_from_json(parse_document(data, path, limit=MAX_SUMS_BYTES))
+        return plan_from_json(parse_document(data, path, limit=MAX_SUMS_BYTES), guards)
     except ValueError as error:
         raise UsageError(f"not a plan that prune can apply: {getattr(error, 'message', error)}", path=path) from None
 
@@ -76,7 +74,7 @@ def read_plan(path: str | os.PathLike[str]) -> PrunePlan:
 def plan_to_json(plan: PrunePlan) -> dict[str, Any]:
     """Return a plan as `--plan-out` writes it: local locations by their absolute paths, and no storage options.
 
-    It does not say whether to empty the trash: only the command line may ask for that.
+    It does not say whether to empty the trash: only the command line may ask for that. Its guards are for the reader.
     """
     entries = [
         {name: getattr(entry, name) for name in PruneEntry.__slots__}
@@ -91,29 +89,29 @@ def plan_to_json(plan: PrunePlan) -> dict[str, Any]:
     return {"schema": PLAN_SCHEMA, "policy": list(plan.policy), "guards": guards, "entries": entries}
 
 
-def plan_from_json(document: Any) -> PrunePlan:
-    """Return the plan in a document of `plan_to_json`, its locations without storage options.
+def plan_from_json(document: Any, guards: Guards = NO_EXCEPTIONS) -> PrunePlan:
+    """Return the plan in a document of `plan_to_json`, its locations without storage options, with these guards.
 
     Raises UsageError for any other document.
     """
     if not isinstance(document, dict) or document.get("schema") != PLAN_SCHEMA:
         raise UsageError(f"expected a document with the schema {PLAN_SCHEMA!r}")
     entries = tuple(_entry(_typed(each, _ENTRY)) for each in _list(document.get("entries"), dict))
-    exceptions = _typed(document.get("guards"), _GUARDS)
-    _list(exceptions["delete"], int)
-    _list(exceptions["drop_tags"], str)
-    guards = Guards(**exceptions | {"delete": tuple(exceptions["delete"]), "drop_tags": tuple(exceptions["drop_tags"])})
+    if len({e.path for e in entries}) < len(entries):
+        raise UsageError("expected a plan of a prune: it has a version twice")
     locations = tuple(dict.fromkeys(e.location for e in entries))
-    return PrunePlan(locations, entries, tuple(_list(document.get("policy"), str)), guards)
+    return PrunePlan(locations, entries, tuple(_list(document.get("policy"), str)), guards).say_first()
 
 
 def _entry(document: dict[str, Any]) -> PruneEntry:
-    if document["action"] not in set(Action):
-        raise UsageError(f"expected a plan of a prune: no action {document['action']!r}")
+    location = Location(document["location"])
+    if location.absolute != location.url or b"\0" in os.fsencode(location.url):
+        raise UsageError(f"expected a plan of a prune: {location.url!r:.60} is no absolute path, and no URL")
     return PruneEntry(
         **document
         | {
-            "location": Location(document["location"]),
+            "location": location,
+            "state": State(document["state"]).value,
             "action": Action(document["action"]),
             "reasons": tuple(_list(document["reasons"], str)),
         }
@@ -137,5 +135,7 @@ def _list(values: Any, kind: type) -> list[Any]:
 
 
 def _is(value: Any, kind: type) -> bool:
-    """Say whether a value has a type; a whole number is a number too, and `true` is none."""
-    return isinstance(value, int | float if kind is float else kind) and isinstance(value, bool) == (kind is bool)
+    """Say whether a value has a type and a sane size; a whole number is a number too, and `true` is none."""
+    if isinstance(value, bool) or kind not in {int, float}:
+        return type(value) is kind
+    return isinstance(value, (int, kind)) and (0 if kind is int else -_MOST) <= value < _MOST

@@ -225,7 +225,7 @@ def test_what_we_write_is_sealed(run: Path, tmp_path: Path) -> None:
     assert only(tmp_path / "in").fingerprint == text
     assert edl("export", run, tmp_path / "one", "--format", "checkpoint").returncode == 0
     assert only(tmp_path / "one").fingerprint == text
-    assert edl("prune", run, "--delete", "7", "--all", "--yes").returncode == 0
+    assert edl("prune", run, "--delete", "7", "--even-newest", "--yes").returncode == 0
     assert not (run / ".edl-ckpt-0").exists()
 
 

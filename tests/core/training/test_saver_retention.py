@@ -14,10 +14,12 @@ import pytest
 
 from checkpoints import at, numbers
 from edl_ckpt.core import (
+    Best,
     CheckpointSaver,
     Latest,
     Location,
     Policy,
+    Tagged,
     add_tag,
     list_versions,
     location_lock,
@@ -285,3 +287,17 @@ def test_a_small_file_system(tmp_path: Path) -> None:
                 assert verify_version(at(tmp_path / "run", version), level="deep").findings == ()
     finally:
         subprocess.run(["umount", tmp_path], check=True)
+
+
+def test_a_policy_that_names_nothing(place: str) -> None:
+    """A stored policy by a metric that no version has yet is a warning in a job, and prunes as ever."""
+    reporter = Recorder()
+    save_all(place, 1, 2)
+    store_policy(place, Policy((Best(1, "auc"), Tagged(("good",)))))
+    for ps_id in (0, 1):
+        saved = save_part(place, 2, ps_id, 2, reporter=reporter)
+    assert (saved.removed, numbers(place)) == ((f"{place}@1",), [2])
+    assert reporter.warnings == [
+        f"{place}: no version has a value of 'auc', so its rule keeps none; no version has metrics",
+        f"{place}: no version has the tag 'good'; no version has tags",
+    ]

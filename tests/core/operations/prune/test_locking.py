@@ -105,6 +105,8 @@ def test_only_the_trash(run: Path) -> None:
     result = execute_prune(plan)
     assert result.purge is not None
     assert result.purge.freed_bytes > 0
-    assert not plan_prune([run], Policy(), guards=Guards(everything=True), purge_older_than_seconds=0).only_purges
+    assert not plan_prune([run], Policy(), guards=Guards(incomplete=True), purge_older_than_seconds=0).only_purges
+    with pytest.raises(UsageError, match="--even-newest needs a rule or --delete VERSION"):
+        plan_prune([run], Policy(), guards=Guards(everything=True), purge_older_than_seconds=0)
     with pytest.raises(UsageError, match="no retention rule was given, and none is stored"):
         plan_prune([run], Policy())

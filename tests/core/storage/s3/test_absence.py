@@ -53,7 +53,7 @@ def test_failing_service(tagged: Bucket, number: int, code: str) -> None:
     with pytest.raises(UnavailableError):
         list_versions(tagged.url)
     with pytest.raises(EdlCkptError):
-        prune([tagged.url], Policy(), guards=Guards(everything=True))
+        prune([tagged.url], Policy((), 0), guards=Guards(everything=True))
     assert {key for key in tagged.objects() if "lock" not in key} >= {key for key in before if "version" in key}
     tagged.proxy.heal()
     tagged.proxy.fail(Fault(status(number, code), operation="list", times=None))
