@@ -35,7 +35,7 @@ from edl_ckpt.core.state.metadata import (
 )
 from edl_ckpt.core.state.paths import LOCATION_FILE, META_DIR, version_file
 from edl_ckpt.core.state.seal import base_name
-from edl_ckpt.core.storage import LocationLike, open_store
+from edl_ckpt.core.storage import LocationLike, Store, open_store
 from edl_ckpt.core.storage.interface import lists_marks
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.words import meant
@@ -228,6 +228,7 @@ class MetadataCopies:
 
     def __init__(self, target: Location, *, reporter: Reporter = SILENT) -> None:
         self._target = target
+        self._store = open_store(target)
         self._reporter = reporter
         self._modes: dict[str, str] | None = None
         self._holders: dict[str, set[int | str]] | None = None
@@ -244,7 +245,8 @@ class MetadataCopies:
         """
         if source.layout == FREE_FILE:
             return
-        document = read_document(open_store(source.location), version_file(source.key)) or {}
+        store = open_store(source.location)
+        document = read_document(store, version_file(source.key)) or {}
         document.pop("uuid", None)
         if source.uuid and source.metadata:  # Determined's own is in a file beside the shards
             document["metadata"] = dict(source.metadata)
@@ -255,16 +257,16 @@ class MetadataCopies:
             existing.update(_merged(existing, document))
 
         _edit_version(self._target, source.version, change)
-        self._copy_modes(source)
+        self._copy_modes(source, store)
         for tag in document.get("tags", ()):
             self._move_tag(tag, source)
 
-    def _copy_modes(self, source: Version) -> None:
+    def _copy_modes(self, source: Version, store: Store) -> None:
         if not source.metrics:
             return
-        origin = read_metadata(open_store(source.location), (LOCATION_FILE,)).modes
+        origin = read_metadata(store, (LOCATION_FILE,)).modes
         if self._modes is None:
-            self._modes = dict(read_metadata(open_store(self._target), (LOCATION_FILE,)).modes)
+            self._modes = dict(read_metadata(self._store, (LOCATION_FILE,)).modes)
         new = {n: m for n, m in origin.items() if n in source.metrics and self._modes.get(n) != m}
         if new:
             write_modes(self._target, new)
@@ -273,7 +275,7 @@ class MetadataCopies:
     def _move_tag(self, tag: str, source: Version) -> None:
         if self._holders is None:
             self._holders = {}
-            for key, metadata in read_metadata(open_store(self._target)).versions.items():
+            for key, metadata in read_metadata(self._store).versions.items():
                 for present in metadata.tags:
                     self._holders.setdefault(present, set()).add(key)
         holders = self._holders.setdefault(tag, set())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,12 +19,19 @@ from edl_ckpt.core.commit.interface import SharedTargets
 from edl_ckpt.core.commit.part_tasks import Sending
 from edl_ckpt.core.commit.uploads import Extent, TargetPart, even_edges
 from edl_ckpt.core.commit.writers import StagedTargets
-from edl_ckpt.core.errors import UnavailableError
+from edl_ckpt.core.errors import CorruptError, NotFoundError, UnavailableError
 from edl_ckpt.core.format import bulk
+from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.memory import check_memory
 from edl_ckpt.core.parallel import Advance
+from edl_ckpt.core.progress import Reporter
+from edl_ckpt.core.state.holder import prove_lock
+from edl_ckpt.core.state.paths import FILES_DIR
 from edl_ckpt.core.state.seal import Chunk
-from edl_ckpt.core.storage.interface import RangeReader, Sink
+from edl_ckpt.core.storage import Location, Store, open_store
+from edl_ckpt.core.storage.interface import RangeReader, Sink, lists_marks
 from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES
+from edl_ckpt.core.words import escaped
 
 _spare = threading.local()
 
@@ -76,6 +84,48 @@ def _buffer(size: int) -> bulk.U8:
         _spare.data = np.empty(size, np.uint8)
     data: bulk.U8 = _spare.data[:size]
     return data
+
+
+def carry_other_files(version: Version, target: Location, *, reporter: Reporter) -> None:
+    """Copy the other files in a directory of Determined, and compare them; the caller holds the lock of the target.
+
+    A file that is there with the same bytes is left alone. Memory use: the largest file. Links, and files that cannot
+    be read or whose names lead outside, are left out, with a warning.
+    """
+    source, place, top = open_store(version.location), open_store(target), version.uuid
+    shards = {shard.path for shard in version.shards}
+    is_disk = version.location.local_path is not None
+
+    def inside(relative: str) -> bool:
+        below = relative.startswith(f"{top}/") and not (is_disk and os.path.islink(source.path(relative)))
+        return relative == top or below
+
+    found = source.below(top, inside) if lists_marks(source) else source.entries(inside)
+    others = [e for e in found if e.relative.startswith(f"{top}/") and e.path not in shards]
+    for entry in others:
+        is_dir = entry.is_dir or entry.relative.endswith("/")  # as consoles of S3 write directories
+        if entry.fault or entry.linked or (not is_dir and {"", ".", ".."} & set(entry.relative.split("/"))):
+            reporter.warn(f"{escaped(entry.path)}: a link, unreadable, or a name that leads outside: not copied")
+        elif not is_dir:
+            data, name = _content(source, entry.path, entry.size_bytes), f"{FILES_DIR}/{entry.relative}"
+            if _present(place, name, len(data)) != data:
+                prove_lock(target)
+                place.write_small(name, data)
+                if _present(place, name, len(data)) != data:
+                    raise CorruptError("what was written is not what was read", path=place.path(name))
+
+
+def _content(store: Store, path: str, size_bytes: int) -> bytes:
+    check_memory(size_bytes, "a file of the checkpoint", path)
+    with store.open(path) as reader:
+        return reader.read(0, reader.size_bytes)
+
+
+def _present(store: Store, relative: str, size_bytes: int) -> bytes | None:
+    try:
+        return _content(store, store.path(relative), size_bytes)
+    except NotFoundError:
+        return None
 
 
 class Carried(NamedTuple):

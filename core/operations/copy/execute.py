@@ -43,7 +43,7 @@ from edl_ckpt.core.format.checks import check_texts, check_version, restore_warn
 from edl_ckpt.core.format.model import ShardIndex, State, Version
 from edl_ckpt.core.format.names import copied_layouts
 from edl_ckpt.core.interruption import COMMIT
-from edl_ckpt.core.operations.copy.carry import CarryWork, carry, tasks_of
+from edl_ckpt.core.operations.copy.carry import CarryWork, carry, carry_other_files, tasks_of
 from edl_ckpt.core.operations.copy.plan import CopyEntry, CopyPlan
 from edl_ckpt.core.parallel import Executor, Threads, default_workers, run_parallel
 from edl_ckpt.core.progress import SILENT, Reporter
@@ -139,6 +139,8 @@ def execute_copy(
                 try:
                     done.append(_bring(entry, place, how, force=plan.force))
                     metadata.copy(entry.version)
+                    if entry.version.uuid:
+                        carry_other_files(entry.version, plan.target, reporter=reporter)
                 except EdlCkptError as error:
                     if len(plan.entries) == 1 or isinstance(error, LostLockError):
                         raise

@@ -36,6 +36,7 @@ from edl_ckpt.core import (
 )
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.format.model import Version
+from reporters import Recorder
 from s3_fixtures import Bucket
 
 
@@ -218,6 +219,61 @@ def test_copy(storage: Path, tmp_path: Path) -> None:
     assert at(tmp_path / "design").layout.name == "design"
     with pytest.raises(RefusedError, match="a copy keeps its uuid layout"):
         execute_copy(plan_copy([at(storage, TWO)], tmp_path / "home"))
+
+
+def test_copy_of_all_files(storage: Path, tmp_path: Path) -> None:
+    """Code, configuration and metadata come along, as they are, where no scan sees them; links and pipes do not."""
+    directory, home, warned = storage / ONE, tmp_path / "home", Recorder()
+    (directory / "code/deep/er").mkdir(parents=True)
+    (directory / "code/deep/er/a b\n.bin").write_bytes(bytes(range(256)) * 300)
+    (directory / "code/empty").touch()
+    (tmp_path / "secret").write_text("not of the checkpoint")
+    (directory / "code/link").symlink_to(tmp_path / "secret")
+    (directory / "code/loop").symlink_to(directory)
+    before = {p.relative_to(directory): p.read_bytes() for p in sorted(directory.rglob("*")) if _is_own(p)}
+    for _ in range(2):  # the second finds all of it there
+        execute_copy(plan_copy([at(storage, ONE)], home), reporter=warned)
+        kept = home / ".edl-ckpt-0/files-0" / ONE
+        assert {p.relative_to(kept): p.read_bytes() for p in sorted(kept.rglob("*")) if p.is_file()} == before
+    assert sum("not copied" in line for line in warned.warnings) == 4
+    assert elasticdl_rules.latest_valid(home) == "version-100"
+    assert list_versions(home).foreign == ()
+    assert verify_version(at(home, 100), level="deep").findings == ()
+    (kept / "code/empty").write_bytes(b"other")
+    execute_copy(plan_copy([at(storage, ONE)], home))
+    assert (kept / "code/empty").read_bytes() == b""
+    execute_copy(plan_copy([at(home, 100)], tmp_path / "plain"))  # a version with a number has no others
+    assert not (tmp_path / "plain/.edl-ckpt-0/files-0").exists()
+
+
+def _is_own(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink() and path.suffix != ".ckpt" and "loop" not in path.parts
+
+
+def test_other_files_never_lead_outside(storage: Path, tmp_path: Path, s3: Bucket) -> None:
+    """Keys of S3 may be any text: those with '..' are left out; a link at the target is not written through."""
+    s3.upload(storage)
+    for key in ("../../../../evil", "code/../../../evil", "code//evil", "./evil"):
+        s3.put(f"run/{ONE}/{key}", b"evil")
+    home, warned = tmp_path / "one/two/home", Recorder()
+    home.parent.mkdir(parents=True)
+    execute_copy(plan_copy([at(s3.url, ONE)], home), reporter=warned)
+    assert not [path for path in tmp_path.rglob("*evil*") if "run" not in path.parts]
+    assert sum("not copied" in line for line in warned.warnings) == 4
+    copied = home / ".edl-ckpt-0/files-0" / ONE
+    assert (copied / "metadata.json").read_bytes() == (storage / ONE / "metadata.json").read_bytes()
+    assert verify_version(at(home, 100), level="deep").ok
+    back = f"{s3.url}-back"
+    execute_copy(plan_copy([at(storage, TWO)], back))
+    assert s3.get(f"run-back/.edl-ckpt-0/files-0/{TWO}/code/model_def.py") == b""
+    assert verify_version(at(back, 200), level="deep").ok
+    other = tmp_path / "other"
+    (other / ".edl-ckpt-0/files-0").mkdir(parents=True)
+    (tmp_path / "outside").mkdir()
+    (other / ".edl-ckpt-0/files-0" / TWO).symlink_to(tmp_path / "outside")
+    with pytest.raises(EdlCkptError, match=TWO):
+        execute_copy(plan_copy([at(storage, TWO)], other))
+    assert not list((tmp_path / "outside").iterdir())
 
 
 @pytest.mark.parametrize("content", ['{"steps_completed": 100, "a": ' + "[" * 31 + "]" * 31 + "}", "long"])
