@@ -290,15 +290,16 @@ class CheckpointSaver:
         """Remove the own shard of the oldest version before the save that would remove it; else raise the error."""
         if self.keep_checkpoint_max < 2 or not read_policy(self.location).is_empty:
             raise error
-        if not self._free_first:
-            versions = list_versions(self.location).versions
-            doomed = doomed_shards(versions, self.ps_id, self.ps_num, self.keep_checkpoint_max - 1)
-            for version in (version for version, path in doomed if path):
-                hint = f"CheckpointSaver(free_first=True) removes {version.ref} first"
-                raise NoSpaceError(error.message, path=error.path, hint=hint) from None
-        elif removed := self._remove_own(self.keep_checkpoint_max - 1):
+        keep = self.keep_checkpoint_max - 1
+        if self._free_first and (removed := self._remove_own(keep)):
             return removed
-        raise error
+        doomed = doomed_shards(list_versions(self.location).versions, self.ps_id, self.ps_num, keep)
+        oldest = next((version.ref for version, path in doomed if path), None)
+        if oldest is None:
+            raise error
+        message = f"{error.message}; {oldest} could go first"
+        hint = "nothing was saved; CheckpointSaver(free_first=True) removes that version before the save"
+        raise NoSpaceError(message, path=error.path, hint=hint) from None
 
     def _remove_own(self, keep: int, *, leftovers: bool = False) -> tuple[str, ...]:
         return remove_own_shard(

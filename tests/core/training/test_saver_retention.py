@@ -143,7 +143,7 @@ def test_a_prune_removes_the_notes(place: str) -> None:
     assert place.startswith("s3:") or leftovers(Path(place)) == []
 
 
-@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 60))])
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 60))])
 def test_servers_at_their_own_pace(tmp_path: Path, seed: int) -> None:
     """Whatever the pace of each server: after the last save only the versions to keep are there, whole and sealed."""
     chance = random.Random(seed)
@@ -182,6 +182,21 @@ def test_leftovers_of_others(place: str) -> None:
     assert verify_version(at(place, 4), level="deep").findings == ()
 
 
+def test_leftovers_are_only_of_versions_without_the_own_shard(place: str) -> None:
+    """A whole version that the last server keeps is left whole, though a faster one has more versions than it keeps."""
+    for version in (2, 3, 4, 5):
+        save_part(place, version, 0, 2)
+    save_part(place, 2, 1, 2)
+    assert save_part(place, 5, 1, 2, keep=2).sealed
+    versions = list_versions(place, grace_seconds=0).versions
+    assert [(v.version, v.state) for v in versions] == [
+        (2, State.COMPLETE),
+        (4, State.INCOMPLETE),
+        (5, State.COMPLETE),
+    ]
+    assert verify_version(at(place, 2), level="deep").findings == ()
+
+
 def test_a_server_comes_back_when_it_is_closed(tmp_path: Path) -> None:
     """A server whose lock was busy at its last save removes its shard when it is closed."""
     for version in (1, 2):
@@ -212,9 +227,9 @@ def test_a_disk_without_room_for_one_more(tmp_path: Path, monkeypatch: pytest.Mo
     for version in (1, 2):
         save_all(tmp_path, version, 1)
     fill(monkeypatch, tmp_path, 2)
-    with pytest.raises(NoSpaceError) as full:
+    with pytest.raises(NoSpaceError, match="@1 could go first") as full:
         save_all(tmp_path, 3, 1, keep=2)
-    assert f"free_first=True) removes {tmp_path}@1 first" in str(full.value.hint)
+    assert "free_first=True" in str(full.value.hint)
     assert numbers(tmp_path) == [1, 2]
     for version in (3, 4, 5):
         with CheckpointSaver(tmp_path, keep_checkpoint_max=2, free_first=True, layout="elasticdl") as saver:
@@ -244,7 +259,7 @@ def test_what_makes_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / "version-2/other").touch()  # so that version 1 is the newest complete one
     with CheckpointSaver(tmp_path, **options) as saver, pytest.raises(NoSpaceError) as full:
         saver.save(3, part.dense, part.tables)
-    assert "free_first" not in str(full.value.hint)
+    assert "could go first" not in str(full.value)
     assert numbers(tmp_path) == [1, 2]
     for keep in (0, 1):
         with pytest.raises(UsageError, match="newest complete version never goes before the next one is whole"):
