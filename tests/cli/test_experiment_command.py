@@ -86,11 +86,11 @@ def test_a_trial_with_its_own_numbers(runs: Path, tmp_path: Path) -> None:
     """A trial whose override has other numbers is pruned by these, and the others by those of the section."""
     (tmp_path / "my.toml").write_text(
         f'[checkpoint_storage]\ntype = "shared_fs"\nhost_path = "{runs}"\nsave_trial_latest = 1\n'
-        f'[checkpoint_storage."{runs}/b"]\nsave_trial_best = 2\nsave_experiment_best = 0\n'
+        f'[checkpoint_storage."{runs}/b"]\nsave_trial_best = 3\nsave_experiment_best = 0\n'
     )
     words = ("--experiment", runs, "--policy", "determined", "--metric", "auc", "--config", tmp_path / "my.toml")
     plan = document("prune", *words, "--dry-run")
-    assert f"the best 2 by auc (max) at {runs}/b" in plan["policy"]
+    assert f"the best 3 by auc (max) at {runs}/b" in plan["policy"]
     document("prune", *words, "--yes")
     assert (numbers(runs / "a"), numbers(runs / "b")) == ([2, 3], [1, 2, 3])
     one = document("prune", *words, "--save-trial-best", "0", "--yes")
