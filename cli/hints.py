@@ -130,9 +130,10 @@ def _as_version(word: str, out: Output) -> str | None:
 def trials_hint(place: Location) -> str | None:
     """Return where the versions are, for a directory that has none and is above some; None when it is not."""
     from edl_ckpt.core.checkpoint.below import locations_below
+    from edl_ckpt.core.progress import SILENT
 
     try:
-        found = [location.url for location in locations_below(place, depth=2)]
+        found = [location.url for location in locations_below(place, depth=2, reporter=SILENT)]
     except EdlCkptError:
         return None
     if not found:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.errors import AuthError as AuthError
     from edl_ckpt.core.errors import CorruptError as CorruptError
     from edl_ckpt.core.errors import EdlCkptError as EdlCkptError
+    from edl_ckpt.core.errors import EdlCkptWarning as EdlCkptWarning
     from edl_ckpt.core.errors import IncompleteError as IncompleteError
     from edl_ckpt.core.errors import LockedError as LockedError
     from edl_ckpt.core.errors import MismatchError as MismatchError
@@ -155,6 +156,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.verify.versions import VerifyRun as VerifyRun
     from edl_ckpt.core.operations.verify.versions import verify_and_seal as verify_and_seal
     from edl_ckpt.core.operations.verify.versions import verify_versions as verify_versions
+    from edl_ckpt.core.progress import SILENT as SILENT
     from edl_ckpt.core.progress import Progress as Progress
     from edl_ckpt.core.progress import Reporter as Reporter
     from edl_ckpt.core.storage.determined import CheckpointStorage as CheckpointStorage
@@ -189,6 +191,7 @@ _HOMES: Final = {
         "AuthError",
         "CorruptError",
         "EdlCkptError",
+        "EdlCkptWarning",
         "IncompleteError",
         "LockedError",
         "MismatchError",
@@ -261,7 +264,7 @@ _HOMES: Final = {
     "operations.verify.findings": ("Finding", "VerifyResult"),
     "operations.verify.seals": ("seal_version",),
     "operations.verify.versions": ("VerifyRun", "verify_and_seal", "verify_versions"),
-    "progress": ("Progress", "Reporter"),
+    "progress": ("SILENT", "Progress", "Reporter"),
     "storage.determined": ("CheckpointStorage",),
     "storage.location": ("Location", "LocationLike"),
     "training.objects.checkpoint": ("ObjectCheckpoint", "list_variables", "load_variable"),

@@ -7,6 +7,10 @@ subclasses the standard error that a library user would catch.
 from __future__ import annotations
 
 
+class EdlCkptWarning(UserWarning):
+    """What people should look at, where a caller gives no reporter; `warnings.filterwarnings` takes this class."""
+
+
 class EdlCkptError(Exception):
     """A failure with a plain sentence, and a hint when there is a next step.
 

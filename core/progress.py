@@ -1,13 +1,19 @@
-"""How an operation reports: warnings, and how far it is. A protocol, and reporters: one is silent, one calls back."""
+"""How an operation reports: warnings, and how far it is. A protocol, and reporters.
+
+Without one from the caller, warnings are Python's and progress is silent (`WARNINGS`). One is silent, one calls back.
+"""
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.errors import EdlCkptWarning, UsageError
+from edl_ckpt.core.words import escaped
 
 
 class Reporter(Protocol):
@@ -43,6 +49,25 @@ class SilentReporter:
 
 
 SILENT = SilentReporter()
+
+
+class WarningReporter(SilentReporter):
+    """The reporter where a caller gives none: its warnings are Python's, at the caller's own line."""
+
+    def __repr__(self) -> str:
+        return "WARNINGS"
+
+    def warn(self, text: str) -> None:
+        """Issue an EdlCkptWarning; Python shows each text once for a line, unless its filters say otherwise."""
+        frame, level = sys._getframe(), 1  # noqa: SLF001 - `skip_file_prefixes` came with Python 3.12
+        while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(_OURS):
+            frame, level = frame.f_back, level + 1
+        warnings.warn(escaped(text, _MOST_CHARACTERS), EdlCkptWarning, stacklevel=level)
+
+
+WARNINGS = WarningReporter()
+_OURS: Final = ("edl_ckpt.", "contextlib")
+_MOST_CHARACTERS: Final = 10_000
 
 
 class Counted(SilentReporter):

@@ -60,7 +60,7 @@ def import_command(
         raise UsageError(f"{target!r}: expected LOCATION@VERSION, where VERSION is a number")
     wait = parse_duration(lock_wait)
     acting: dict[str, Any] = {"layout": asked_layout(out, layout, ref.location), "reporter": out.reporter()}
-    checkpoint = importing.as_checkpoint(place)
+    checkpoint = importing.as_checkpoint(place, reporter=out.reporter())
     if checkpoint is not None and names:
         raise UsageError("--map cannot be used with a checkpoint, which has names of its own")
     plan, run = _OF_CHECKPOINTS if checkpoint else _OF_ARRAYS

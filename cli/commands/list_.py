@@ -174,12 +174,13 @@ def _listing(where: Location, grace_seconds: float) -> tuple[Listing, str]:
     """Return the listing of a location, and ''; of the directory of a version, that of its location, and its path."""
     from edl_ckpt.core.checkpoint.catalog import list_versions, resolve
     from edl_ckpt.core.format.model import CheckpointRef
+    from edl_ckpt.core.progress import SILENT
 
     listing = list_versions(where, grace_seconds=grace_seconds)
     if listing.versions:
         return listing, ""
     try:
-        version = resolve(CheckpointRef(where, "latest"), grace_seconds=grace_seconds)
+        version = resolve(CheckpointRef(where, "latest"), grace_seconds=grace_seconds, reporter=SILENT)
     except EdlCkptError:
         return listing, ""
     return list_versions(version.location, grace_seconds=grace_seconds), version.path

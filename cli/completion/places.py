@@ -103,9 +103,10 @@ class RemotePlace:
         from edl_ckpt.core.checkpoint.catalog import resolve
         from edl_ckpt.core.checkpoint.reader import open_checkpoint
         from edl_ckpt.core.format.model import CheckpointRef
+        from edl_ckpt.core.progress import SILENT
 
         key = int(version) if version.isascii() and version.isdigit() else version or "latest"
-        with open_checkpoint(resolve(CheckpointRef(self._location(), key))) as checkpoint:
+        with open_checkpoint(resolve(CheckpointRef(self._location(), key), reporter=SILENT)) as checkpoint:
             return Names(dict.fromkeys(checkpoint.tables), dict.fromkeys(checkpoint))
 
     def _location(self) -> Location:

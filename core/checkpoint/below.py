@@ -7,11 +7,13 @@ from collections.abc import Iterator
 
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.names import is_uuid, parse_single_file, parse_version_dir
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.storage import Location, open_store
 
 
-def locations_below(location: Location, *, depth: int | None = None, reporter: Reporter = SILENT) -> Iterator[Location]:
+def locations_below(
+    location: Location, *, depth: int | None = None, reporter: Reporter = WARNINGS
+) -> Iterator[Location]:
     """Yield the locations with versions in a directory and below it, by name, each before those below it.
 
     `depth` limits how far below; 0 is the directory itself. Hidden directories and links to directories are left out. A

@@ -31,7 +31,7 @@ from edl_ckpt.core.errors import (
 )
 from edl_ckpt.core.format import names
 from edl_ckpt.core.format.model import CheckpointRef, Listing, State, Version
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.metadata import (
@@ -254,7 +254,7 @@ def resolve(
     *,
     grace_seconds: float = GRACE_SECONDS,
     now: float | None = None,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
     seals: bool = True,
 ) -> Version:
     """Return the version a reference names; 'latest' is the newest complete one.

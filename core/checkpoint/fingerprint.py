@@ -70,7 +70,7 @@ from edl_ckpt.core.format import bulk, routing
 from edl_ckpt.core.format.model import ShardIndex, TableEntry, TableInfo
 from edl_ckpt.core.packing import together as sized_together
 from edl_ckpt.core.parallel import run_parallel
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.words import counted, describe
 
 PREFIX: Final = "edl1:"
@@ -299,7 +299,7 @@ def fingerprint_checkpoint(
     workers: int = 1,
     batch_bytes: int = VALUE_BATCH_BYTES,
     piece_bytes: int = PIECE_BYTES,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
     sums: ChunkSums | None = None,
 ) -> Fingerprint:
     """Read every value of a checkpoint once and return its fingerprint.
@@ -327,7 +327,7 @@ def sketch_checkpoint(
     workers: int = 1,
     batch_bytes: int = VALUE_BATCH_BYTES,
     piece_bytes: int = PIECE_BYTES,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
     sums: ChunkSums | None = None,
     small: Iterable[Bundle] | None = None,
     small_times: int = 1,

@@ -20,7 +20,7 @@ from edl_ckpt.core.errors import CorruptError
 from edl_ckpt.core.format import placement
 from edl_ckpt.core.format.bulk import I64
 from edl_ckpt.core.format.model import ShardIndex, TableEntry
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.words import counted, describe, escaped
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class TablePages:
     def __repr__(self) -> str:
         return describe("TablePages", escaped(self.name), counted(len(self), "row"))
 
-    def read(self, first: int, count: int, *, reporter: Reporter = SILENT) -> Page:
+    def read(self, first: int, count: int, *, reporter: Reporter = WARNINGS) -> Page:
         """Return the rows at the positions [first, first + count), fewer at the end.
 
         Reads these values, and ids from the last known place on; `reporter` counts the bytes of ids. Raises
@@ -91,7 +91,7 @@ class TablePages:
         found = np.concatenate(vectors) if vectors else np.empty((0, self._checkpoint.table(self.name).dim), np.float32)
         return Page(np.concatenate(ids), found, np.concatenate(shards))
 
-    def find(self, wanted: int, *, reporter: Reporter = SILENT) -> int | None:
+    def find(self, wanted: int, *, reporter: Reporter = WARNINGS) -> int | None:
         """Return the position of an id, None when no row has it; of several rows the last, as in a restore.
 
         The shard that it belongs to is searched first, then the others. All of their ids are read.

@@ -29,7 +29,7 @@ from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.checks import duplicate_id
 from edl_ckpt.core.format.model import DType
 from edl_ckpt.core.parallel import default_workers, run_parallel
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.storage.files import PreallocatedFile, ScratchFile
 from edl_ckpt.core.words import command
 
@@ -189,7 +189,7 @@ class PartitionedTable:
         convert: Callable[[bulk.U8], bulk.U8] | None = None,
         dtype: DType | None = None,
         wanted: Wanted | None = None,
-        reporter: Reporter = SILENT,
+        reporter: Reporter = WARNINGS,
     ) -> None:
         self.parts = parts
         self._checkpoint = checkpoint

@@ -30,7 +30,7 @@ from edl_ckpt.core.format.literals import Literals
 from edl_ckpt.core.format.model import ShardFile, Version
 from edl_ckpt.core.format.shard_layout import VersionLayout
 from edl_ckpt.core.parallel import Executor, run_parallel
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.seal import Chunk, PackedChunks, Seal, SealedShard, base_name, now_text
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader
@@ -56,7 +56,7 @@ def prove_version(
     batch_bytes: int = VALUE_BATCH_BYTES,
     piece_bytes: int = PIECE_BYTES,
     marks: Mapping[str, RowMarks] | None = None,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> Seal:
     """Read back a written version and return its seal; EdlCkptError when it is not what was meant.
 
@@ -197,7 +197,7 @@ def read_back(
     workers: int,
     batch_bytes: int = VALUE_BATCH_BYTES,
     piece_bytes: int = PIECE_BYTES,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
     literals: Mapping[str, Literals] | None = None,
     placed: bool = False,
 ) -> list[list[Chunk]]:

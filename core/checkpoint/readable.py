@@ -20,7 +20,7 @@ from edl_ckpt.core.errors import (
     UnavailableError,
 )
 from edl_ckpt.core.format.model import State, Version
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.metadata import is_unread
 from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.words import abridged
@@ -30,7 +30,7 @@ _LISTINGS: Final = 3
 _REASONS: Final = 20
 
 
-def latest(location: LocationLike, *, reporter: Reporter = SILENT) -> Version:
+def latest(location: LocationLike, *, reporter: Reporter = WARNINGS) -> Version:
     """Return the newest complete version that can be read, by its headers; versions after it are passed over.
 
     Each version that is passed over is a warning to the reporter: which one, and why. `resolve` of '@latest' goes by

@@ -45,7 +45,7 @@ from edl_ckpt.core.format.wire import Cursor
 from edl_ckpt.core.memory import check_memory
 from edl_ckpt.core.notebook import Bytes, card, shape_words, table
 from edl_ckpt.core.parallel import SMALL_READS, Executor, run_parallel
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.interface import RangeReader, Store, lists_marks
 from edl_ckpt.core.words import abridged, command, counted, describe, escaped, meant, missing_shards, size
@@ -243,7 +243,7 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         out: PartLike | None = None,
         workers: int | None = None,
         all_shards: bool = False,
-        reporter: Reporter = SILENT,
+        reporter: Reporter = WARNINGS,
     ) -> Part:
         """Return the content of parameter server `ps_id` of `ps_num` after it has restored this version.
 

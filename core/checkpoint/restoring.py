@@ -12,7 +12,7 @@ from edl_ckpt.core.checkpoint.runs import mixed_runs
 from edl_ckpt.core.errors import NotFoundError, RefusedError, ReplacedError
 from edl_ckpt.core.format.consistency import blocking_problems
 from edl_ckpt.core.format.model import State, Version
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.words import command
 
 _PLACED: frozenset[str] = frozenset({"v3", "v4", ""})
@@ -27,7 +27,7 @@ def restore(
     out: PartLike | None = None,
     workers: int | None = None,
     all_shards: bool = False,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> Part:
     """Return what parameter server `ps_id` of `ps_num` has after it has restored a version, saved by any number.
 

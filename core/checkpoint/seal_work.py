@@ -11,7 +11,7 @@ from edl_ckpt.core.checkpoint.elsewhere import CheckpointHolder, CheckpointValue
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.sealing import CHUNK_BYTES, cut, seal_of_chunks, sums_of
 from edl_ckpt.core.parallel import Advance, Executor
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.seal import Chunk, Seal
 
 MOST_CHUNKS: Final = 1024
@@ -56,7 +56,7 @@ class _SealWork:
         return [chunk.sum for chunk in done]
 
 
-def make_seal(checkpoint: Checkpoint, fingerprint: str, executor: Executor, *, reporter: Reporter = SILENT) -> Seal:
+def make_seal(checkpoint: Checkpoint, fingerprint: str, executor: Executor, *, reporter: Reporter = WARNINGS) -> Seal:
     """Read every byte of an opened version once and return its seal."""
     total = sum(shard.file.size_bytes for shard in checkpoint.shards)
     reporter.start("sealing", total)

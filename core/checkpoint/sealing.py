@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from edl_ckpt.core.format.model import ShardIndex
 from edl_ckpt.core.parallel import run_parallel
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.seal import Chunk, PackedChunks, Seal, SealedShard, base_name, now_text, number_chunks
 from edl_ckpt.core.storage.interface import RangeReader
 
@@ -160,7 +160,7 @@ def _without_infos(edges: Sequence[int], of: dict[int, tuple[str, str]]) -> list
 
 
 def sums_of(
-    files: Sequence[tuple[RangeReader, Sequence[Chunk]]], *, workers: int, reporter: Reporter = SILENT
+    files: Sequence[tuple[RangeReader, Sequence[Chunk]]], *, workers: int, reporter: Reporter = WARNINGS
 ) -> list[list[Chunk]]:
     """Return the chunks of each file with the checksums of its present bytes, in their order."""
     import numpy as np
@@ -225,7 +225,7 @@ def checksum(data: memoryview | bytes) -> str:
 
 
 def check_chunks(
-    seal: Seal, readers: Mapping[str, RangeReader], *, workers: int, reporter: Reporter = SILENT
+    seal: Seal, readers: Mapping[str, RangeReader], *, workers: int, reporter: Reporter = WARNINGS
 ) -> Iterator[Mismatch]:
     """Yield every chunk of a seal that does not match its shard; `readers` are the shards by file name.
 

@@ -16,7 +16,7 @@ from edl_ckpt.core.errors import CorruptError
 from edl_ckpt.core.format.literals import Literals
 from edl_ckpt.core.format.model import ShardIndex
 from edl_ckpt.core.parallel import run_parallel
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.seal import Chunk
 from edl_ckpt.core.storage.interface import RangeReader
 
@@ -197,7 +197,7 @@ class ChunkSums:
         for _ in run_parallel(add, shards, workers):
             pass
 
-    def finish(self, path: str, *, workers: int = 1, reporter: Reporter = SILENT) -> list[Chunk]:
+    def finish(self, path: str, *, workers: int = 1, reporter: Reporter = WARNINGS) -> list[Chunk]:
         """Return the chunks of a file with the checksums of its bytes; what did not come of them is read now."""
         reader, chunks = self._files[path]
         if path in self._literals and self._compared[path] != self._literals[path].size_bytes:

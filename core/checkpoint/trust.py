@@ -15,7 +15,7 @@ from edl_ckpt.core.errors import CorruptError, EdlCkptError, UnavailableError, U
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import parse_single_file, parse_version_dir
 from edl_ckpt.core.ids import user_name
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.seal import Override, Seal, base_name, describe_change, now_text, read_seal
 from edl_ckpt.core.state.shard_note import has_newer_note
 from edl_ckpt.core.storage import open_store
@@ -32,7 +32,7 @@ class Trust:
     force: bool
     why: str = ""
     history: tuple[Override, ...] = ()
-    reporter: Reporter = SILENT
+    reporter: Reporter = WARNINGS
 
     @property
     def forced(self) -> str | None:
@@ -67,7 +67,7 @@ class Trust:
         return replace(seal, history=(*self.history, Override(now_text(), user_name(), command, self.why)))
 
 
-def check_trust(version: Version, *, force: bool = False, reporter: Reporter = SILENT) -> Trust:
+def check_trust(version: Version, *, force: bool = False, reporter: Reporter = WARNINGS) -> Trust:
     """Return what is known of a version's seal.
 
     Raises CorruptError for a seal that is damaged or does not match names and sizes, and for shards of two runs without

@@ -14,7 +14,7 @@ from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import PIECE_BYTES, cut_piece, number_rows, read_piece
 from edl_ckpt.core.packing import together
 from edl_ckpt.core.parallel import Advance, Executor
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 
 _MOST_UNITS: Final = 64
 
@@ -93,7 +93,7 @@ def check_unique_at(
             pass
 
 
-def check_unique_ids_by(checkpoint: Checkpoint, executor: Executor, *, reporter: Reporter = SILENT) -> None:
+def check_unique_ids_by(checkpoint: Checkpoint, executor: Executor, *, reporter: Reporter = WARNINGS) -> None:
     """Let other processes read all ids of a checkpoint.
 
     Raises CorruptError when one occurs twice in a table, or ids and rows differ in number.

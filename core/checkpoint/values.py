@@ -54,7 +54,7 @@ from edl_ckpt.core.format.literals import Literals
 from edl_ckpt.core.format.model import Extent
 from edl_ckpt.core.format.odd_values import odd_values
 from edl_ckpt.core.parallel import SMALL_READS, Advance, Executor
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.seal import Chunk
 from edl_ckpt.core.words import counted
 
@@ -243,7 +243,7 @@ def read_back_by(
 
 
 def fingerprint_by(
-    checkpoint: Checkpoint, executor: Executor, *, reporter: Reporter = SILENT, sums: ChunkSums | None = None
+    checkpoint: Checkpoint, executor: Executor, *, reporter: Reporter = WARNINGS, sums: ChunkSums | None = None
 ) -> Fingerprint:
     """Return what `fingerprint_checkpoint` returns, with the values read wherever an executor reads them."""
     if not executor.elsewhere:
@@ -255,7 +255,7 @@ def sketch_by(
     checkpoint: Checkpoint,
     executor: Executor,
     *,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
     sums: ChunkSums | None = None,
     total_bytes: int | None = None,
     placed: bool = False,

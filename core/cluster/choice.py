@@ -14,7 +14,7 @@ from edl_ckpt.core.cluster.preflight import ask_workers, show_version
 from edl_ckpt.core.errors import UnsupportedError, UsageError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.parallel import Executor, Threads, default_workers
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.location import Location
 
@@ -78,7 +78,7 @@ def wrapped(executor: ExecutorLike | None) -> ExecutorLike | None:
 
 
 @contextmanager
-def cluster_at(address: str, *, reporter: Reporter = SILENT) -> Iterator[ClusterExecutor]:
+def cluster_at(address: str, *, reporter: Reporter = WARNINGS) -> Iterator[ClusterExecutor]:
     """Connect to a cluster by its address; errors as `connected`."""
     with connected(address, reporter) as client:
         executor = ClusterExecutor(client)

@@ -22,7 +22,7 @@ from edl_ckpt.core.cluster.connection import LOOK_AT_SCHEDULER, START_WORKERS, l
 from edl_ckpt.core.cluster.worker import Done, Published, Seen, Shown
 from edl_ckpt.core.errors import UnavailableError, UnsupportedError
 from edl_ckpt.core.parallel import Advance, Meeting, Opened, Result, Task, Work
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.storage.meeting import TOKEN
 from edl_ckpt.core.words import abridged, counted, size
 
@@ -87,7 +87,7 @@ class ClusterExecutor:
         """The files that every worker sees, by (location, path)."""
         self.hidden: set[str] = set()
         """The storage options that no worker gets, and that were warned of."""
-        self.reporter: Reporter = SILENT
+        self.reporter: Reporter = WARNINGS
         """Whom to tell that workers do not go on."""
         self._read: dict[tuple[str, str], int] = {}
         self._slowest: list[tuple[float, int, str, str]] = []

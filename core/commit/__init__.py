@@ -7,7 +7,7 @@ from edl_ckpt.core.commit.local import LocalOutput
 from edl_ckpt.core.commit.remote import RemoteOutput
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import Layout
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.storage import LocalStore, open_store
 
 
@@ -21,7 +21,7 @@ def open_output(
     keep_old: bool = False,
     memory_bytes: int | None = None,
     resumes: Resume | None = None,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> VersionOutput:
     """Return where to write a version of a locked location; `replaces` is the version whose place it takes, if any.
 

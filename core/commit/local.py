@@ -29,7 +29,7 @@ from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import Layout
 from edl_ckpt.core.ids import kernel_id
 from edl_ckpt.core.interruption import COMMIT
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, TRASH_DIR, resumable_stage, seal_file
 from edl_ckpt.core.state.seal import seal_bytes
@@ -56,7 +56,7 @@ class LocalOutput:
         replaces: Version | None,
         keep_old: bool,
         resumes: Resume | None,
-        reporter: Reporter = SILENT,
+        reporter: Reporter = WARNINGS,
     ) -> None:
         self._place = place
         self._store = store

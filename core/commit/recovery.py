@@ -31,7 +31,7 @@ from edl_ckpt.core.commit.trash import sweep
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.format.names import is_uuid, parse_shard_file, parse_single_file, parse_version_dir
 from edl_ckpt.core.interruption import COMMIT
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.aside import make_way, set_aside
 from edl_ckpt.core.state.holder import LostLockError, prove_lock, write_proved
 from edl_ckpt.core.state.index import refresh_index
@@ -108,7 +108,7 @@ def location_lock(
     purpose: str,
     *,
     wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
     create: bool = False,
     may_be_empty: bool = False,
 ) -> Iterator[LockedLocation]:
@@ -174,7 +174,7 @@ def recover(
     *,
     drop_copies: bool = False,
     wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> Recovery:
     """Settle all that killed commands left in a location; with `drop_copies` discard interrupted copies too.
 
@@ -224,7 +224,7 @@ def _no_location(location: Location) -> NotFoundError:
     return NotFoundError("no checkpoint here; nothing was written", path=location.url, hint="is this a checkpoint_dir?")
 
 
-def settle_first(location: Location, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = SILENT) -> None:
+def settle_first(location: Location, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = WARNINGS) -> None:
     """Settle what a dead command left, before a version is looked up that may be between two places just now.
 
     Takes the lock only where a dead command left the journal of a replacement.

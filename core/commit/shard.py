@@ -22,7 +22,7 @@ from edl_ckpt.core.commit.recovery import location_lock, made_directory
 from edl_ckpt.core.commit.staging import Staging
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError
 from edl_ckpt.core.format.names import Layout, parse_shard_file, parse_single_file, parse_version_dir
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.document import check_schema, schema_at_head
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
@@ -136,7 +136,7 @@ class ShardOutput(Protocol):
 
 
 def open_shard(
-    place: ShardPlace, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = SILENT
+    place: ShardPlace, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = WARNINGS
 ) -> ShardOutput:
     """Return where to write a shard. The caller needs no lock: replacing a shard takes it, for `wait_seconds`."""
     store = open_store(place.location)

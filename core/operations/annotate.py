@@ -14,7 +14,7 @@ from edl_ckpt.core.checkpoint.files import check_in_location
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import EdlCkptError, LockedError, RefusedError
 from edl_ckpt.core.format.model import State, Version
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state import annotate
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.metadata import check_mode
@@ -44,7 +44,7 @@ def set_metrics(
     steps: Mapping[str, int] | None = None,
     mode: str | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> None:
     """Record metrics of a version; they replace older values of the same names. NaN is a value too.
 
@@ -64,7 +64,7 @@ def remove_metrics(
     names: Sequence[str],
     *,
     wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> None:
     """Remove metrics of a version; NotFoundError when it has none of such a name."""
     version = as_version(version)
@@ -77,7 +77,7 @@ def set_modes(
     modes: Mapping[str, str],
     *,
     wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> None:
     """Declare for a location the mode of each metric: 'max' when higher is better, 'min' when lower is."""
     checked = {name: check_mode(mode) for name, mode in modes.items()}
@@ -92,7 +92,7 @@ def add_tag(
     also: bool = False,
     force: bool = False,
     wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> tuple[int | str, ...]:
     """Give a version a tag, which protects it from deletion, and return the versions that lost the tag by that.
 
@@ -126,7 +126,7 @@ def add_tag(
 
 
 def remove_tag(
-    version: VersionLike, tag: str, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = SILENT
+    version: VersionLike, tag: str, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = WARNINGS
 ) -> None:
     """Remove a tag from a version; NotFoundError when the version does not have it."""
     version = as_version(version)
@@ -139,7 +139,7 @@ def set_metadata(
     metadata: Mapping[str, Any],
     *,
     wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> None:
     """Record JSON values of a version by keys of your own; they replace older values of the same keys.
 
@@ -156,7 +156,7 @@ def remove_metadata(
     keys: Sequence[str],
     *,
     wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> None:
     """Remove values of a version by their keys; NotFoundError, and nothing is removed, when it lacks one of them."""
     version = as_version(version)
@@ -165,7 +165,7 @@ def remove_metadata(
 
 
 def set_note(
-    version: VersionLike, text: str, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = SILENT
+    version: VersionLike, text: str, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = WARNINGS
 ) -> None:
     """Write a version's note; it replaces an older one, and '' removes it."""
     version = as_version(version)

@@ -22,7 +22,7 @@ from edl_ckpt.core.operations.importing.names import Assignment, ImportedTable
 from edl_ckpt.core.operations.importing.plan import plan_import
 from edl_ckpt.core.operations.importing.survey import survey_assigned
 from edl_ckpt.core.parallel import default_workers, run_parallel
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import LocationLike, open_store
 from edl_ckpt.core.storage.interface import PlainReader
@@ -60,7 +60,7 @@ def save_checkpoint(
     tables: Mapping[str, Table | tuple[Array, Array]],
     layout: str | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> Version:
     """Write a new version from arrays, placed for `ps_num` servers, under the lock of the location, and return it.
 

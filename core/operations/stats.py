@@ -14,7 +14,7 @@ import numpy.typing as npt
 from edl_ckpt.core.checkpoint.blocks import as_dtype
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import dense_pieces, read_dense
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.words import counted, describe, escaped
 
 _BINS: Final = 4096
@@ -142,7 +142,7 @@ def tensor_stats(
     *,
     variables: Sequence[str] | None = None,
     tables: Sequence[str] | None = None,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> tuple[TensorStats, ...]:
     """Return statistics of the named variables and tables; None means all of them. Each value is read once.
 

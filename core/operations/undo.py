@@ -11,7 +11,7 @@ from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.commit.trash import put_back
 from edl_ckpt.core.errors import RefusedError, UnsupportedError
 from edl_ckpt.core.format.names import layouts_among
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, open_store
 from edl_ckpt.core.words import command
@@ -22,7 +22,7 @@ def undo(
     version: int | None = None,
     *,
     wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> tuple[str, ...]:
     """Put the versions of the last deletion in the trash back, with their metadata; return their names.
 

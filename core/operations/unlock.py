@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from edl_ckpt.core.checkpoint.files import check_is_no_file
 from edl_ckpt.core.errors import LockedError, RefusedError
 from edl_ckpt.core.interruption import COMMIT
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.holder import Holder
 from edl_ckpt.core.state.lock import open_lock
 from edl_ckpt.core.state.owner import format_owner, is_here
@@ -21,7 +21,7 @@ def unlock(
     location: LocationLike,
     *,
     confirm: Callable[[Sequence[Holder]], bool],
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> tuple[Holder, ...]:
     """Remove the lock of a location whose holder is dead, and return the holders; () when there is no lock.
 

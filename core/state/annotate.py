@@ -15,7 +15,7 @@ from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import FREE_FILE
 from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.numbers import whole_number
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.document import MAX_BYTES, check_value
 from edl_ckpt.core.state.holder import prove_lock, write_proved
 from edl_ckpt.core.state.metadata import (
@@ -226,7 +226,7 @@ class MetadataCopies:
     the modes of the target are read once, and of the source only what belongs to a version.
     """
 
-    def __init__(self, target: Location, *, reporter: Reporter = SILENT) -> None:
+    def __init__(self, target: Location, *, reporter: Reporter = WARNINGS) -> None:
         self._target = target
         self._store = open_store(target)
         self._reporter = reporter
@@ -294,7 +294,7 @@ class MetadataCopies:
         return self._origins[where]
 
 
-def copy_metadata(source: Version, target: Location, *, reporter: Reporter = SILENT) -> None:
+def copy_metadata(source: Version, target: Location, *, reporter: Reporter = WARNINGS) -> None:
     """Copy the metadata of one version, as `MetadataCopies` does. The caller holds the target's lock."""
     MetadataCopies(target, reporter=reporter).copy(source)
 

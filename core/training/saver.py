@@ -29,7 +29,7 @@ from edl_ckpt.core.operations.prune.guards import Guards
 from edl_ckpt.core.operations.prune.own_shard import doomed_shards, remove_own_shard
 from edl_ckpt.core.operations.prune.retention import Policy
 from edl_ckpt.core.operations.prune.stored_policy import read_policy
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.shard_note import ShardNote
 from edl_ckpt.core.storage import Location, LocationLike, open_store
 from edl_ckpt.core.training.background import BackgroundTask
@@ -114,7 +114,7 @@ class CheckpointSaver:
         layout: str | None = None,
         run: str = "",
         wait_seconds: float = SAVE_WAIT_SECONDS,
-        reporter: Reporter = SILENT,
+        reporter: Reporter = WARNINGS,
     ) -> None:
         self.location = Location.of(location).pinned()
         self.ps_id, self.ps_num = whole_number("ps_id", ps_id), whole_number("ps_num", ps_num)

@@ -25,7 +25,7 @@ from edl_ckpt.core.format.literals import Literals
 from edl_ckpt.core.format.model import ShardFile
 from edl_ckpt.core.format.shard_layout import ShardLayout, lay_out_shard
 from edl_ckpt.core.parallel import default_workers, run_parallel
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.seal import Chunk
 from edl_ckpt.core.state.shard_note import ShardNote
 from edl_ckpt.core.storage.interface import Sink
@@ -78,7 +78,7 @@ def write_shard(
     *,
     run: str,
     written: Callable[[], None] = lambda: None,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> ShardNote:
     """Write a shard, and return the note on it; `written` is called when the last byte is, before the last sums.
 

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import linecache
 import threading
+import warnings
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from edl_ckpt.core import Progress, Table, save_checkpoint
+from checkpoints import save_small
+from edl_ckpt.core import (
+    SILENT,
+    CheckpointSaver,
+    EdlCkptWarning,
+    Progress,
+    Table,
+    save_checkpoint,
+    set_note,
+    variable_owner,
+    verify_version,
+)
+from hostile_state import stage
 
 
 def test_it_follows_an_operation(tmp_path: Path) -> None:
@@ -64,3 +79,42 @@ def test_threads_count_together() -> None:
     assert progress.done_bytes == 4000
     assert len(free) == 4001
     assert all(free)
+
+
+def test_without_a_reporter_warnings_are_those_of_python(tmp_path: Path) -> None:
+    """A warning is an EdlCkptWarning at the line of the caller, so that each line shows it once; progress is silent."""
+    with pytest.warns(EdlCkptWarning, match="new versions get the design layout") as caught:
+        save_checkpoint(tmp_path / "run", 1, 2, variables={"w": np.ones(3)}, tables={})
+    assert [warning.filename for warning in caught] == [__file__]
+    assert "save_checkpoint(" in linecache.getline(__file__, caught[0].lineno)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        save_checkpoint(tmp_path / "run", 2, 2, variables={"w": np.ones(3)}, tables={})
+        save_checkpoint(tmp_path / "silent", 1, 2, variables={"w": np.ones(3)}, tables={}, reporter=SILENT)
+        progress = Progress()
+        save_checkpoint(tmp_path / "called", 1, 2, variables={"w": np.ones(3)}, tables={}, reporter=progress)
+    assert [verify_version(f"{tmp_path / name}@latest").ok for name in ("run", "silent", "called")] == [True] * 3
+    assert len(progress.warnings) == 1
+
+
+def test_a_saver_warns_once(tmp_path: Path) -> None:
+    """A saver without a reporter says that ElasticDL does not read its layout at its first save, and never again."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for ps_id in (0, 1):
+            saver = CheckpointSaver(tmp_path, ps_id=ps_id, ps_num=2)
+            for number in (1, 2, 3):
+                saver.save(number, {"w": np.ones(3)} if ps_id == variable_owner("w", 2) else {}, {})
+    assert [(w.category, w.filename) for w in caught] == [(EdlCkptWarning, __file__)]
+    assert "new versions get the design layout" in str(caught[0].message)
+    assert verify_version(f"{tmp_path}@3").ok
+
+
+def test_a_lock_that_settles_warns_the_caller(tmp_path: Path) -> None:
+    """What a context manager of ours warns of is at the line of the caller, not in the library of Python."""
+    save_small(tmp_path, 1)
+    stage(tmp_path, 1)
+    with pytest.warns(EdlCkptWarning, match="removed the abandoned staging directory") as caught:
+        set_note(f"{tmp_path}@1", "kept")
+    assert [warning.filename for warning in caught] == [__file__]
+    assert verify_version(f"{tmp_path}@1").ok

@@ -46,7 +46,7 @@ from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.operations.copy.carry import CarryWork, carry, carry_other_files, tasks_of
 from edl_ckpt.core.operations.copy.plan import CopyEntry, CopyPlan
 from edl_ckpt.core.parallel import Executor, Threads, default_workers, run_parallel
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.annotate import MetadataCopies
 from edl_ckpt.core.state.holder import LostLockError, write_proved
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
@@ -107,7 +107,7 @@ def execute_copy(
     *,
     workers: int | None = None,
     executor: ExecutorLike | None = None,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
     wait_seconds: float = LOCK_WAIT_SECONDS,
 ) -> CopyResult:
     """Copy the versions of a plan, each whole or not at all, with their metadata, under the lock of the target.

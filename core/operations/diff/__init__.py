@@ -20,7 +20,7 @@ from edl_ckpt.core.operations.diff.dense import diff_dense
 from edl_ckpt.core.operations.diff.results import HISTOGRAM_EDGES, DenseDiff, DiffResult, RowChange, TableDiff
 from edl_ckpt.core.operations.diff.tables import PART_BYTES, BothOpened, BothWork, TableOptions, diff_tables
 from edl_ckpt.core.parallel import Advance, default_workers
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.storage import open_store
 
 _VARIABLES_AT_ONCE: Final = 64
@@ -46,7 +46,7 @@ def diff_versions(
     workers: int | None = None,
     executor: ExecutorLike | None = None,
     part_bytes: int = PART_BYTES,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> DiffResult:
     """Compare two versions by value: elements are equal when they differ by at most `tolerance`, or are both NaN.
 

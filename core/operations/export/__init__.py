@@ -16,7 +16,7 @@ from edl_ckpt.core.operations.export.dry import ExportPlan, plan_export
 from edl_ckpt.core.operations.export.formats import FORMATS, guess_format, requested
 from edl_ckpt.core.operations.export.interface import ExportedFile
 from edl_ckpt.core.operations.export.selection import Selection
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.words import counted, describe, escaped
 
@@ -73,7 +73,7 @@ def export_version(
     use_seal: bool = True,
     part_bytes: int = PART_BYTES,
     executor: ExecutorLike | None = None,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> ExportResult:
     """Write a version in another format to a path or URL, where nothing may be unless `force` is given.
 

@@ -51,7 +51,7 @@ from edl_ckpt.core.operations.export.places import Place, compare_rows
 from edl_ckpt.core.operations.export.selection import STORED, Selection
 from edl_ckpt.core.operations.export.tables import TableSource
 from edl_ckpt.core.parallel import default_workers, run_parallel
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.files import ScratchFile
 from edl_ckpt.core.words import counted
@@ -78,7 +78,7 @@ class ContentReader:
     directory: str
     confirm: Callable[[str], None]
     part_bytes: int = PART_BYTES
-    reporter: Reporter = SILENT
+    reporter: Reporter = WARNINGS
     overflowed: int = 0
     fingerprint: str = ""
     """That of the checkpoint; '' until `finish`."""

@@ -24,7 +24,7 @@ from edl_ckpt.core.operations.export.selection import Selection
 from edl_ckpt.core.operations.export.send import DrySending, SendPlan
 from edl_ckpt.core.operations.export.spread import SpreadReader
 from edl_ckpt.core.operations.export.target import check_output
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.storage import LocationLike, open_store
 from edl_ckpt.core.storage.interface import ObjectWriter
 from edl_ckpt.core.storage.location import Location
@@ -69,7 +69,7 @@ def plan_export(
     force: bool = False,
     use_seal: bool = True,
     executor: ExecutorLike | None = None,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> ExportPlan:
     """Return what `export_version` would do; nothing is written, and no value is read.
 

@@ -15,7 +15,7 @@ from edl_ckpt.core.format.model import DType, Version
 from edl_ckpt.core.operations.export.places import Place, SentFile
 from edl_ckpt.core.operations.export.selection import Selection
 from edl_ckpt.core.parallel import Executor
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.storage.location import Location
 
 
@@ -210,7 +210,7 @@ class ExportRequest:
     limit: int | None = None
     max_shard_bytes: int | None = None
     part_bytes: int = PART_BYTES
-    reporter: Reporter = SILENT
+    reporter: Reporter = WARNINGS
     use_seal: bool = True
     """True to go on when the version does not match its seal."""
     executor: Executor | None = None

@@ -25,7 +25,7 @@ from edl_ckpt.core.checkpoint.scan import IdPiece, read_piece, row_batches
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.model import DType
 from edl_ckpt.core.parallel import default_workers, run_parallel
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.storage import open_store
 
 _MOST_WORKERS: Final = 4
@@ -52,7 +52,7 @@ class TableSource:
     dtype: DType | None
     convert: Callable[[bulk.U8], bulk.U8] | None = None
     is_stored_order: bool = False
-    reporter: Reporter = SILENT
+    reporter: Reporter = WARNINGS
 
     def fill(self, areas: Areas, seen: Seen | None, done: Done) -> None:
         """Write all ids and rows; several threads call `seen` and `done`."""

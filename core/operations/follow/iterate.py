@@ -10,7 +10,7 @@ from edl_ckpt.core.numbers import whole_number
 from edl_ckpt.core.operations.follow.changes import Health
 from edl_ckpt.core.operations.follow.observe import Observer
 from edl_ckpt.core.operations.follow.pace import CLOCK, Clock
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.storage.location import LocationLike
 
 
@@ -24,7 +24,7 @@ def checkpoints_iterator(
     timeout_fn: Callable[[], bool] | None = None,
     interval_seconds: float | None = None,
     clock: Clock = CLOCK,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> Iterator[Version]:
     """Yield each complete version of a location once, in the order of their numbers, and wait for the next ones.
 

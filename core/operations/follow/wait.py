@@ -12,7 +12,7 @@ from edl_ckpt.core.numbers import whole_number
 from edl_ckpt.core.operations.follow.changes import Check, Health, Seen, why_unfinished
 from edl_ckpt.core.operations.follow.observe import Observer
 from edl_ckpt.core.operations.follow.pace import CLOCK, Clock
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.storage.location import Location, LocationLike
 from edl_ckpt.core.words import counted, describe, escaped
 
@@ -103,7 +103,7 @@ def wait_for_version(
     stall_seconds: float | None = None,
     interval_seconds: float | None = None,
     clock: Clock = CLOCK,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> WaitResult:
     """Wait until a location has a complete version whose headers can be read, and return the newest such version.
 

@@ -20,7 +20,7 @@ from edl_ckpt.core.operations.follow.changes import (
 )
 from edl_ckpt.core.operations.follow.observe import Observer
 from edl_ckpt.core.operations.follow.pace import CLOCK, Clock
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.storage.location import LocationLike
 
 _SETTLED_SECONDS: Final = 60.0
@@ -44,7 +44,7 @@ def watch_location(
     stall_seconds: float | None = DEFAULT_LIMITS.stall_seconds,
     corrupt_seconds: float = DEFAULT_LIMITS.corrupt_seconds,
     clock: Clock = CLOCK,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> Iterator[WatchEvent]:
     """Yield what happens to the versions of a location from now on; a location that does not exist is waited for.
 
@@ -76,7 +76,7 @@ def looks_at(
     timeout_seconds: float | None = None,
     limits: Limits = DEFAULT_LIMITS,
     clock: Clock = CLOCK,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> Iterator[Look]:
     """Yield every look at a location, also those since which nothing happened; as `watch_location` in all else."""
     end = None if timeout_seconds is None else clock.tick() + timeout_seconds

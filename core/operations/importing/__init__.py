@@ -21,7 +21,7 @@ from edl_ckpt.core.operations.importing.names import NameMap, read_map
 from edl_ckpt.core.operations.importing.plan import ImportPlan, moved_by, plan_import
 from edl_ckpt.core.operations.importing.survey import survey_arrays
 from edl_ckpt.core.parallel import Executor
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import LocationLike, open_store
 from edl_ckpt.core.storage.location import Location
@@ -49,7 +49,7 @@ def import_arrays(
     layout: str | None = None,
     executor: ExecutorLike | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> ImportResult:
     """Write a new version of a location from a safetensors file, an .npz, a directory of .npy, or a framework's files.
 
@@ -76,7 +76,7 @@ def plan_arrays(
     names: NameMap | None = None,
     layout: str | None = None,
     executor: ExecutorLike | None = None,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> ImportPlan:
     """Return what `import_arrays` would do, from all ids of the source; nothing is written, and no lock is taken."""
     with _planned(source, location, version, ps_num, names, layout, executor, reporter, writes=False) as (plan, _):

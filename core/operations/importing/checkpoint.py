@@ -23,14 +23,14 @@ from edl_ckpt.core.operations.reshard.execute import execute_reshard
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan
 from edl_ckpt.core.operations.reshard.prepare import prepare_reshard
 from edl_ckpt.core.operations.reshard.settings import ReshardSettings
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import LocationLike, open_store
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.regular import is_directory, is_file
 
 
-def as_checkpoint(source: LocationLike) -> Version | None:
+def as_checkpoint(source: LocationLike, *, reporter: Reporter = WARNINGS) -> Version | None:
     """Return a source as a version: a reference, a checkpoint_dir or one file; None for files of other tools."""
     place = Location.of(source)
     path, ending = place.local_path, place.url.lower()
@@ -47,7 +47,7 @@ def as_checkpoint(source: LocationLike) -> Version | None:
         return alone
     by_name = "@" in place.url or split_version_dir(place) is not None or is_uuid(place.split()[1])
     if by_name or _is_checkpoint_dir(place):
-        return resolve(ref)
+        return resolve(ref, reporter=reporter)
     return None
 
 
@@ -69,7 +69,7 @@ def import_checkpoint(
     force: bool = False,
     executor: ExecutorLike | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> ImportResult:
     """Write a source as version `version` of a location, for `ps_num` servers; `force` and errors as for a reshard."""
     where, source, executor = Location.of(location), as_version(source), wrapped(executor)
@@ -93,7 +93,7 @@ def plan_checkpoint(
     layout: str | None = None,
     force: bool = False,
     executor: ExecutorLike | None = None,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> tuple[ReshardPlan, ReshardSettings]:
     """Return what `import_checkpoint` would do; nothing is written, and no lock is taken."""
     return prepare_reshard(

@@ -17,7 +17,7 @@ from edl_ckpt.core.operations.importing.plan import ImportPlan, moved_by
 from edl_ckpt.core.operations.importing.send import send_parts
 from edl_ckpt.core.operations.importing.write import Write
 from edl_ckpt.core.parallel import Executor, default_workers
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.seal import Seal
 from edl_ckpt.core.words import counted, describe, escaped, size
@@ -62,7 +62,7 @@ def execute_import(
     purpose: str = "import",
     executor: Executor | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> ImportResult:
     """Write a planned version, prove it, make it visible and seal it, with the lock of the target held.
 
@@ -81,7 +81,7 @@ def write_import(
     *,
     purpose: str = "import",
     executor: Executor | None = None,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> ImportResult:
     """Do the work of `execute_import` for a caller that holds the lock of the target."""
     begin = time.perf_counter()

@@ -17,7 +17,7 @@ from edl_ckpt.core.operations.importing.arrays import ArraySource
 from edl_ckpt.core.operations.importing.names import Assignment, ImportedTable, NameMap, assign_names
 from edl_ckpt.core.operations.importing.spread import IDS_AT_ONCE, Spread, count_elsewhere
 from edl_ckpt.core.parallel import Executor, default_workers, run_parallel
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +38,7 @@ def survey_arrays(
     *,
     names: NameMap | None = None,
     executor: Executor | None = None,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> ImportSurvey:
     """Read all ids of a source and count those of each of `ps_num` servers; no vector is read.
 

@@ -30,7 +30,7 @@ from edl_ckpt.core.operations.prune.guards import (
 )
 from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan, plan_prune
 from edl_ckpt.core.operations.prune.retention import Policy
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
@@ -85,7 +85,7 @@ def prune(
     confirm: Callable[[PrunePlan], bool] | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     now: float | None = None,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> PruneResult:
     """Delete the versions that no rule keeps, or with `trash` move them to the trash.
 
@@ -129,7 +129,7 @@ def execute_prune(
     confirm: Callable[[PrunePlan], bool] | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     now: float | None = None,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> PruneResult:
     """Delete the versions that a plan deletes, or with `trash` move them to the trash; takes the locks itself.
 

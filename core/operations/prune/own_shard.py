@@ -15,7 +15,7 @@ from edl_ckpt.core.commit.trash import forget_gone
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError, UsageError
 from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.operations.prune.guards import find_unreadable, prunable
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
@@ -33,7 +33,7 @@ def remove_own_shard(
     *,
     leftovers: bool = False,
     wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> tuple[str, ...]:
     """Apply keep_checkpoint_max as one parameter server does after saving; return the paths that were removed.
 

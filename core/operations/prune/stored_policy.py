@@ -6,7 +6,7 @@ from edl_ckpt.core.checkpoint.catalog import list_versions
 from edl_ckpt.core.checkpoint.files import check_is_no_file
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.operations.prune.retention import Policy
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.annotate import write_policy
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.metadata import read_metadata
@@ -30,7 +30,7 @@ def store_policy(
     policy: Policy,
     *,
     wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> None:
     """Store a policy with a location; it replaces an older one, and an empty policy removes it. Takes the lock itself.
 

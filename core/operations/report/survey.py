@@ -29,7 +29,7 @@ from edl_ckpt.core.operations.report.results import (
 from edl_ckpt.core.operations.report.values import Samples, chosen_tensors, compare_versions, histograms
 from edl_ckpt.core.operations.summary import CheckpointSummary, TableSummary, VariableSummary, summarize
 from edl_ckpt.core.operations.verify.check import verify_indexed
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.metadata import mode_of
 from edl_ckpt.core.storage.location import Location, LocationLike
 from edl_ckpt.core.words import counted
@@ -47,7 +47,7 @@ def report_location(
     limits: ReportLimits = LIMITS,
     seed: int = 0,
     values: bool = True,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> LocationReport:
     """Return a report on a location; `policy` says what prune would keep, the stored one by default.
 

@@ -29,7 +29,7 @@ from edl_ckpt.core.operations.reshard.plan import ReshardPlan, row_marks
 from edl_ckpt.core.operations.reshard.send import send_parts
 from edl_ckpt.core.operations.reshard.settings import ReshardSettings, settings_for
 from edl_ckpt.core.parallel import Executor
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import SILENT, WARNINGS, Reporter
 from edl_ckpt.core.state.annotate import copy_metadata
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.seal import Seal
@@ -80,7 +80,7 @@ def execute_reshard(
     keep_old: bool = False,
     force: bool = False,
     wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> ReshardResult:
     """Write a planned version, prove it, make it visible and seal it, with the lock of the target held.
 
@@ -111,14 +111,14 @@ def write_reshard(
     executor: Executor | None = None,
     keep_old: bool = False,
     force: bool = False,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> ReshardResult:
     """Do the work of `execute_reshard` for a caller that holds the lock of the target."""
     begin, read_before = time.perf_counter(), 0 if executor is None else executor.bytes_read()
     target, source = plan.target, plan.survey.source
     if target.in_place:
         check_listed(source, "the version has changed since the plan was made; try again")
-    trust = check_trust(source, force=force)
+    trust = check_trust(source, force=force, reporter=SILENT)  # the plan has warned
     trust.reporter = reporter
     if not target.in_place:
         check_beside(target.location, target.layout, target.beside)

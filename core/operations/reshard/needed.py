@@ -18,7 +18,7 @@ from edl_ckpt.core.format.checks import check_ps_num
 from edl_ckpt.core.format.model import CheckpointRef, Version
 from edl_ckpt.core.memory import peak_memory_bytes
 from edl_ckpt.core.operations.reshard.execute import ReshardResult
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.storage.location import Location, LocationLike
 
 _WRITTEN: Final = frozenset({"v4", ""})
@@ -32,7 +32,7 @@ def find_resharded(
     output: LocationLike | None = None,
     layout: str | None = None,
     force: bool = False,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> ReshardResult | None:
     """Return the result of a reshard that was made before, which is not `needed`; None when there is work to do.
 
@@ -43,7 +43,7 @@ def find_resharded(
     begin = time.perf_counter()
     version = as_version(version)
     check_ps_num(ps_num)
-    made = version if output is None else _listed(Location.of(output), version)
+    made = version if output is None else _listed(Location.of(output), version, reporter)
     if made is None or made.ps_num != ps_num or made.missing_ranges or layout not in {None, made.layout.name}:
         return None
     forced = check_trust(made, force=force, reporter=reporter).forced
@@ -55,12 +55,12 @@ def find_resharded(
         return _result(checkpoint, version.ps_num or 0, forced, time.perf_counter() - begin)
 
 
-def _listed(location: Location, version: Version) -> Version | None:
+def _listed(location: Location, version: Version, reporter: Reporter) -> Version | None:
     """Return the version of this number at a location."""
     if version.number is None:
         return None
     try:
-        return resolve(CheckpointRef(location, version.number))
+        return resolve(CheckpointRef(location, version.number), reporter=reporter)
     except NotFoundError:
         return None
 

@@ -21,7 +21,7 @@ from edl_ckpt.core.operations.reshard.order import moved_by
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan, plan_reshard
 from edl_ckpt.core.operations.reshard.settings import ReshardSettings, choose_settings, settings_for
 from edl_ckpt.core.operations.reshard.survey import survey_ids, widest_row_bytes
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.seal import base_name
 from edl_ckpt.core.storage import LocationLike, open_store
@@ -42,7 +42,7 @@ def reshard_version(
     keep_old: bool = False,
     force: bool = False,
     wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> ReshardResult:
     """Write a version for `ps_num` servers: `prepare_reshard`, then `execute_reshard`; their errors are raised.
 
@@ -89,7 +89,7 @@ def prepare_reshard(
     executor: ExecutorLike | None = None,
     max_memory_bytes: int | None = None,
     force: bool = False,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> tuple[ReshardPlan, ReshardSettings]:
     """Read the headers and ids of a version; return the plan to write it for `ps_num` servers, and its settings.
 

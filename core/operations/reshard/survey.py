@@ -34,7 +34,7 @@ from edl_ckpt.core.format.shard_layout import PlacedVariable
 from edl_ckpt.core.operations.reshard.sparse import SparsePair, SparsePairs
 from edl_ckpt.core.packing import together
 from edl_ckpt.core.parallel import RESULT_BYTES, Advance, Executor, Threads, default_workers
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.words import counted, describe, escaped
@@ -147,7 +147,7 @@ def survey_ids(
     executor: Executor | None = None,
     piece_bytes: int | None = None,
     max_memory_bytes: int | None = None,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> Survey:
     """Read all ids of a checkpoint and count those of each of `ps_num` servers; no value is read.
 

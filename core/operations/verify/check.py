@@ -30,7 +30,7 @@ from edl_ckpt.core.operations.verify.headers import (
 from edl_ckpt.core.operations.verify.ids import ContentCheck
 from edl_ckpt.core.operations.verify.seals import compare_with_seal, find_seal, sums_of_seal
 from edl_ckpt.core.parallel import Beside, Executor, awaited, default_workers
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.seal import Seal
 from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.interface import RangeReader
@@ -47,7 +47,7 @@ def verify_version(
     level: str = "default",
     workers: int | None = None,
     executor: ExecutorLike | None = None,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
     use_seal: bool = True,
     beside: bool = True,
 ) -> VerifyResult:
@@ -77,7 +77,7 @@ def verify_indexed(
     level: str = "default",
     workers: int | None = None,
     executor: ExecutorLike | None = None,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
     use_seal: bool = True,
     beside: bool = True,
 ) -> tuple[VerifyResult, tuple[ShardIndex, ...]]:

@@ -24,7 +24,7 @@ from edl_ckpt.core.errors import (
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import FREE_FILE
 from edl_ckpt.core.operations.verify.findings import HINTS, Report
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.holder import write_proved
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.paths import seal_file
@@ -42,7 +42,7 @@ def seal_version(
     workers: int | None = None,
     executor: ExecutorLike | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> None:
     """Record checksums of all bytes of a version that verify found whole; they replace an older seal.
 

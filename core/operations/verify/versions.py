@@ -14,7 +14,7 @@ from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.operations.verify.check import verify_version
 from edl_ckpt.core.operations.verify.findings import VerifyResult
 from edl_ckpt.core.operations.verify.seals import seal_version
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.words import counted, describe
@@ -49,7 +49,7 @@ def verify_versions(
     workers: int | None = None,
     executor: ExecutorLike | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
     take: Callable[[VerifyResult | tuple[str, EdlCkptError]], None] = lambda _: None,
 ) -> VerifyRun:
     """Verify each version as `verify_version` does, or with `seal` as `verify_and_seal` does.
@@ -103,7 +103,7 @@ def verify_and_seal(
     workers: int | None = None,
     executor: ExecutorLike | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = WARNINGS,
 ) -> VerifyResult:
     """Verify a version at the level `deep`, and seal it when it is whole and has no seal, or a matching old one.
 

@@ -42,7 +42,7 @@ from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.prune.stored_policy import read_policy
 from edl_ckpt.core.operations.verify.check import verify_version
 from edl_ckpt.core.parallel import default_workers
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.seal import Seal, base_name
 from edl_ckpt.core.storage import Location, LocationLike, open_store
@@ -75,7 +75,7 @@ class FileSystemCheckpointManager(CheckpointManager):
         keep_checkpoint_max: int = 0,
         layout: str | None = None,
         wait_seconds: float = LOCK_WAIT_SECONDS,
-        reporter: Reporter = SILENT,
+        reporter: Reporter = WARNINGS,
     ) -> None:
         if keep_checkpoint_max < 0:
             raise UsageError(f"keep_checkpoint_max must be at least 0, got {keep_checkpoint_max}")

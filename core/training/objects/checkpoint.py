@@ -23,7 +23,7 @@ from edl_ckpt.core.errors import NotFoundError, UsageError
 from edl_ckpt.core.format.model import CheckpointRef
 from edl_ckpt.core.numbers import whole_number
 from edl_ckpt.core.operations.save import Table, save_checkpoint
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.storage.location import Location
@@ -142,7 +142,7 @@ class ObjectCheckpoint(Trackable):
         ps_num: int = 1,
         layout: str | None = None,
         wait_seconds: float = LOCK_WAIT_SECONDS,
-        reporter: Reporter = SILENT,
+        reporter: Reporter = WARNINGS,
     ) -> VersionRef:
         """Save all values as a version, and return its reference; its number is the save counter unless it is given.
 

@@ -33,12 +33,11 @@ from edl_ckpt.core.numbers import whole_number
 from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.guards import NO_EXCEPTIONS, Guards, find_unreadable, guard_reasons
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
-from edl_ckpt.core.progress import SILENT, Reporter
+from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.managed import Managed, read_managed, write_managed
 from edl_ckpt.core.storage import Location, LocationLike, open_store
 from edl_ckpt.core.training.objects.checkpoint import ObjectCheckpoint, VersionRef
-from edl_ckpt.core.training.objects.restoration import LOG
 from edl_ckpt.core.words import abridged
 
 _PASSED_OVER: Final = (CorruptError, IncompleteError, NotFoundError)
@@ -85,7 +84,7 @@ class CheckpointManager:
     after the last one that was. With `checkpoint_interval`, `save` does nothing until `step_counter` has gone that far
     since the last save or restore; before the first of these it counts from `last_checkpoint_step`, if that is given.
     `init_fn` is called when there is nothing to restore. `ps_num`, `layout` and `wait_seconds` are those of
-    `save_checkpoint`. `reporter` gets warnings; without one, those of the manager itself are logged.
+    `save_checkpoint`. `reporter` gets warnings; without one they are Python's (`EdlCkptWarning`).
 
     Versions that no manager saved are never deleted; nor are tagged ones, nor the newest complete version. Several
     managers may work at one location. Raises UsageError, which is a ValueError, for numbers that make no sense.
@@ -105,7 +104,7 @@ class CheckpointManager:
         ps_num: int = 1,
         layout: str | None = None,
         wait_seconds: float = LOCK_WAIT_SECONDS,
-        reporter: Reporter | None = None,
+        reporter: Reporter = WARNINGS,
     ) -> None:
         if max_to_keep is not None and whole_number("max_to_keep", max_to_keep) <= 0:
             raise UsageError(f"max_to_keep must be a positive number or None, got {max_to_keep}")
@@ -173,9 +172,8 @@ class CheckpointManager:
         check_version(number)  # before it is noted
         self._make_room(number)
         self._note(lambda managed: _with(managed, number))  # first, or a job that dies now would never delete it
-        reporter = self._reporter or SILENT
         try:
-            ref = self._checkpoint.save(self._location, number, reporter=reporter, **self._settings)
+            ref = self._checkpoint.save(self._location, number, reporter=self._reporter, **self._settings)
         except BaseException:
             with suppress(EdlCkptError):
                 self._note(lambda managed: _without(managed, {number}))
@@ -215,7 +213,7 @@ class CheckpointManager:
                 ordered = ordered[: ordered.index(version)]
                 continue
             for ref, fault in faults.items():
-                self._warn(f"{ref} is passed over for version {version.version}: {fault}")
+                self._reporter.warn(f"{ref} is passed over for version {version.version}: {fault}")
             if self._interval is not None:
                 self._last_step = whole_number("the step counter", self._step_counter)
             return VersionRef.of(self._location, version.version)
@@ -243,13 +241,15 @@ class CheckpointManager:
         try:
             managed = read_managed(open_store(self._location))
         except UsageError as error:
-            self._warn(f"{self._location}: {error}; what managers saved before is not known, and stays")
+            self._reporter.warn(f"{self._location}: {error}; what managers saved before is not known, and stays")
             managed = None
         if managed is None:
             return Managed({}, None, self._born)
         if now < managed.last_preserved:  # the clock went back: later versions are to be preserved, too
             behind = managed.last_preserved - now
-            self._warn(f"{self._location}: the clock is {behind:.0f} s behind the last version that was preserved")
+            self._reporter.warn(
+                f"{self._location}: the clock is {behind:.0f} s behind the last version that was preserved"
+            )
             managed = replace(managed, last_preserved=now)
         return replace(managed, saved={n: min(moment, now) for n, moment in managed.saved.items()})
 
@@ -272,7 +272,7 @@ class CheckpointManager:
                     path=self.directory,
                     hint="go on from it with restore_or_initialize(), or give another checkpoint_number",
                 ) from None
-            self._warn(f"{old[0].ref}: was there already, and is replaced")
+            self._reporter.warn(f"{old[0].ref}: was there already, and is replaced")
 
     def _note(self, change: Callable[[Managed], Managed]) -> None:
         """Change what managers remember, under the lock."""
@@ -307,7 +307,7 @@ class CheckpointManager:
             if numbers:
                 self._prune(numbers)
         except (RefusedError, LockedError, NotFoundError) as error:  # or another manager deleted one
-            self._warn(f"{self._location}: old versions were not deleted: {error}")
+            self._reporter.warn(f"{self._location}: old versions were not deleted: {error}")
             return ()
         return numbers
 
@@ -323,22 +323,14 @@ class CheckpointManager:
             Policy((Latest(0),)),
             guards=Guards(delete=tuple(numbers)),
             wait_seconds=self._settings["wait_seconds"],
-            reporter=self._reporter or SILENT,
+            reporter=self._reporter,
         )
         for error in result.errors:
-            self._warn(str(error))
+            self._reporter.warn(str(error))
 
     def _locked(self) -> Any:
-        reporter = self._reporter or SILENT
-        return location_lock(
-            self._location, "save", create=True, wait_seconds=self._settings["wait_seconds"], reporter=reporter
-        )
-
-    def _warn(self, text: str) -> None:
-        if self._reporter is None:
-            LOG.warning(text)
-        else:
-            self._reporter.warn(text)
+        wait_seconds = self._settings["wait_seconds"]
+        return location_lock(self._location, "save", create=True, wait_seconds=wait_seconds, reporter=self._reporter)
 
 
 def _with(managed: Managed, number: int, moment: float | None = None) -> Managed:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from checkpoints import at, numbers, save_small
-from edl_ckpt.core import Location, add_tag, location_lock, open_checkpoint, verify_version
+from edl_ckpt.core import EdlCkptWarning, Location, add_tag, location_lock, open_checkpoint, verify_version
 from edl_ckpt.core.checkpoint.readable import newest_readable
 from edl_ckpt.core.errors import (
     EdlCkptError,
@@ -168,12 +168,13 @@ def test_a_version_that_is_replaced_meanwhile(tmp_path: Path, monkeypatch: pytes
     assert (looks, warnings_of(manager)) == ([2, 2, 2], [])
 
 
-def test_without_a_reporter_warnings_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_reporter_warnings_are_those_of_python(tmp_path: Path) -> None:
     """Nobody misses that an older version was restored."""
     managed(tmp_path, saves=2)
     tear(tmp_path, 2)
-    CheckpointManager(ObjectCheckpoint(v=Variable(0)), tmp_path, 2).restore_or_initialize()
-    assert f"{tmp_path}@2 is passed over for version 1" in caplog.text
+    with pytest.warns(EdlCkptWarning, match=f"{tmp_path}@2 is passed over for version 1") as caught:
+        CheckpointManager(ObjectCheckpoint(v=Variable(0)), tmp_path, 2).restore_or_initialize()
+    assert caught[0].filename == __file__
 
 
 def test_a_program_of_another_shape_is_an_error(tmp_path: Path) -> None:
