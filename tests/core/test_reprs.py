@@ -36,7 +36,7 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     run = tmp_path_factory.mktemp("run") / "r\x1b[2J\n"
     names = {f"{HOSTILE}{number}": np.zeros(2) for number in range(300)}
     table = edl.Table(np.arange(2000), np.ones((2000, 2), np.float32), HOSTILE[:50])
-    version = edl.save_checkpoint(run, 1, 100, variables=names, tables={HOSTILE: table}, reporter=SILENT)
+    version = edl.save_checkpoint(run, 1, 100, variables=names, tables={HOSTILE: table})
     (run / HOSTILE[:9]).mkdir()
     edl.save_checkpoint(run, 2, 1, variables=names, tables={HOSTILE: table})
     found = list(_of_version(version, run, run.parent / "out\x1b"))
