@@ -1,12 +1,14 @@
 """What is in the trash: each deletion, with the versions that its record names and their metadata.
 
-Nothing here changes anything. What is no directory in the trash is none of ours.
+Records aside, nothing here changes anything. What is no directory in the trash is none of ours.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -23,6 +25,7 @@ from edl_ckpt.core.storage.local import is_gone
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.words import neighbours
 
+RECORD_SCHEMA: Final = "edl-ckpt/trash/1"
 RECORD: Final = "record.json"
 META: Final = "meta"
 """The directory of a deletion that has the metadata of its versions."""
@@ -50,6 +53,8 @@ class TrashEntry:
     metadata: tuple[str, ...] = ()
     fault: EdlCkptError | None = None
     """Why its record, which is there, cannot be read now; then it stays, and its time is that of the directory."""
+    replaced: int | None = None
+    """The number of its one version if another of that name took its place, None for deletions."""
 
     @property
     def numbers(self) -> set[int]:
@@ -102,17 +107,28 @@ def _read_entry(top: Directory, name: str) -> TrashEntry | None:
         record, damage = read_record(inside)
         present = [each for each in inside.names() if not is_record(each)]
         recorded = record.get("time")
+        versions = tuple(each for each in present if is_recorded(each, record))
+        is_replaced = record.get("replaced") is True and len(versions) == 1 and inside.is_directory(versions[0])
         modified = os.fstat(inside.fd).st_mtime
         return TrashEntry(
             os.path.join(top.path, name),
             float(recorded) if isinstance(recorded, int | float) and 0 <= recorded < _LAST_MOMENT else modified,
-            bool(record.get("keep", True)),  # `reshard --keep-old` writes no record
+            bool(record.get("keep", True)),  # `reshard` writes no record of files that are not its own
             tuple(present),
             _tree_bytes(inside.fd),
-            tuple(each for each in present if is_recorded(each, record)),
+            versions,
             recorded_metadata(inside, record),
             damage if damage is not None and unread_fault(damage, name) else None,
+            _number_of(versions[0]) if is_replaced else None,
         )
+
+
+def write_record(
+    trash: Directory, numbers: Sequence[int], names: Sequence[str], *, keep: bool = True, replaced: bool = False
+) -> None:
+    """Write the record of a deletion of these versions, or of one that was replaced."""
+    about = {"keep": keep, "replaced": replaced, "versions": list(numbers), "names": list(names)}
+    trash.replace(RECORD, json.dumps({"schema": RECORD_SCHEMA, "time": time.time(), **about}).encode())
 
 
 def recorded_metadata(inside: Directory, record: dict[str, Any]) -> tuple[str, ...]:
@@ -153,7 +169,7 @@ def last_deletion(location: Location, number: int | None = None) -> TrashEntry:
             return entry.part(number)
         known |= entry.numbers
     if number is None or not known:
-        hint = "undo restores only versions that `prune --trash` deleted"
+        hint = "undo restores only versions that `prune --trash` deleted or `reshard --keep-old` replaced"
         raise NotFoundError("nothing to undo", path=location.url, hint=hint)
     near = ", ".join(map(str, neighbours(number, known, 8)))
     raise NotFoundError(f"no version {number} in the trash", path=location.url, hint=f"versions there: {near}")

@@ -56,6 +56,8 @@ class Journal:
     """What tells the new local directory from the old one."""
     keep_old: bool = False
     """True when the old shards go to the trash."""
+    trash: str = ""
+    """The deletion in the trash that the new directory comes from, and goes back to; '' for one that was written."""
 
     def to_bytes(self) -> bytes:
         """Return the journal as its file has it; `parse_journal` is the other way."""
@@ -76,6 +78,7 @@ class Journal:
             "metadata": self.metadata,
             "inode": self.inode,
             "keep_old": self.keep_old,
+            "trash": self.trash,
         }
         return json.dumps(document).encode()
 
@@ -108,6 +111,7 @@ def _journal(document: Mapping[str, Any]) -> Journal:
             metadata=str(document.get("metadata", "")),
             inode=int(document.get("inode", 0)),
             keep_old=bool(document.get("keep_old", False)),
+            trash=str(document.get("trash", "")),
         )
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"damaged journal: {type(error).__name__} {error}") from None
@@ -115,7 +119,7 @@ def _journal(document: Mapping[str, Any]) -> Journal:
     if parsed is None or parsed[1] != journal.version:
         raise ValueError(f"damaged journal: {journal.directory!r} is not a directory of version {journal.version}")
     named = (*journal.sizes, *journal.finished, *journal.uploads, *journal.write_ids, *journal.old, *journal.markers)
-    named = (*named, *journal.deletes)
+    named = (*named, *journal.deletes, *filter(None, [journal.trash]))
     if any("/" in name or "\0" in name or name in {"", ".", ".."} for name in named):
         raise ValueError("damaged journal: it names a file outside of the version")
     return journal

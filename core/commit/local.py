@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from edl_ckpt.core.commit.access import OldAccess, inherit_access
+from edl_ckpt.core.commit.deletions import META, write_record
 from edl_ckpt.core.commit.interface import FinishedSink, LockedLocation, Note, Prove, Resume, Written, written_version
 from edl_ckpt.core.commit.journal import Journal, parse_journal
 from edl_ckpt.core.commit.notes import forget_notes
@@ -251,7 +252,7 @@ class LocalOutput:
         """Make the staged version visible under a name that must be free, RefusedError when it is taken; seal it."""
         # Now, not later: once the version is visible, nothing may fail.
         with self._root.enter(META_DIR, make=True):
-            self._take_old_seal()
+            _take_seal(self._root, META_DIR, self._number, self._stage, _OLD_SEAL)
         try:
             self._stage.rename_new(self._name, self._root, self._name)
         except BaseException:
@@ -271,25 +272,7 @@ class LocalOutput:
         inode = 0 if staged is None else staged.st_ino
         journal = Journal(self._number, self._name, old=names, inode=inode, keep_old=self._keep_old)
         self._stage.replace(JOURNAL, journal.to_bytes())
-        self._take_old_seal()
-        try:
-            exchanged = self._stage.exchange(self._name, self._root, self._name)
-        except UnsupportedError as error:  # a lower layer of overlayfs
-            error.hint = "nothing was changed; write the result elsewhere: --output LOCATION"
-            raise
-        if not exchanged:
-            self._root.rename(self._name, self._stage, _old_name(self._name))
-            self._stage.rename(self._name, self._root, self._name)
-        settle_stage(self._root, self._stage)
-
-    def _take_old_seal(self) -> None:
-        """Put an older seal aside, so that no seal ever stands beside files that it does not match."""
-        directory, name = os.path.split(seal_file(self._number))
-        meta = self._root.find(directory)
-        if meta is not None:
-            with meta:
-                if meta.has_file(name):
-                    meta.rename(name, self._stage, _OLD_SEAL)
+        _exchange(self._root, self._stage, journal)
 
 
 def replaces_link(path: str) -> RefusedError:
@@ -299,6 +282,51 @@ def replaces_link(path: str) -> RefusedError:
         path=path,
         hint="write the result elsewhere with --output, or name the location that the link leads to",
     )
+
+
+def put_replaced_back(store: LocalStore, name: str, number: int, deletion: str) -> None:
+    """Let a replaced version in the trash and the one in its place change places, with their seals.
+
+    `name` is that of its directory, in place and in the deletion. The caller holds the lock. After a crash, the next
+    command brings each of them to one of the two places, whole and with its seal.
+    """
+    with Staging(store.root, "undo") as staging, COMMIT:
+        root, stage = staging.root, staging.place
+        with root.enter(f"{TRASH_DIR}/{deletion}") as trash:
+            found = trash.stat(name)
+            journal = Journal(number, name, inode=found.st_ino if found else 0, keep_old=True, trash=deletion)
+            stage.replace(JOURNAL, journal.to_bytes())
+            try:
+                trash.rename(name, stage, name)
+                _take_seal(trash, META, number, stage, _SEAL)
+                _exchange(root, stage, journal)
+            finally:
+                settle_stage(root, stage)
+
+
+def _exchange(root: Directory, stage: Directory, journal: Journal) -> None:
+    """Put a staged directory into the place of a version as its journal, which is written, says."""
+    name = journal.directory
+    _take_seal(root, META_DIR, journal.version, stage, _OLD_SEAL)
+    try:
+        exchanged = stage.exchange(name, root, name)
+    except UnsupportedError as error:  # a lower layer of overlayfs
+        error.hint = "nothing was changed; write the result elsewhere: --output LOCATION"
+        raise
+    if not exchanged:
+        root.rename(name, stage, _old_name(name))
+        stage.rename(name, root, name)
+    settle_stage(root, stage)
+
+
+def _take_seal(place: Directory, folder: str, version: int, stage: Directory, name: str) -> None:
+    """Move the seal of a version away, so that no seal ever stands beside files that it does not match."""
+    meta = place.find(folder)
+    if meta is not None:
+        with meta:
+            seal = os.path.basename(seal_file(version))
+            if meta.has_file(seal):
+                meta.rename(seal, stage, name)
 
 
 def read_journal(stage: Directory) -> Journal | None:
@@ -330,6 +358,8 @@ def settle_stage(root: Directory, stage: Directory) -> str | None:
     # The number of a device may change when the machine boots, so it is compared with that of the stage.
     if (now.st_dev, now.st_ino) != (os.fstat(stage.fd).st_dev, journal.inode):
         _place_seal(root, stage, version, _OLD_SEAL)
+        if journal.trash and stage.stat(name) is not None:
+            _to_trash(root, stage, journal, name, journal.trash, _SEAL)
         stage.unlink(JOURNAL)
         return f"rolled back the replacement of version {version}; the old version is in place"
     root.flush()
@@ -362,16 +392,23 @@ def _put_away(root: Directory, stage: Directory, journal: Journal) -> None:
         if problems:
             raise problems[0]
         return
-    with root.enter(f"{TRASH_DIR}/{os.path.basename(stage.path)}", make=True) as trash:
-        stage.rename(old, trash, journal.directory)
+    _to_trash(root, stage, journal, old, os.path.basename(stage.path), _OLD_SEAL)
+
+
+def _to_trash(root: Directory, stage: Directory, journal: Journal, name: str, deletion: str, seal: str) -> None:
+    """Put a directory of a staging directory into the trash; with a record and its seal if `undo` may bring it back."""
+    with root.enter(f"{TRASH_DIR}/{deletion}", make=True) as trash:
+        if journal.keep_old:
+            write_record(trash, [journal.version], [journal.directory], replaced=True)
+            _place_seal(trash, stage, journal.version, seal, META)
+        stage.rename(name, trash, journal.directory)
         trash.flush()
 
 
-def _place_seal(root: Directory, stage: Directory, version: int, name: str = _SEAL) -> None:
+def _place_seal(place: Directory, stage: Directory, version: int, name: str = _SEAL, folder: str = META_DIR) -> None:
     if stage.stat(name) is not None:
-        directory, target = os.path.split(seal_file(version))
-        with root.enter(directory, make=True) as meta:
-            stage.rename(name, meta, target)
+        with place.enter(folder, make=True) as meta:
+            stage.rename(name, meta, os.path.basename(seal_file(version)))
             meta.flush()
 
 

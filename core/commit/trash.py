@@ -9,9 +9,7 @@ version invalid for ElasticDL.
 
 from __future__ import annotations
 
-import json
 import os
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +18,6 @@ from typing import Final
 from edl_ckpt.core.commit.deletions import (
     DROP,
     META,
-    RECORD,
     TrashEntry,
     has_content,
     is_record,
@@ -31,7 +28,9 @@ from edl_ckpt.core.commit.deletions import (
     opened_trash,
     read_record,
     recorded_metadata,
+    write_record,
 )
+from edl_ckpt.core.commit.local import put_replaced_back
 from edl_ckpt.core.commit.removal import Before, Removal, remove_in_order, safe_order
 from edl_ckpt.core.commit.staging import remove_empty_state
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UnsupportedError
@@ -49,7 +48,6 @@ from edl_ckpt.core.storage.beneath import Directory, ForeignError
 from edl_ckpt.core.storage.interface import SMALL_BYTES, ObjectStore
 from edl_ckpt.core.storage.location import Location
 
-RECORD_SCHEMA: Final = "edl-ckpt/trash/1"
 _SEAL: Final = ".seal.json"
 
 
@@ -82,7 +80,8 @@ def delete_versions(
     entry = new_id()
     with Directory.open(store.root) as root:
         with root.enter(f"{TRASH_DIR}/{entry}", make=True) as trash:
-            _write_record(trash, versions, keep=keep)
+            names = [os.path.basename(v.path) for v in versions]
+            write_record(trash, [v.version for v in versions], names, keep=keep)
             if keep:  # first: once a version is gone, the next prune removes its metadata
                 _copy_metadata(root, trash, [v.version for v in versions])
             moved, failed = _move_all(root, trash, versions, before)
@@ -101,17 +100,6 @@ def delete_versions(
         remove_empty_state(root)
     freed = 0 if keep else sum(v.own_bytes for v in moved if os.path.basename(v.path) not in left)
     return Removal(deleted, tuple(failed), tuple(problems), freed + removal.freed_bytes)
-
-
-def _write_record(trash: Directory, versions: Sequence[Version], *, keep: bool) -> None:
-    record = {
-        "schema": RECORD_SCHEMA,
-        "time": time.time(),
-        "keep": keep,
-        "versions": [v.version for v in versions],
-        "names": [os.path.basename(v.path) for v in versions],
-    }
-    trash.replace(RECORD, json.dumps(record).encode())
 
 
 def _is_absent(root: Directory, version: int) -> bool:
@@ -220,7 +208,8 @@ def _forget(directory: Directory, folder: str, numbers: Iterable[int]) -> list[E
 def put_back(store: LocalStore, reporter: Reporter, number: int | None = None) -> tuple[str, ...]:
     """Put the versions of the last deletion in the trash back, with their metadata; return their names.
 
-    With `number` only that version is put back, from the last deletion that has it. Only what the record names is put
+    With `number` only that version is put back, from the last deletion that has it. A version that was replaced changes
+    places with the one that took its place: that is in the trash then. Only what the record names is put
     back. What else is in the entry stays there, with a warning. The caller holds the location's lock. Raises
     NotFoundError when there is nothing to put back, and RefusedError, before anything moves, when a version of such a
     name exists again.
@@ -230,7 +219,10 @@ def put_back(store: LocalStore, reporter: Reporter, number: int | None = None) -
     name = os.path.basename(entry.path)
     with Directory.open(store.root) as root:
         with root.enter(f"{TRASH_DIR}/{name}") as trash:
-            _restore(root, trash, entry, location)
+            if entry.replaced is not None and root.is_directory(entry.recorded[0]):
+                put_replaced_back(store, entry.recorded[0], entry.replaced, name)
+            else:
+                _restore(root, trash, entry, location)
             record, _ = read_record(trash)
             others = [each for each in trash.names() if not is_record(each)]
             unnamed = [each for each in others if not is_recorded(each, record)]
@@ -264,7 +256,9 @@ def _move_back(root: Directory, trash: Directory, entry: TrashEntry) -> None:
     if entry.metadata:
         with trash.enter(META) as meta, root.enter(META_DIR, make=True) as target:
             for name in entry.metadata:
-                if target.stat(name) is None:
+                if target.stat(name) is None or (
+                    name.endswith(_SEAL) and target.is_file(name)
+                ):  # of files that are gone
                     meta.rename(name, target, name)
                 else:
                     meta.unlink(name)

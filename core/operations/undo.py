@@ -1,4 +1,4 @@
-"""Putting back the versions that the last prune moved to the trash."""
+"""Putting back what the last prune moved to the trash, or what a reshard replaced and kept."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def undo(
 ) -> tuple[str, ...]:
     """Put the versions of the last deletion in the trash back, with their metadata; return their names.
 
-    With `version`, a number, only that one comes back, from the last deletion that has it. Takes the lock itself. Warns
+    With `version`, a number, only that one comes back, from the last deletion that has it. A version that `keep_old` of
+    a reshard kept changes places with the new one: a second undo brings that back. Takes the lock itself. Warns
     of a tag that another version got meanwhile: then both have it. Raises NotFoundError when there is no such deletion,
     RefusedError, before anything moves, when a version of such a name exists again or the location has versions of
     another layout, and UnsupportedError on storage that has no trash.

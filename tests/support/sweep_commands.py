@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from edl_ckpt.core import export_version, parse_ref, resolve, save_checkpoint
+from edl_ckpt.core import export_version, parse_ref, reshard_version, resolve, save_checkpoint
 from edl_ckpt.core.operations.annotate import set_metrics
 from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
@@ -75,6 +75,12 @@ def prepare_trash(work: Path) -> None:
     prepare_run(work)
     place = str(work / "run")
     prune([place], Policy((Latest(1),)), trash=True)
+
+
+def prepare_replaced(work: Path) -> None:
+    """Make the same as `prepare_run`, with the newest version resharded and its old shards in the trash."""
+    prepare_run(work)
+    reshard_version(resolve(parse_ref(f"{work}/run@30")), 3, keep_old=True)
 
 
 def prepare_target(work: Path) -> None:
@@ -149,6 +155,24 @@ ROWS = (
         {"run@10": _TWO, "run@20": _TWO, "run 20.json": _LOSS},
         ((RENAME, 1, KILL), ("fsync", 1, EIO)),
         one_step=False,
+    ),
+    Command(
+        "undo of a reshard",
+        prepare_replaced,
+        ("undo", "run"),
+        {"run@30": _TWO},
+        ((RENAME, 1, KILL), ("?rename,?renameat", 4, KILL), ("fsync", 2, EIO)),
+        then=("recover", "run"),
+    ),
+    Command(
+        "undo of a reshard, no exchange",
+        prepare_replaced,
+        ("undo", "run"),
+        {"run@30": _TWO},
+        (("?rename,?renameat", 4, EIO), ("?rename,?renameat", 5, KILL)),
+        always=_NO_EXCHANGE,
+        gap=("rename", 5, KILL),
+        then=("recover", "run"),
     ),
     Command(
         "export",

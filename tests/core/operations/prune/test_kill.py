@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -10,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from checkpoints import numbers
+from checkpoints import at, numbers, save_small
+from edl_ckpt.core import recover, reshard_version, verify_version
 from edl_ckpt.core.commit.deletions import list_trash
 from edl_ckpt.core.errors import NotFoundError
 from edl_ckpt.core.operations.undo import undo
@@ -79,6 +81,34 @@ def test_kill_at_each_operation_of_prune(tmp_path: Path, run: Path, trash: bool)
         if not trash:
             assert sorted(p.name for p in (copy / ".edl-ckpt-0").iterdir()) == ["meta-0"]
         check_whole(copy)
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_kill_at_each_operation_of_an_undo_of_a_reshard(tmp_path: Path, run: Path, exchange: bool) -> None:
+    """Killed anywhere, both sets of shards are there, one in place and one in the trash; again, undo goes on."""
+    save_small(run, 6)
+    reshard_version(f"{run}@6", 3, keep_old=True)
+
+    def act(where: Path) -> None:
+        rename = files._rename
+
+        def without_exchange(one: str, other: str, flags: int, *where: int) -> None:
+            if flags == files._RENAME_EXCHANGE:
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+            rename(one, other, flags, *where)
+
+        if not exchange:
+            files._rename = without_exchange
+        undo(str(where))
+
+    for copy in points(tmp_path, run, act):
+        recover(str(copy))
+        (entry,) = [entry for entry in list_trash(str(copy)) if entry.names]
+        counts = at(copy, 6).ps_num, len(os.listdir(Path(entry.path) / "version-6"))
+        assert counts in {(2, 3), (3, 2)}
+        undo(str(copy))
+        assert (at(copy, 6).ps_num, at(copy, 6).fingerprint != "") == (counts[1], True)
+        assert verify_version(at(copy, 6), level="deep").ok
 
 
 @pytest.mark.parametrize("number", [None, 3])

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import elasticdl_rules
-from checkpoints import numbers, save_small
+from checkpoints import at, files_of, numbers, save_small
+from edl_ckpt.core import add_tag, reshard_version, verify_version
 from edl_ckpt.core.commit.deletions import list_trash
 from edl_ckpt.core.errors import NotFoundError, RefusedError
 from edl_ckpt.core.operations.prune.execute import prune as prune_locations
@@ -64,6 +65,46 @@ def test_undo_when_the_name_is_taken(run: Path) -> None:
         undo(str(run))
     assert numbers(run) == [1, 2, 3, 4, 5]
     assert [entry.names for entry in list_trash(str(run))] == [("version-2",)]
+
+
+def test_undo_of_a_reshard(run: Path) -> None:
+    """The old shards that a reshard kept change places with the new ones: all files, seal, metrics and tags are back.
+
+    A second undo brings the new shards back, sealed too; ElasticDL's scan chooses the version each time.
+    """
+    save_small(run, 6)
+    add_tag(f"{run}@6", "serving")
+    before = files_of(run)
+    done = reshard_version(f"{run}@6", 3, keep_old=True)
+    resharded = {path: data for path, data in files_of(run).items() if "trash-0" not in path}
+    assert before != resharded
+    for expected, ps_num in ((before, 2), (resharded, 3), (before, 2)):
+        assert undo(str(run)) == ("version-6",)
+        assert {path: data for path, data in files_of(run).items() if "trash-0" not in path} == expected
+        result = verify_version(f"{run}@6", level="deep")
+        assert (result.ok, result.sealed, result.fingerprint) == (True, True, done.fingerprint)
+        assert (at(run, "serving").version, at(run, 6).ps_num) == (6, ps_num)
+        assert elasticdl_rules.answer(run) == ("version-6", "version-6")
+        assert [(entry.names, entry.replaced) for entry in list_trash(str(run))] == [(("version-6",), 6)]
+        assert not (run / ".edl-ckpt-0/stage-0").exists()
+    shutil.rmtree(run / "version-6")
+    assert undo(str(run), 6) == ("version-6",)  # without another one in its place it comes back like a deleted one
+    assert (at(run, 6).ps_num, list_trash(str(run))) == (3, [])
+    assert verify_version(f"{run}@6", level="deep").ok
+
+
+def test_undo_of_a_reshard_where_nothing_is_sealed(run: Path) -> None:
+    """Neither set of shards gets the seal of the other; what came last into the trash comes back first."""
+    reshard_version(f"{run}@5", 4, keep_old=True)
+    prune(run, keep=1, trash=True)
+    undo(str(run))
+    undo(str(run))
+    result = verify_version(f"{run}@5", level="deep")
+    assert (at(run, 5).ps_num, result.ok, result.sealed) == (2, True, False)
+    undo(str(run))
+    result = verify_version(f"{run}@5", level="deep")
+    assert (at(run, 5).ps_num, result.ok, result.sealed) == (4, True, True)
+    check_whole(run)
 
 
 def test_purge(run: Path) -> None:
