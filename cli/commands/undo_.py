@@ -1,4 +1,4 @@
-"""`edl-ckpt undo`: restores the versions that the last prune moved to the trash."""
+"""`edl-ckpt undo`: restores what the last prune moved to the trash, or what a reshard replaced and kept."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def undo_command(out: Output, ref: _Deleted = None, lock_wait: LockWait = "10s")
     """Restore what the last `prune --trash` deleted.
 
     The versions come back with their metrics and tags. With @VERSION, only that version comes back, from the last
-    deletion that has it.
+    deletion that has it. So do the old shards that `reshard --keep-old` kept; the new ones are in the trash then.
     """
     from edl_ckpt.core.operations.undo import undo
 

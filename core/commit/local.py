@@ -295,8 +295,8 @@ def put_replaced_back(store: LocalStore, name: str, number: int, deletion: str) 
         with root.enter(f"{TRASH_DIR}/{deletion}") as trash:
             found = trash.stat(name)
             journal = Journal(number, name, inode=found.st_ino if found else 0, keep_old=True, trash=deletion)
-            stage.replace(JOURNAL, journal.to_bytes())
             try:
+                stage.replace(JOURNAL, journal.to_bytes())
                 trash.rename(name, stage, name)
                 _take_seal(trash, META, number, stage, _SEAL)
                 _exchange(root, stage, journal)

@@ -101,9 +101,9 @@ def test_a_saver_warns_once(tmp_path: Path) -> None:
     """A saver without a reporter says that ElasticDL does not read its layout at its first save, and never again."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        for ps_id in (0, 1):
-            saver = CheckpointSaver(tmp_path, ps_id=ps_id, ps_num=2)
-            for number in (1, 2, 3):
+        savers = [CheckpointSaver(tmp_path, ps_id=ps_id, ps_num=2) for ps_id in (0, 1)]
+        for number in (1, 2, 3):
+            for ps_id, saver in enumerate(savers):
                 saver.save(number, {"w": np.ones(3)} if ps_id == variable_owner("w", 2) else {}, {})
     assert [(w.category, w.filename) for w in caught] == [(EdlCkptWarning, __file__)]
     assert "new versions get the design layout" in str(caught[0].message)
