@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from edl_ckpt.core.errors import EdlCkptWarning, UsageError
-from edl_ckpt.core.words import escaped
 
 
 class Reporter(Protocol):
@@ -62,12 +61,11 @@ class WarningReporter(SilentReporter):
         frame, level = sys._getframe(), 1  # noqa: SLF001 - `skip_file_prefixes` came with Python 3.12
         while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(_OURS):
             frame, level = frame.f_back, level + 1
-        warnings.warn(escaped(text, _MOST_CHARACTERS), EdlCkptWarning, stacklevel=level)
+        warnings.warn(repr(text)[1:-1], EdlCkptWarning, stacklevel=level)  # names in it come from files
 
 
 WARNINGS = WarningReporter()
 _OURS: Final = ("edl_ckpt.", "contextlib")
-_MOST_CHARACTERS: Final = 10_000
 
 
 class Counted(SilentReporter):
