@@ -194,12 +194,7 @@ def _check(config: _Section, keys: Iterable[str], what: str) -> None:
     """Raise UsageError for a key that is none of these, and for a value of a wrong type."""
     known = tuple(keys)
     if config.get("type") == "azure":
-        raise SectionError(
-            f"{what}: type azure is not supported here ({', '.join(_KEYS)} are)",
-            what,
-            "type",
-            hint="name the location by its URL, with adlfs installed: abfs://CONTAINER/PATH and --storage-option",
-        )
+        raise _fault(what, "azure is not supported here; with adlfs, name the location: abfs://CONTAINER/PATH", "type")
     for key, value in config.items():
         if key not in known:
             raise SectionError(f"{what}: no key {key!r}", what, str(key), hint=meant(str(key), known, "keys"))
