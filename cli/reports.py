@@ -23,16 +23,14 @@ _SHOWN: Final = 50
 def write_report(path: str, content: str, *, append: bool = False) -> None:
     """Write a report to a file of the user's, or append it.
 
-    Raises RefusedError for what is no regular file, EdlCkptError when it cannot be written.
+    Raises RefusedError for what is no regular file, NoSpaceError on a full disk, EdlCkptError when writing fails.
     """
+    from edl_ckpt.core.storage.faults import storage_errors
     from edl_ckpt.core.storage.regular import check_target
 
     check_target(path)
-    try:
-        with open(path, "a" if append else "w", encoding="utf-8") as file:
-            file.write(content)
-    except OSError as error:
-        raise EdlCkptError(f"cannot write the report: {error.strerror}", path=path) from error
+    with storage_errors(path), open(path, "a" if append else "w", encoding="utf-8") as file:
+        file.write(content)
 
 
 def junit(results: Sequence[VerifyResult], failed: Failed = (), *, strict: bool = False) -> str:

@@ -39,7 +39,7 @@ _MAX_DIMENSIONS: Final = 32
 """The limit of an array in the numpy that ElasticDL saved from."""
 _MAX_ELEMENTS: Final = 1 << 60
 """The limit of the product of all sizes but zeros: numpy makes no array of 2**63 bytes, not even an empty one."""
-_MAX_DIM: Final = 1 << 31
+MAX_DIM: Final = 1 << 31
 """A protobuf message has fewer bytes, so no row in one has so many elements."""
 _NOWHERE: Final = Extent(0, 0)
 _ENTRY_NUMBERS: Final = 12
@@ -279,8 +279,8 @@ def _info(cursor: Cursor, found: Field) -> TableInfo:
         info = _parse_info(data, found.offset)
     except DecodeError:
         raise cursor.corrupt("protobuf cannot parse a table info", found.offset) from None
-    if not 0 <= info.dim < _MAX_DIM:
-        raise cursor.corrupt(f"a table info has dim {info.dim}, expected 0 to {_MAX_DIM - 1}", found.offset)
+    if not 0 <= info.dim < MAX_DIM:
+        raise cursor.corrupt(f"a table info has dim {info.dim}, expected 0 to {MAX_DIM - 1}", found.offset)
     return info
 
 
@@ -339,10 +339,10 @@ def _parse_shape(data: bytes) -> tuple[tuple[int, ...], str]:
     shape = tuple(dim.size for dim in tensor_pb2.TensorShapeProto.FromString(data).dim)
     if any(size < 0 for size in shape):
         return shape, f"a shape has a negative size: {short_shape(shape)}"
-    return shape, _why_impossible(shape)
+    return shape, why_impossible(shape)
 
 
-def _why_impossible(shape: Sequence[int]) -> str:
+def why_impossible(shape: Sequence[int]) -> str:
     """Return why no array, with or without values, can have a shape; '' if one can."""
     if len(shape) > _MAX_DIMENSIONS:
         return f"a shape has {len(shape)} dimensions, the limit is {_MAX_DIMENSIONS}"
@@ -380,7 +380,7 @@ def _old_tensor(draft: Draft, found: Field, content: int, indices: int | None, d
     for sub in _with_ids(cursor, found.start, found.end, indices, ids):
         if sub.number == content - 1:
             dims += _dims(cursor, sub)
-            fault = _why_impossible(dims)
+            fault = why_impossible(dims)
             if fault:
                 raise cursor.corrupt(fault, sub.offset)
         elif sub.number == content:

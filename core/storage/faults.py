@@ -35,6 +35,7 @@ _UNREACHABLE: Final = frozenset({
 _MEANINGS: Final[Mapping[int, tuple[type[EdlCkptError], str]]] = {
     errno.ENOTDIR: (NotFoundError, "not a directory"),
     errno.EISDIR: (NotFoundError, "expected a file, but this is a directory"),
+    errno.ENXIO: (NotFoundError, "not a regular file"),  # a socket
     errno.ELOOP: (NotFoundError, "the symbolic links form a circle"),
     errno.EROFS: (AuthError, "read-only filesystem"),
     errno.EXDEV: (UnsupportedError, "the file system cannot rename this: it lies on another device or layer"),

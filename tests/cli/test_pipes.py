@@ -100,6 +100,21 @@ def test_inputs(name: str, kind: str, place: Path) -> None:
     assert not (place / "new").exists()
 
 
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
+def test_shards(kind: str, place: Path) -> None:
+    """A shard that is no file is not found, whatever reads it; nothing is made from the version."""
+    shard = place / "run/version-20/variables-0-of-2.ckpt"
+    shard.unlink()
+    special(shard, kind)
+    (place / "run/.edl-ckpt-0/meta-0/20.seal.json").unlink(missing_ok=True)
+    for words in ("inspect run@20", "export run@20 m.npz", "reshard run@20 --ps 3", "copy run@20 new"):
+        done = edl(place, *words.split())
+        assert (done.returncode, "not a regular file" in done.stderr) == (10, True), (words, done.stderr)
+    assert edl(place, "verify", "run@20").returncode == 3
+    assert not (place / "m.npz").exists()
+    assert not (place / "new").exists()
+
+
 def test_what_lies_beside_a_target(place: Path) -> None:
     """12.11: an abandoned output that is a pipe is removed, not opened; pipes of others beside a target are left."""
     dead = re.sub(r"-\d+-([0-9a-f]{8})$", r"-999999-\1", new_id())

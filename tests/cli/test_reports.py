@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 from pathlib import Path
 
 import junitparser
@@ -12,10 +13,12 @@ import pytest
 from markdown_it import MarkdownIt
 from prometheus_client.parser import text_string_to_metric_families
 
-from checkpoints import save_small
+from checkpoints import at, save_small
 from edl_ckpt.cli import prometheus, reports
 from edl_ckpt.core import Table, save_checkpoint, verify_version
 from edl_ckpt.core.errors import EdlCkptError
+from forked import run_forked
+from hostile_state import run_command
 from places import GOLDEN
 from program import edl
 
@@ -143,3 +146,27 @@ def test_annotations() -> None:
     assert first.startswith("::error title=edl-ckpt::")
     assert json.loads(last)["code"] == done.returncode == 10
     assert "::" not in edl("verify", GOLDEN / "multi@77", GITHUB_ACTIONS="").stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("verify", "RUN@10", "--junit", "FILE"),
+        ("verify", "RUN@10", "--summary", "FILE"),
+        ("verify", "RUN", "--all", "--junit", "FILE", "--json"),
+        ("prune", "RUN", "--keep", "1", "--dry-run", "--plan-out", "FILE"),
+    ],
+)
+def test_a_full_disk(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """A report that has no room ends with 14, and names its file."""
+    run, full = tmp_path / "run", tmp_path / "full"
+    save_small(run, 10, 20)
+    names = [word.replace("RUN", str(run)).replace("FILE", str(full)) for word in words]
+
+    def act() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (16, 16))
+        code, _, err = run_command(tmp_path, tuple(names))
+        assert (code, str(full) in err) == (14, True), err
+
+    assert run_forked(act) == 0
+    assert verify_version(at(run, 10), level="deep").ok

@@ -1,4 +1,6 @@
-"""Members of a zip archive that are stored as they are: extents of the archive, which several processes read.
+"""Members of a zip archive, and the .npy files in it or in a directory.
+
+Members that are stored as they are are extents of the archive, which several processes read.
 
 zipfile compares the checksum of a member while it unpacks it. Where nothing is unpacked, the members are read once more
 for that, by the same processes.
@@ -7,16 +9,22 @@ for that, by the same processes.
 from __future__ import annotations
 
 import io
+import mmap
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES
 from edl_ckpt.core.checkpoint.elsewhere import FileValue
 from edl_ckpt.core.errors import CorruptError, UnsupportedError
+from edl_ckpt.core.format.generations import why_impossible
 from edl_ckpt.core.operations.export.places import combined_crc32
 from edl_ckpt.core.packing import packed
 from edl_ckpt.core.parallel import Advance, Executor
@@ -26,10 +34,25 @@ from edl_ckpt.core.storage.interface import PlainReader, RangeReader
 _HEAD_BYTES: Final = 30
 """Of a member, before its name and its extra field."""
 _ENCRYPTED: Final = 1
+_NPY_HEAD_BYTES: Final = 1 << 16
+_ELEMENTS_AT_ONCE: Final = 1 << 18
+"""Of an array whose order changes."""
 
 
-class StoredMember(PlainReader):
-    """The bytes of a member, which begin at `begin` of the archive `base`."""
+class Extent(PlainReader):
+    """Bytes of another file `base`, which begin at `begin`."""
+
+    def __init__(self, base: RangeReader, begin: int, size_bytes: int) -> None:
+        self.base, self.begin = base, begin
+        self.path, self.size_bytes, self.bytes_read = base.path, size_bytes, 0
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return exactly `size` bytes at `offset`."""
+        return self.base.read(self.begin + offset, size)
+
+
+class StoredMember(Extent):
+    """The bytes of a member of the archive `base`, which are stored as they are."""
 
     def __init__(self, base: RangeReader, info: zipfile.ZipInfo) -> None:
         if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & _ENCRYPTED:
@@ -43,16 +66,11 @@ class StoredMember(PlainReader):
             raise zipfile.BadZipFile(f"the entry of {info.filename!r} is damaged")
         head = base.read(info.header_offset, _HEAD_BYTES)
         name, extra = int.from_bytes(head[26:28], "little"), int.from_bytes(head[28:30], "little")
-        self.base, self.begin = base, info.header_offset + _HEAD_BYTES + name + extra
+        super().__init__(base, info.header_offset + _HEAD_BYTES + name + extra, info.file_size)
         is_within = self.begin + info.file_size <= base.size_bytes
         if head[:4] != b"PK\3\4" or info.file_size != info.compress_size or not is_within:
             raise zipfile.BadZipFile(f"the entry of {info.filename!r} is damaged")
         self.name, self.crc = info.filename, info.CRC
-        self.path, self.size_bytes, self.bytes_read = base.path, info.file_size, 0
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Return exactly `size` bytes at `offset`."""
-        return self.base.read(self.begin + offset, size)
 
 
 def as_stream(reader: RangeReader) -> io.BufferedReader:
@@ -135,3 +153,64 @@ def check_members(members: Sequence[StoredMember], archive: FileValue, executor:
     for member, crc in zip(members, sums, strict=True):
         if crc != member.crc:
             raise CorruptError(f"not a readable .npz: Bad CRC-32 for file {member.name!r}", path=member.path)
+
+
+def unpacked(archive: zipfile.ZipFile, name: str) -> Iterator[bytes]:
+    """Yield the bytes of a member; the archive compares their checksum."""
+    with archive.open(name) as member:
+        yield from iter(lambda: member.read(1 << 20), b"")
+
+
+def npy_header(reader: RangeReader, name: str) -> tuple[np.dtype[Any], tuple[int, ...], int, bool]:
+    """Return (dtype, shape, offset of the elements, whether the first index changes fastest) of an .npy file.
+
+    Raises UnsupportedError for Python objects.
+    """
+    head = io.BytesIO(reader.read(0, min(_NPY_HEAD_BYTES, reader.size_bytes)))
+    try:
+        version = np.lib.format.read_magic(head)
+        readers = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
+        shape, fortran, dtype = readers[version[0]](head)
+    except Exception as error:  # noqa: BLE001 - numpy parses the header as Python, whose errors are many
+        raise CorruptError(f"{name!r}: not an .npy file ({error})", path=reader.path, offset=0) from None
+    if dtype.hasobject:
+        raise UnsupportedError(f"{name!r}: an array of Python objects; nothing is unpickled", path=reader.path)
+    if not naturals(list(shape)):
+        raise CorruptError(f"{name!r}: not an .npy file (shape {shape!r:.80})", path=reader.path, offset=0)
+    check_shape(name, shape, reader.path)
+    return dtype, shape, head.tell(), fortran
+
+
+def check_shape(name: str, shape: Sequence[int], path: str) -> None:
+    """Raise UnsupportedError for a shape that no array in a checkpoint can have."""
+    fault = why_impossible(shape)
+    if fault:
+        raise UnsupportedError(f"{name!r}: {fault}", path=path)
+
+
+def in_order(
+    reader: RangeReader, kind: np.dtype[Any], shape: tuple[int, ...], offset: int, order: Literal["C", "F"]
+) -> Iterator[npt.NDArray[np.uint8]]:
+    """Yield the bytes of an array in C order, little-endian.
+
+    They come from a mapped copy: if another process truncated a mapped file of its own, the kernel would kill this one.
+    """
+    if 0 in shape:
+        return
+    with tempfile.TemporaryFile() as file:
+        for start in range(offset, reader.size_bytes, VALUE_BATCH_BYTES):
+            file.write(reader.read(start, min(VALUE_BATCH_BYTES, reader.size_bytes - start)))
+        file.flush()
+        iterate: Any = np.nditer
+        options = {"order": "C", "casting": "equiv", "buffersize": _ELEMENTS_AT_ONCE}
+        flags, form = ["external_loop", "buffered"], kind.newbyteorder("<")
+        with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+            values = np.ndarray(shape, kind, mapped, order=order)
+            for block in iterate(values, flags, ["readonly", "contig"], [form], **options):
+                yield block.view(np.uint8)
+                mapped.madvise(mmap.MADV_DONTNEED)  # else the file would count as memory of this process
+
+
+def naturals(value: Any) -> bool:
+    """Say whether a value is a list of whole numbers that sizes of arrays may have."""
+    return isinstance(value, list) and all(type(n) is int and 0 <= n < 1 << 62 for n in value)

@@ -6,17 +6,16 @@ Nothing is ever unpickled. Files that only a framework's own library can read co
 
 from __future__ import annotations
 
-import io
-import json
+import errno
 import math
 import os
 import re
-import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -25,15 +24,32 @@ import numpy.typing as npt
 
 from edl_ckpt.core.checkpoint.elsewhere import FileValue
 from edl_ckpt.core.checkpoint.fingerprint import empty_fingerprint
-from edl_ckpt.core.errors import CorruptError, NotFoundError, UnsupportedError
+from edl_ckpt.core.errors import CorruptError, EdlCkptError, NotFoundError, UnsupportedError
 from edl_ckpt.core.format.checks import dtype_named
 from edl_ckpt.core.format.model import DTYPES, DType
 from edl_ckpt.core.operations.export.arrays import INDEX, SAFETENSORS_DTYPES
 from edl_ckpt.core.operations.export.frameworks import CHECKPOINT_PREFIX, METADATA_FILE, PARQUET, dense_directory
 from edl_ckpt.core.operations.export.names import NOTES, original_name
 from edl_ckpt.core.operations.export.target import DENSE_FILE
-from edl_ckpt.core.operations.importing.archives import StoredMember, as_stream
-from edl_ckpt.core.operations.importing.frameworks import Found, read_notes, read_parquet, read_tensorflow, read_torch
+from edl_ckpt.core.operations.importing.archives import (
+    Extent,
+    StoredMember,
+    as_stream,
+    check_shape,
+    in_order,
+    naturals,
+    npy_header,
+    unpacked,
+)
+from edl_ckpt.core.operations.importing.frameworks import (
+    Found,
+    parse_object,
+    read_notes,
+    read_parquet,
+    read_tensorflow,
+    read_torch,
+    tensorflow_prefix,
+)
 from edl_ckpt.core.storage import LocalStore, Location, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import RangeReader
@@ -46,7 +62,6 @@ _OTHER_DTYPES: Final = ("C64", "F4", "F6_E2M3", "F6_E3M2", "F8_E4M3", "F8_E5M2",
 """Those of safetensors that no checkpoint can contain."""
 _MAX_HEADER_BYTES: Final = 100_000_000
 """As the safetensors library has it."""
-_NPY_HEAD_BYTES: Final = 1 << 16
 _SHARDED: Final = "model.safetensors.index.json"
 _NOTES_FILE: Final = f"{NOTES}.npy"
 _FETCH_BYTES: Final = 8 << 20
@@ -128,11 +143,11 @@ class ArraySource:
             return
         self.path = self._fetch() if local is None else local
         self._check_inputs()
-        prefix = os.path.join(self.path, CHECKPOINT_PREFIX) if os.path.isdir(self.path) else self.path
+        prefix = tensorflow_prefix(self.path)
         alone = os.path.join(self.path, METADATA_FILE)
-        if os.path.exists(alone) and not os.path.exists(f"{prefix}.index"):
+        if os.path.exists(alone) and not prefix:
             self._take_document(read_notes(_load(alone), alone))  # TensorFlow writes no checkpoint without a tensor
-        elif os.path.exists(f"{prefix}.index"):
+        elif prefix:
             self._spool(read_tensorflow(prefix, self._take_document))
         elif os.path.isdir(self.path):
             self._open_folder()
@@ -186,9 +201,9 @@ class ArraySource:
         """Return the document in a file of the directory."""
         path = os.path.join(self.path, name)
         if self._source.local_path is not None or not self._shared:
-            return _parse_json(_load(path), path)
+            return parse_object(_load(path), path)
         reader = self._reader(path)
-        return _parse_json(reader.read(0, min(reader.size_bytes, _MAX_HEADER_BYTES)), path)
+        return parse_object(reader.read(0, min(reader.size_bytes, _MAX_HEADER_BYTES)), path)
 
     def _check_inputs(self) -> None:
         """Raise UsageError for a pipe, device or socket among what is read: libraries open files by their names."""
@@ -258,26 +273,42 @@ class ArraySource:
     def _check_not_shared(self) -> None:
         if self._shared:
             raise UnsupportedError(
-                "the workers of a cluster import .safetensors, .npy, .npz and checkpoints",
+                "the workers of a cluster import checkpoints, .safetensors, and little-endian .npy and .npz in C order",
                 path=self._source.url,
                 hint="without --cluster, this machine imports it",
             )
 
     def _spool(self, found: Iterator[Found]) -> None:
-        """Write arrays from a library, one after the other, to files without names."""
+        """Write arrays from a library, one after the other, to a file without a name."""
         self._check_not_shared()
-        for name, dtype, shape, data in found:
-            file = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed with the stack
-            with storage_errors(tempfile.gettempdir()):
-                for some in data:
-                    file.write(some.data)
-                file.flush()
-            array = ArrayData(name, dtype, shape, self._stack.enter_context(SpooledReader(file, self.path)), 0)
-            if array.size_bytes != array.reader.size_bytes:
+        heads: list[tuple[str, DType, tuple[int, ...]]] = []
+
+        def pieces() -> Iterator[Iterator[memoryview]]:
+            for name, dtype, shape, data in found:
+                check_shape(name, shape, self.path)
+                heads.append((name, dtype, shape))
+                yield (some.data for some in data)
+
+        with storage_errors(tempfile.gettempdir()):
+            extents = self._spooled(pieces())
+        for head, extent in zip(heads, extents, strict=True):
+            array = ArrayData(*head, extent.base, extent.begin)
+            if array.size_bytes != extent.size_bytes:
                 raise CorruptError(
-                    f"{name!r} has {array.reader.size_bytes} bytes for {array.size_bytes}", path=self.path
+                    f"{array.name!r} has {extent.size_bytes} bytes for {array.size_bytes}", path=self.path
                 )
             self._add(array)
+
+    def _spooled(self, pieces: Iterable[Iterable[memoryview | bytes]]) -> list[Extent]:
+        """Write pieces to a file without a name; return where each of them is."""
+        file = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed with the stack
+        ends = [0]
+        for piece in pieces:
+            file.writelines(piece)
+            ends.append(file.tell())
+        file.flush()
+        whole = self._stack.enter_context(SpooledReader(file, self.path))
+        return [Extent(whole, start, end - start) for start, end in pairwise(ends)]
 
     def _reader(self, path: str) -> RangeReader:
         folder, _ = self._source.with_url(path).split()
@@ -340,16 +371,17 @@ class ArraySource:
                 path=path,
                 offset=0,
             )
-        header = _parse_json(reader.read(8, size), path)
+        header = parse_object(reader.read(8, size), path)
         metadata = header.pop("__metadata__", {})
         if isinstance(metadata, dict) and isinstance(metadata.get("tables"), str):
-            self._take_notes(_parse_json(metadata["tables"].encode("utf-8", "surrogatepass"), path), path)
+            self._take_notes(parse_object(metadata["tables"].encode("utf-8", "surrogatepass"), path), path)
             self._fingerprint = metadata.get("fingerprint")
-        end = 0
+        end, data_bytes = 0, reader.size_bytes - 8 - size
         spans = [(_span(name, entry, path), name, entry) for name, entry in header.items()]
         for (start, stop), name, entry in sorted(spans, key=lambda found: found[0]):
-            if start < end or 8 + size + stop > reader.size_bytes:
+            if start != end or stop > data_bytes:
                 fault = "overlaps the array before it" if start < end else "ends after the end of the file"
+                fault = f"does not begin where the array before it ends, at {end}" if start > end else fault
                 raise CorruptError(f"{name!r} {fault}", path=path, offset=8 + size + start)
             end = stop
             array = ArrayData(name, _DTYPE_OF[entry["dtype"]], tuple(entry["shape"]), reader, 8 + size + start)
@@ -360,6 +392,9 @@ class ArraySource:
                     offset=array.offset,
                 )
             self._add(array)
+        if end != data_bytes:
+            fault = f"{counted(data_bytes - end, 'byte')} at the end belong to no array"
+            raise CorruptError(fault, path=path, offset=8 + size + end)
 
     def _take_document(self, document: Mapping[str, Any]) -> None:
         """Take what an export leaves for importers: notes on tables, and the fingerprint of everything."""
@@ -374,46 +409,47 @@ class ArraySource:
             self.notes[name] = note
 
     def _open_npz(self) -> None:
-        """Open the members of an archive; each is unpacked to a file without a name, and its checksum compared.
-
-        Those that are shared stay where they are.
-        """
+        """Open the members of an archive."""
         with storage_errors(self.path):
             try:
                 self._archive = self._reader(self.path) if self._shared else None
                 source = self.path if self._archive is None else as_stream(self._archive)
                 archive = self._stack.enter_context(zipfile.ZipFile(source))
                 names = archive.namelist()
-                index = self._index_of(archive, names)
-                known = self._tensors_by_file(index)
-                for name in names:
-                    if name.endswith(".npy") and (name != _NOTES_FILE or INDEX in names):
-                        own = known.get(name, (name.removesuffix(".npy"), ""))
-                        self._add_npy(own, self._member(archive, name))
-            except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+                readers = self._members(archive, [name for name in names if name.endswith(".npy")])
+                index = self._index_of(archive, names, dict(readers))
+            except EdlCkptError:
+                raise
+            except Exception as error:
+                if isinstance(error, OSError) and error.errno != errno.EINVAL:  # a seek to before the begin
+                    raise
                 raise CorruptError(f"not a readable .npz: {error}", path=self.path) from None
+        known = self._tensors_by_file(index)
+        for name, reader in readers:
+            if name != _NOTES_FILE or INDEX in names:
+                self._add_npy(known.get(name, (name.removesuffix(".npy"), "")), reader)
         self._take_index(index)
 
-    def _index_of(self, archive: zipfile.ZipFile, names: list[str]) -> dict[str, Any]:
+    def _index_of(
+        self, archive: zipfile.ZipFile, names: Sequence[str], readers: Mapping[str, RangeReader]
+    ) -> dict[str, Any]:
         """Return the index of an archive that an export wrote: an array of bytes, before that a text; else {}."""
         if INDEX in names:
-            return _parse_json(archive.read(INDEX), self.path)
+            with archive.open(INDEX) as member:
+                return parse_object(member.read(_MAX_HEADER_BYTES), self.path)
         if _NOTES_FILE not in names:
             return {}
-        reader = self._member(archive, _NOTES_FILE)
-        _, _, offset = npy_header(reader, NOTES)
-        return _parse_json(reader.read(offset, reader.size_bytes - offset), self.path)
+        reader = readers[_NOTES_FILE]
+        offset = npy_header(reader, NOTES)[2]
+        return parse_object(reader.read(offset, min(reader.size_bytes - offset, _MAX_HEADER_BYTES)), self.path)
 
-    def _member(self, archive: zipfile.ZipFile, name: str) -> RangeReader:
-        """Unpack a member to a file without a name, or return where it is."""
+    def _members(self, archive: zipfile.ZipFile, names: list[str]) -> list[tuple[str, Extent]]:
+        """Unpack members to a file without a name, which compares their checksums; shared ones stay where they are."""
         if self._archive is not None:
-            self.members.append(StoredMember(self._archive, archive.getinfo(name)))
-            return self.members[-1]
-        file = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed with the stack
-        with archive.open(name) as member:
-            shutil.copyfileobj(member, file, 1 << 20)
-        file.flush()
-        return SpooledReader(file, self.path)
+            self.members = [StoredMember(self._archive, archive.getinfo(name)) for name in names]
+            return list(zip(names, self.members, strict=True))
+        extents = self._spooled(unpacked(archive, name) for name in names)
+        return list(zip(names, extents, strict=True))
 
     def _open_directory(self, names: list[str]) -> None:
         index = self._json(INDEX) if INDEX in names else {}
@@ -449,40 +485,24 @@ class ArraySource:
     def _add_npy(self, own: tuple[str, str], reader: RangeReader) -> None:
         """Add the array of an .npy file, by its name and the dtype that an index has for it."""
         name, noted = own
-        dtype, shape, offset = npy_header(reader, name)
+        kind, shape, offset, fortran = npy_header(reader, name)
+        dtype = dtype_named(name, kind.name, path=reader.path)
         if noted == "bfloat16" and dtype.name == "uint16":
             dtype = DTYPES["bfloat16"]
         array = ArrayData(name, dtype, shape, reader, offset)
-        if isinstance(reader, StoredMember):
-            array = replace(array, reader=reader.base, offset=reader.begin + offset)
         if offset + array.size_bytes != reader.size_bytes:
             raise CorruptError(
                 f"{name!r} has {counted(reader.size_bytes - offset, 'byte')} (expected {array.size_bytes})",
                 path=reader.path,
                 offset=offset,
             )
-        self._add(array)
-
-
-def npy_header(reader: RangeReader, name: str) -> tuple[DType, tuple[int, ...], int]:
-    """Return (dtype, shape, offset of the elements) of an .npy file.
-
-    Raises UnsupportedError for Python objects and for big-endian or column-major arrays.
-    """
-    head = io.BytesIO(reader.read(0, min(_NPY_HEAD_BYTES, reader.size_bytes)))
-    try:
-        version = np.lib.format.read_magic(head)
-        readers = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
-        shape, fortran, dtype = readers[version[0]](head)
-    except (KeyError, ValueError, SyntaxError, TypeError, EOFError, RecursionError) as error:
-        raise CorruptError(f"{name!r}: not an .npy file ({error})", path=reader.path, offset=0) from None
-    if dtype.hasobject:
-        raise UnsupportedError(f"{name!r}: an array of Python objects; nothing is unpickled", path=reader.path)
-    found = dtype_named(name, dtype.name, path=reader.path)
-    if dtype.byteorder == ">" or (fortran and len(shape) > 1):
-        order = "big-endian" if dtype.byteorder == ">" else "column-major"
-        raise UnsupportedError(f"{name!r}: a checkpoint cannot contain {order} {dtype.name}", path=reader.path)
-    return found, tuple(int(n) for n in shape), head.tell()
+        if kind.byteorder == ">" or (fortran and len(shape) > 1):
+            data = in_order(reader, kind, shape, offset, "F" if fortran else "C")
+            self._spool(iter([(name, dtype, shape, data)]))
+        elif isinstance(reader, Extent):
+            self._add(replace(array, reader=reader.base, offset=reader.begin + offset))
+        else:
+            self._add(array)
 
 
 def _span(name: str, entry: Any, path: str) -> tuple[int, int]:
@@ -492,26 +512,13 @@ def _span(name: str, entry: Any, path: str) -> tuple[int, int]:
         dtype_named(name, dtype, path=path)
     good = dtype in _DTYPE_OF
     shape, span = (entry.get("shape"), entry.get("data_offsets")) if good else (None, None)
-    if not (_naturals(shape) and _naturals(span) and span is not None and len(span) == 2 and span[0] <= span[1]):
+    if not (naturals(shape) and naturals(span) and span is not None and len(span) == 2 and span[0] <= span[1]):
         raise CorruptError(f"the entry of {name!r} in the header is damaged", path=path, offset=8)
+    check_shape(name, shape or (), path)
     return span[0], span[1]
-
-
-def _naturals(value: Any) -> bool:
-    return isinstance(value, list) and all(type(n) is int and 0 <= n < 1 << 62 for n in value)
 
 
 def _load(path: str) -> bytes:
     with storage_errors(path), open_input(path, "rb") as file:
         data: bytes = file.read(_MAX_HEADER_BYTES)
         return data
-
-
-def _parse_json(data: bytes, path: str) -> dict[str, Any]:
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict):
-        raise CorruptError("the header is not a JSON object", path=path)
-    return document

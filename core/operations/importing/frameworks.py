@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.errors import CorruptError, UnsupportedError
+from edl_ckpt.core.errors import CorruptError, NotFoundError, UnsupportedError
 from edl_ckpt.core.format.checks import dtype_named
 from edl_ckpt.core.format.model import DTYPES, DType
 from edl_ckpt.core.libraries import library
-from edl_ckpt.core.operations.export.frameworks import METADATA_FILE, PARQUET
+from edl_ckpt.core.operations.export.frameworks import CHECKPOINT_PREFIX, METADATA_FILE, PARQUET
 from edl_ckpt.core.operations.export.names import NOTES, original_name
+from edl_ckpt.core.storage.faults import storage_errors
 
 TakeNotes = Callable[[Mapping[str, Any]], None]
 """Takes the document that an export leaves for importers: its `tables`, and its metadata beside them."""
@@ -47,6 +48,12 @@ def read_torch(path: str, take_notes: TakeNotes) -> Iterator[Found]:
         if not isinstance(tensor, torch.Tensor):
             raise UnsupportedError(f"{name!r} is a {type(tensor).__name__}, not a tensor", path=path)
         dtype = dtype_named(str(name), str(tensor.dtype).removeprefix("torch."))
+        if tensor.layout is not torch.strided or tensor.is_nested or tensor.device.type != "cpu":
+            kind = "nested" if tensor.is_nested else f"{tensor.layout} on {tensor.device}".removeprefix("torch.")
+            raise UnsupportedError(f"{name!r} is no dense tensor with values ({kind})", path=path)
+        if tensor.nbytes > tensor.untyped_storage().nbytes():  # its file is as small as its storage
+            hint = "save a copy of it: tensor.clone()"
+            raise UnsupportedError(f"{name!r} is a view that repeats its values", path=path, hint=hint)
         flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
         yield str(name), dtype, tuple(tensor.shape), iter([flat])
 
@@ -60,6 +67,25 @@ def _torch_notes(path: str) -> bytes | None:
             if member.filename.partition("/")[2] == METADATA_FILE and member.file_size <= os.path.getsize(path):
                 return archive.read(member)
     return None
+
+
+def tensorflow_prefix(path: str) -> str:
+    """Return the prefix of a TensorFlow checkpoint: the path or that of its index, or a directory's newest; else ''.
+
+    Raises NotFoundError when the newest checkpoint of a directory is not in it.
+    """
+    folder = os.path.isdir(path)
+    prefix = os.path.join(path, CHECKPOINT_PREFIX) if folder else path.removesuffix(".index")
+    if os.path.exists(f"{prefix}.index"):
+        return prefix
+    if not folder or not os.path.isfile(os.path.join(path, "checkpoint")):
+        return ""
+    state = library("tensorflow", "tensorflow").train.get_checkpoint_state(path)
+    newest = os.path.join(path, os.path.basename(state.model_checkpoint_path)) if state else ""
+    if not os.path.exists(f"{newest}.index"):  # its directory may have been moved, so only the name counts
+        hint = "name a checkpoint by its prefix, the path of its index without .index"
+        raise NotFoundError("its file `checkpoint` names no checkpoint that is there", path=path, hint=hint)
+    return newest
 
 
 def read_tensorflow(prefix: str, take_notes: TakeNotes) -> Iterator[Found]:
@@ -121,37 +147,81 @@ def _read_table(table: Any, metadata: Mapping[bytes, bytes], notes: Mapping[str,
     name = original_name(file_name.removesuffix(PARQUET)) if title is None else title.decode("utf-8", "replace")
     kind = schema.field("vector").type if {"id", "vector"} <= set(schema.names) else None
     dim = getattr(kind, "list_size", None)
-    if dim is None and hasattr(kind, "value_type"):  # of any length, but that of each is noted
+    if dim is None and hasattr(kind, "value_type"):  # of any length, but all are alike
         note = notes.get(name)
-        dim = note.get("dim") if isinstance(note, dict) else None
+        dim = note.get("dim") if isinstance(note, dict) else _first_length(table, path)
     if not isinstance(dim, int) or kind is None:
-        raise UnsupportedError("expected columns `id` and `vector`, a list of fixed size", path=path)
+        raise UnsupportedError(
+            f"expected columns `id` and `vector`, a list of numbers; got {', '.join(schema.names):.200}",
+            path=path,
+            hint="rename or combine columns first, for example with DuckDB:"
+            " COPY (SELECT user AS id, [x0, x1] AS vector FROM 'a.parquet') TO 'b.parquet'",
+        )
     rows, ids = table.metadata.num_rows, str(schema.field("id").type)
-    yield f"{name}.ids", dtype_named(name, ids), (rows,), _column(table, "id", 1)
+    yield f"{name}.ids", dtype_named(name, ids), (rows,), _column(table, "id", 1, path)
     element = {"float": "float32", "double": "float64", "halffloat": "float16"}.get(
         str(kind.value_type), str(kind.value_type)
     )
-    yield f"{name}.vectors", dtype_named(name, element), (rows, dim), _column(table, "vector", dim)
+    yield f"{name}.vectors", dtype_named(name, element), (rows, dim), _column(table, "vector", dim, path)
 
 
-def _column(table: Any, name: str, dim: int) -> Iterator[npt.NDArray[np.uint8]]:
-    for batch in table.iter_batches(columns=[name]):
-        column = batch.column(0)
-        if column.null_count:
-            raise CorruptError(f"column {name!r} contains nulls")
-        if hasattr(column, "offsets") and (np.diff(column.offsets.to_numpy()) != dim).any():
-            raise CorruptError(f"column {name!r} contains lists of other lengths than {dim}")
+def _first_length(table: Any, path: str) -> int | None:
+    """Return the length of the first vector, None without one."""
+    first = next(_batches(table, "vector", path, rows=1), [None])[0]
+    return len(first) if first is not None and first.is_valid else None
+
+
+def _batches(table: Any, name: str, path: str, *, rows: int = 1 << 16) -> Iterator[Any]:
+    """Yield a column in parts."""
+    with storage_errors(path):
+        try:
+            for batch in table.iter_batches(rows, columns=[name]):
+                yield batch.column(0)
+        except Exception as error:
+            if getattr(error, "errno", None):
+                raise
+            raise CorruptError(f"not a readable Parquet file: {error}", path=path) from None
+
+
+def _column(table: Any, name: str, dim: int, path: str) -> Iterator[npt.NDArray[np.uint8]]:
+    row = 0
+    for column in _batches(table, name, path):
         values = column.flatten() if name == "vector" else column
+        if column.null_count or values.null_count:
+            raise CorruptError(f"column {name!r} contains nulls", path=path)
+        lengths = np.diff(column.offsets.to_numpy()) if hasattr(column, "offsets") else np.full(len(column), dim)
+        if (lengths != dim).any():
+            odd = int(np.argmax(lengths != dim))
+            message = f"row {row + odd} of column {name!r} has {lengths[odd]} values, expected {dim}"
+            raise CorruptError(message, path=path)
+        row += len(column)
         yield np.ascontiguousarray(values.to_numpy(zero_copy_only=False)).reshape(-1).view(np.uint8)
 
 
 def read_notes(data: bytes, path: str) -> Mapping[str, Any]:
     """Return the document that an export leaves for importers; CorruptError unless it has notes on tables."""
-    try:
-        document = json.loads(data)
-        tables = document["tables"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise CorruptError("the notes on tables are damaged", path=path) from None
-    if not isinstance(document, dict) or not isinstance(tables, dict):
+    document = parse_object(data, path)
+    if not isinstance(document.get("tables"), dict):
         raise CorruptError("the notes on tables are damaged", path=path)
     return document
+
+
+def parse_object(data: bytes, path: str) -> dict[str, Any]:
+    """Return the JSON object in a header or in notes; CorruptError for anything else, and for a name twice."""
+    try:
+        document = json.loads(data, object_pairs_hook=_unique)
+    except KeyError as error:
+        raise CorruptError(f"the header has the name {error} twice", path=path) from None
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise CorruptError("the header is not a JSON object", path=path)
+    return document
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if found.setdefault(name, value) is not value:
+            raise KeyError(name)
+    return found

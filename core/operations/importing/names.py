@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from edl_ckpt.core.errors import NotFoundError, UsageError
+from edl_ckpt.core.errors import NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.format import bulk
+from edl_ckpt.core.format.generations import MAX_DIM
 from edl_ckpt.core.operations.importing.arrays import ArrayData, ArraySource
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import RangeReader
@@ -181,6 +182,9 @@ def _check_table(table: ImportedTable) -> None:
             f"table {table.name!r}: ids must be whole numbers in one dimension, got {ids.dtype.name} {list(ids.shape)}",
             path=ids.reader.path,
         )
+    if len(vectors.shape) == 2 and vectors.shape[1] >= MAX_DIM:
+        message = f"table {table.name!r}: a row of {vectors.shape[1]} elements is larger than a shard can be"
+        raise UnsupportedError(message, path=vectors.reader.path)
     if len(vectors.shape) != 2 or vectors.shape[0] != ids.shape[0]:
         raise UsageError(
             f"table {table.name!r}: vectors must be [{ids.shape[0]}, dim], got {list(vectors.shape)}",

@@ -188,14 +188,12 @@ def npy(array: Any) -> bytes:
         (npy(np.ones(4)) + b"x", CorruptError),
         (npy(np.array([Bomb()], object)), UnsupportedError),
         (pickle.dumps(Bomb()), CorruptError),
-        (npy(np.ones(3, ">f4")), UnsupportedError),
-        (npy(np.asfortranarray(np.ones((2, 3)))), UnsupportedError),
         (npy(np.array(["text"])), UnsupportedError),
         (npy(np.ones(2, np.complex64)), UnsupportedError),
     ],
 )
 def test_bad_npy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, error: type[EdlCkptError]) -> None:
-    """Damaged .npy files, objects and foreign orders are refused as files and in archives; nothing unpickles."""
+    """Damaged .npy files, objects and texts are refused as files and in archives; nothing unpickles."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "arrays").mkdir()
     (tmp_path / "arrays/a.npy").write_bytes(data)
