@@ -7,11 +7,25 @@ from typing import Any
 
 import pytest
 
+from edl_ckpt.core.errors import LockedError
+from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage.interface import lists_marks
 from edl_ckpt.core.storage.s3 import client
 from places import GOLDEN
 from program import inside
 from s3_fixtures import Bucket
-from s3_proxy import DIALECTS, Fault, ignore_if_none_match
+from s3_proxy import (
+    DIALECTS,
+    Call,
+    Fault,
+    Forward,
+    Kind,
+    Reply,
+    ignore_conditions,
+    ignore_if_none_match,
+    lose_reply,
+    status,
+)
 from store_contract import RemoteContract
 
 
@@ -102,3 +116,35 @@ def test_large_shards(s3: Bucket, large: Path, capsys: pytest.CaptureFixture[str
     result = inside(capsys, "reshard", dialect.url, "--ps", "3", "--output", f"s3://{dialect.name}/out")
     check = inside(capsys, "verify", f"s3://{dialect.name}/out", "--deep")
     assert (check["fingerprint"], check["sealed"]) == (result["fingerprint"], True)
+
+
+@pytest.mark.parametrize("name", ["", *DIALECTS])
+def test_a_write_over_what_was_read(s3: Bucket, name: str) -> None:
+    """A small object is replaced while it is the one that was read, also when an answer is lost; another one stays."""
+    store = open_store(speak(s3, *([name] if name else [])).url)
+    assert lists_marks(store)
+    for data in (b"one", b"two"):
+        s3.proxy.fail(Fault(lose_reply, operation="put"))
+        mark = store.mark("x")
+        store.write_over("x", data, mark)
+        assert s3.get("run/x") == data
+    for stale in (mark, ""):
+        if stale or name != "ignores If-None-Match":
+            with pytest.raises(LockedError, match="another process changed it"):
+                store.write_over("x", b"three", stale)
+        assert s3.get("run/x") == b"two"
+
+
+@pytest.mark.parametrize("kind", [ignore_conditions, status(501, "NotImplemented"), status(400, "InvalidArgument")])
+def test_a_write_without_conditions(s3: Bucket, kind: Kind) -> None:
+    """A service that ignores or refuses conditions gets the write without one."""
+
+    def refuse(call: Call, forward: Forward) -> Reply | None:
+        return (kind if call.request.if_match or call.request.if_none_match else ignore_conditions)(call, forward)
+
+    store = open_store(s3.url)
+    assert lists_marks(store)
+    s3.proxy.fail(Fault(refuse, operation="put", times=None))
+    for data in (b"one", b"two"):
+        store.write_over("x", data, store.mark("x"))
+        assert s3.get("run/x") == data
