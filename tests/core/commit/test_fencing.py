@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -310,33 +310,47 @@ def test_asleep_beyond_the_lock(scene: Scene, name: str) -> None:
     assert any(refused for _, refused in ended)
 
 
-@pytest.mark.parametrize("conditions", [True, False], ids=["conditional writes", "no conditional writes"])
-@pytest.mark.parametrize("name", sampled(sorted(LATE), {"tag add", "metrics set", "policy", "seal, other reshards"}))
-def test_asleep_between_proof_and_request(scene: Scene, name: str, conditions: bool) -> None:
-    """A request that arrives after the lock was lost takes nothing away that another command has acknowledged.
-
-    The sleeper ends with 11 whenever its lock was gone before it gave it back.
-    """
+def arrive_late(scene: Scene, name: str, *, conditions: bool, every: bool) -> None:
+    """Hold a request of the command that follows a proof of its lock, or every one, until the other one has ended."""
     case = CASES[name]
     points = stopping_points(scene, case, late=True)
     written = [k for k in points if "/meta-0/" in scene.s3.proxy.requests[k - 1].key]
     assert written
-    for nth in points:
-        for dies in (False, True):
-            error = sleep_at(scene, case, nth, dies=dies, conditions=conditions)
-            where = f"{name}, request {nth}, dies: {dies}, {error!r}, {scene.done}"
-            if nth in written and not dies:
-                assert isinstance(error, LockedError), where
-            try:
-                if conditions:  # else the next command that takes the lock puts it back
-                    case.holds(scene)
-                recover(scene.url)
+    for nth, dies in product(points, (False, True)) if every else ((written[0], not conditions),):
+        error = sleep_at(scene, case, nth, dies=dies, conditions=conditions)
+        where = f"{name}, request {nth}, dies: {dies}, {error!r}, {scene.done}"
+        if nth in written and not dies:
+            assert isinstance(error, LockedError), where
+        try:
+            if conditions:  # else the next command that takes the lock puts it back
                 case.holds(scene)
-            except BaseException as failure:
-                failure.add_note(where)
-                raise
-            assert scene.leftovers() == [], where
-            assert recover(scene.url).done == (), where
+            recover(scene.url)
+            case.holds(scene)
+        except BaseException as failure:
+            failure.add_note(where)
+            raise
+        assert scene.leftovers() == [], where
+        assert recover(scene.url).done == (), where
+
+
+@pytest.mark.parametrize("name", sorted(LATE - {"verify --seal", "tag remove"}))
+def test_a_late_write_takes_nothing_away(scene: Scene, name: str) -> None:
+    """A write that arrives after the lock was lost leaves what another command has acknowledged, and ends with 11."""
+    arrive_late(scene, name, conditions=True, every=False)
+
+
+@pytest.mark.parametrize("name", sampled(sorted(LATE), {"metrics set", "policy"}))
+def test_what_a_late_write_took_away_is_put_back(scene: Scene, name: str) -> None:
+    """Without conditional writes, the next command puts it back, also when the late one was killed after its write."""
+    arrive_late(scene, name, conditions=False, every=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("conditions", [True, False], ids=["conditional writes", "no conditional writes"])
+@pytest.mark.parametrize("name", sorted(LATE))
+def test_every_late_request(scene: Scene, name: str, conditions: bool) -> None:
+    """The same for each request that follows a proof, with a command that ends and one that is killed."""
+    arrive_late(scene, name, conditions=conditions, every=True)
 
 
 @pytest.mark.slow
