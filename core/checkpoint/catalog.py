@@ -257,7 +257,7 @@ def resolve(
     reporter: Reporter = WARNINGS,
     seals: bool = True,
 ) -> Version:
-    """Return the version a reference names; 'latest' is the newest complete one.
+    """Return the version a reference names; 'latest' is the newest complete one whose shards are of one run.
 
     A checkpoint in a file of any name is a version by itself (`files.py`). Raises NotFoundError, whose hint names the
     versions there, IncompleteError for 'latest' when no version is complete, and UsageError when several versions
@@ -285,7 +285,11 @@ def resolve(
     for version in listing.versions:
         if version.fault and version.version != ref.version:
             reporter.warn(f"{version.ref}: {version.why_unreadable}")
-    return pick(listing, ref.version)
+    chosen = pick(listing, ref.version)
+    for version in listing.versions if ref.version == "latest" else ():
+        if version.mixture and version.version > chosen.version:
+            reporter.warn(f"{version.ref} is passed over: {version.mixture}")
+    return chosen
 
 
 def _uuid_dir(location: Location) -> Version | None:
@@ -333,11 +337,12 @@ def pick(listing: Listing, wanted: int | str) -> Version:
     if wanted != "latest":
         return _tagged(listing, wanted)
     complete = [v for v in listing.versions if v.state is State.COMPLETE]
-    if complete:
-        return complete[-1]
+    of_one_run = [v for v in complete if not v.mixture]
+    if of_one_run:
+        return of_one_run[-1]
     if listing.versions:
         raise IncompleteError(
-            "no complete version",
+            "every complete version has shards of two runs" if complete else "no complete version",
             path=listing.location.url,
             hint=f"try: {command('list', str(listing.location))}",
         )

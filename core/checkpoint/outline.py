@@ -7,14 +7,14 @@ everything is listed. Only if it is complete, and nothing is unusual, is it the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from edl_ckpt.core.checkpoint.annotated import annotated, listed_metadata, with_metadata
 from edl_ckpt.core.checkpoint.grouping import has_journal, is_of_interest, versions_among
 from edl_ckpt.core.errors import IncompleteError, NotFoundError, UsageError
 from edl_ckpt.core.format import names
 from edl_ckpt.core.format.model import Listing, State, Version
-from edl_ckpt.core.state.paths import META_DIR, STATE_DIR, metadata_owner
+from edl_ckpt.core.state.paths import META_DIR, NOTES_DIR, STATE_DIR, metadata_owner, noted_version
 from edl_ckpt.core.storage.interface import Entry, MarkedStore
 
 Choose = Callable[[Listing], Version]
@@ -41,7 +41,7 @@ def one_of_many(store: MarkedStore, choose: Choose, fresh_after: float, *, by_me
     except (NotFoundError, IncompleteError, UsageError):  # the whole listing says why
         return None
     found = version_below(store, chosen.path.removeprefix(store.path("")), fresh_after)
-    if found is None or found.state is not State.COMPLETE:
+    if found is None or found.state is not State.COMPLETE or _has_notes(state, found.version):
         return None
     if not by_metadata:
         metadata = listed_metadata(store, [entry for entry in state if _is_of(entry, found.version)])
@@ -54,6 +54,11 @@ def version_below(store: MarkedStore, directory: str, fresh_after: float) -> Ver
     entries = [each for each in store.below(directory, is_of_interest) if directory in {each.relative, each.parent}]
     versions, _ = versions_among(entries, store.location, fresh_after)
     return versions[0] if versions else None
+
+
+def _has_notes(state: Iterable[Entry], number: int) -> bool:
+    """Say whether servers left notes on a version: they may show two runs, which the whole listing tells."""
+    return any(entry.parent == NOTES_DIR and noted_version(entry.name) == number for entry in state)
 
 
 def _is_of(entry: Entry, number: int) -> bool:

@@ -31,6 +31,7 @@ from edl_ckpt.core import (
     Table,
     UsageError,
     open_checkpoint,
+    resolve,
     restore,
     save_checkpoint,
 )
@@ -428,6 +429,13 @@ def test_two_runs(tmp_path: Path) -> None:
                 saver.save(5, {}, {"t": Table(np.arange(ps_id, 10, 2), np.ones((5, 2), np.float32))})
     with pytest.raises(RefusedError, match=r"@5: shard 0 of 2 has been replaced, and shard 1 of 2 may be of an"):
         restore(f"{tmp_path}@5", 1, 2)
+    with pytest.raises(IncompleteError, match="every complete version has shards of two runs"):
+        resolve(f"{tmp_path}@latest")
+    save_small(tmp_path, 4)
+    reporter = Recorder()
+    assert resolve(f"{tmp_path}@latest", reporter=reporter).version == 4
+    (warning,) = reporter.warnings
+    assert warning.startswith(f"{tmp_path}@5 is passed over: shard 0 of 2 has been replaced")
 
 
 def test_not_as_sealed(tmp_path: Path) -> None:
