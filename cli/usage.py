@@ -18,11 +18,6 @@ _EXTRA: Final = re.compile(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)\
 _NO_BOOLEAN: Final = re.compile(r"(.*) is not a valid boolean\..*", re.DOTALL)
 _NO_NUMBER: Final = re.compile(r"(.*) is not a valid (int|integer|int range|integer range|float)\.?", re.DOTALL)
 
-_RENAMED: Final = {
-    ("prune", "--all"): "here it is --even-newest now, and counts only together with a rule or --delete VERSION",
-}
-"""Options that have another name by now, with their command, and what to say of them."""
-
 
 def is_refusal(error: BaseException) -> bool:
     """Say whether an exception is the parser's."""
@@ -93,8 +88,8 @@ def _shown(parameter: Any, context: Any) -> str:
 
 def _option_hint(error: Any, context: Any, path: str) -> str:
     """Return the options that were perhaps meant; of a group, that options stand behind the command."""
-    if renamed := _RENAMED.get((command_of(context), error.option_name)):
-        return renamed
+    if (command_of(context), error.option_name) == ("prune", "--all"):  # it said less than it did
+        return "it is --even-newest now, and counts only together with a rule or --delete VERSION"
     flags = [flag for option in _options(context) for flag in option.opts if flag.startswith("--")]
     if close := meant(error.option_name.lstrip("-"), [flag.lstrip("-") for flag in flags]):
         return close.replace("did you mean ", "did you mean --").replace(" or ", " or --")

@@ -23,11 +23,14 @@ if TYPE_CHECKING:
 def policy_show_command(out: Output, location: o.Place = None) -> None:
     """Show the retention rules stored with a location."""
     from edl_ckpt.core.checkpoint.catalog import list_versions
+    from edl_ckpt.core.operations.prune.plan import unknown_names
     from edl_ckpt.core.operations.prune.stored_policy import read_policy
 
     where = out.location(location)
-    list_versions(where)  # raises when there is no such location
+    versions = list_versions(where).versions  # raises when there is no such location
     policy = read_policy(where)
+    for warning in unknown_names(versions, policy):
+        out.warn(f"{where}: {warning}")
     document = {
         "schema": "edl-ckpt/policy/1",
         "location": where.url,
@@ -53,15 +56,9 @@ def policy_set_command(
 
     They replace older ones. `edl-ckpt prune` follows them when it is given no rules.
     """
-    from edl_ckpt.core.checkpoint.catalog import list_versions
-    from edl_ckpt.core.operations.prune.plan import unknown_names
-
-    where = out.location(location)
-    policy = rules.policy(out, [where])
+    policy = rules.policy(out, [out.location(location)])
     if policy.is_empty:
         raise UsageError("no rule was given", hint="try: --keep 5; `policy clear` removes the rules")
-    for warning in unknown_names(list_versions(where).versions, policy):
-        out.warn(f"{where}: {warning}")
     _store(out, location, policy, lock_wait)
 
 

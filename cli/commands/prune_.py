@@ -142,9 +142,7 @@ def _places(out: Output, locations: list[str] | None, experiment: str | None) ->
 def _with_options(out: Output, plan: PrunePlan) -> PrunePlan:
     """Return a plan from a file, which has no storage options, with those of the command and of the configuration."""
     if others := set(plan.guards.delete) - {entry.version for entry in plan.deletions}:
-        raise UsageError(
-            f"the plan does not delete version {min(others)}", hint="--apply deletes only what its plan does"
-        )
+        raise UsageError(f"the plan does not delete version {min(others)}", hint="make a new plan")
     places = {place: out.location(place.url) for place in plan.locations}
     entries = tuple(replace(entry, location=places[entry.location]) for entry in plan.entries)
     return replace(plan, locations=tuple(places.values()), entries=entries)

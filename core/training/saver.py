@@ -25,7 +25,7 @@ from edl_ckpt.core.format.model import ShardFile
 from edl_ckpt.core.format.shard_layout import ShardLayout
 from edl_ckpt.core.numbers import whole_number
 from edl_ckpt.core.operations.prune.execute import prune
-from edl_ckpt.core.operations.prune.guards import Guards
+from edl_ckpt.core.operations.prune.guards import IN_A_JOB
 from edl_ckpt.core.operations.prune.own_shard import doomed_shards, remove_own_shard
 from edl_ckpt.core.operations.prune.retention import Policy
 from edl_ckpt.core.operations.prune.stored_policy import read_policy
@@ -339,8 +339,7 @@ class CheckpointSaver:
     def _prune(self, policy: Policy) -> tuple[str, ...]:
         if self.keep_checkpoint_max:
             self._reporter.warn(f"{self.location}: the stored policy replaces keep_checkpoint_max")
-        guards, wait = Guards(allow_empty_rule=True), self._wait_seconds
-        done = prune([self.location], policy, guards=guards, wait_seconds=wait, reporter=self._reporter)
+        done = prune([self.location], policy, guards=IN_A_JOB, wait_seconds=self._wait_seconds, reporter=self._reporter)
         for text in (*done.plan.unknown, *(f"retention failed: {error}" for error in done.errors)):
             self._reporter.warn(f"{self.location}: {text}")
         return done.deleted

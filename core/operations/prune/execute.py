@@ -18,16 +18,7 @@ from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.commit.trash import Purge, delete_versions, empty_trash, forget_gone, sweep
 from edl_ckpt.core.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.operations.prune.guards import (
-    NO_EXCEPTIONS,
-    Guards,
-    Why,
-    find_unreadable,
-    guard_reasons,
-    guarded,
-    mark_writing,
-    prunable,
-)
+from edl_ckpt.core.operations.prune.guards import NO_EXCEPTIONS, Guards, Why, guard_reasons, guarded, looked_at
 from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan, plan_prune
 from edl_ckpt.core.operations.prune.retention import Policy
 from edl_ckpt.core.progress import WARNINGS, Reporter
@@ -219,15 +210,14 @@ class _Look:
 def _look_again(plan: PrunePlan, now: float, known: Mapping[Location, Known]) -> dict[Location, tuple[Version, ...]]:
     """Return the versions of all locations of a plan; RefusedError when a fact that it relies on has changed."""
     places, grace = plan.locations if plan.entries else (), plan.guards.grace_seconds
-    present = {}
+    present: dict[Location, tuple[Version, ...]] = {}
+    reasons: dict[str, Why] = {}
     for place in places:
         listed = list_versions(place, grace_seconds=grace, now=now, known=known[place]).versions
-        present[place] = tuple(mark_writing(prunable(listed)))
-    by_path = {v.path: v for versions in present.values() for v in versions}
-    unreadable = find_unreadable(by_path.values())
-    reasons: dict[str, Why] = {}
-    for versions in present.values():
+        versions, unreadable = looked_at(listed)
+        present[place] = tuple(versions)
         reasons |= guard_reasons(versions, plan.guards, unreadable, now=now)
+    by_path = {v.path: v for versions in present.values() for v in versions}
     _check_fresh(plan, by_path, reasons)
     return present
 

@@ -60,6 +60,8 @@ class Guards:
 
 
 NO_EXCEPTIONS: Final = Guards()
+IN_A_JOB: Final = Guards(allow_empty_rule=True)
+"""The exceptions for savers: a job must not stop pruning because no version has a metric yet; it warns."""
 
 
 def prunable(versions: Iterable[Version]) -> list[Version]:
@@ -97,8 +99,10 @@ def guard_reasons(
         if version.state is State.UNREADABLE:
             why[version.why_unreadable] = ()
         if version.state in {State.MIXED, State.INVALID} and not named:
-            only = ("--delete", str(version.version))
-            why[f"{version.state}: deleted only when named ({' '.join(only)})"] = only
+            why[f"{version.state}: deleted only when named (--delete {version.version})"] = (
+                "--delete",
+                str(version.version),
+            )
         if why:
             reasons[version.path] = why
     return reasons
@@ -121,16 +125,20 @@ def guarded(ref: str, why: Why, *others: Why) -> RefusedError:
     return RefusedError(f"cannot be deleted: {', '.join(why)}", path=ref, hint=hint)
 
 
-def mark_writing(versions: Iterable[Version]) -> list[Version]:
-    """Return the versions; incomplete ones of which a living process is saving a shard are being written.
+def looked_at(
+    versions: Iterable[Version], errors: list[EdlCkptError] | None = None
+) -> tuple[list[Version], dict[str, str]]:
+    """Return the versions that a prune looks at, and by path why complete ones cannot be read, as `find_unreadable`.
 
-    Such a process may not have touched the version for longer than the grace period. On object storage nothing
-    shows it.
+    An incomplete version of which a living process is saving a shard is being written, even if the process has not
+    touched the version for longer than the grace period. On object storage nothing shows it.
     """
-    listed = list(versions)
+    listed = prunable(versions)
     places = {version.location for version in listed if version.state is State.INCOMPLETE}
     staged = {path for place in places for path in staged_paths(open_store(place))}
-    return [replace(v, state=State.WRITING) if v.path in staged and v.state is State.INCOMPLETE else v for v in listed]
+    writing = [v.state is State.INCOMPLETE and v.path in staged for v in listed]
+    listed = [replace(v, state=State.WRITING) if now else v for v, now in zip(listed, writing, strict=True)]
+    return listed, find_unreadable(listed, errors)
 
 
 def _against_the_newest(

@@ -23,11 +23,10 @@ from edl_ckpt.core.operations.prune.guards import (
     NO_EXCEPTIONS,
     Guards,
     Why,
-    find_unreadable,
     guard_reasons,
     guard_warnings,
     guarded,
-    mark_writing,
+    looked_at,
     prunable,
 )
 from edl_ckpt.core.operations.prune.retention import Policy, Tagged, by_location, evaluate, fit
@@ -187,9 +186,8 @@ def plan_listed(
     listings: Sequence[Listing], policy: Policy, *, guards: Guards = NO_EXCEPTIONS, now: float | None = None
 ) -> PrunePlan:
     """Return the plan for locations that are listed already; looks for unreadable versions, and errors, as above."""
-    versions = mark_writing(prunable(v for listing in listings for v in listing.versions))
     errors: list[EdlCkptError] = []
-    unreadable = find_unreadable(versions, errors)
+    versions, unreadable = looked_at((v for listing in listings for v in listing.versions), errors)
     modes = _common_modes(listings, needed=policy.needs_modes)
     plan = judge_versions(versions, _settled(policy, modes, versions), guards=guards, unreadable=unreadable, now=now)
     unread = bool(errors) or any(listing.unread for listing in listings)
@@ -250,7 +248,7 @@ def judge_versions(
 ) -> PrunePlan:
     """Return the plan for listed versions under a policy whose modes are settled; reads nothing.
 
-    `unreadable` is the result of `find_unreadable`; `now` as in `plan_prune`. The plan gives all reasons of each
+    `unreadable` is the second result of `looked_at`; `now` as in `plan_prune`. The plan gives all reasons of each
     version. Raises RefusedError when a version named in `guards.delete` is guarded, NotFoundError when it does not
     exist, UsageError when there is neither a rule nor an exception that asks for a deletion.
     """

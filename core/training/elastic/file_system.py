@@ -37,7 +37,7 @@ from edl_ckpt.core.operations.importing.names import Assignment
 from edl_ckpt.core.operations.importing.plan import plan_import
 from edl_ckpt.core.operations.importing.survey import survey_assigned
 from edl_ckpt.core.operations.prune.execute import prune
-from edl_ckpt.core.operations.prune.guards import Guards
+from edl_ckpt.core.operations.prune.guards import IN_A_JOB
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.prune.stored_policy import read_policy
 from edl_ckpt.core.operations.verify.check import verify_version
@@ -148,8 +148,8 @@ class FileSystemCheckpointManager(CheckpointManager):
         if policy.is_empty and self._keep:
             policy = Policy((Latest(self._keep),))
         if not policy.is_empty:
-            guards, wait = Guards(allow_empty_rule=True), self._wait_seconds
-            done = prune([self.location], policy, guards=guards, wait_seconds=wait, reporter=self._reporter)
+            wait = self._wait_seconds
+            done = prune([self.location], policy, guards=IN_A_JOB, wait_seconds=wait, reporter=self._reporter)
             for text in done.plan.unknown:
                 _LOG.warning("%s: %s", self.location, text)
             for error in done.errors:
