@@ -181,14 +181,8 @@ class Report:
 
     def add_problem(self, shard: ShardIndex, problem: Problem) -> None:
         """Add a problem from the index of a shard, or from the comparison of shards."""
-        self.add(
-            problem.code,
-            problem.message,
-            shard=shard.file,
-            subject=problem.subject,
-            offset=problem.offset,
-            warning=problem.warning,
-        )
+        name, at = problem.subject, problem.offset
+        self.add(problem.code, problem.message, shard=shard.file, subject=name, offset=at, warning=problem.warning)
 
     def add_error(self, error: CorruptError, shard: ShardFile) -> None:
         """Add the error that ended the reading of a shard."""
