@@ -149,7 +149,8 @@ def resumable(out: Output, words: str | Callable[[], str]) -> Iterator[None]:
         try:
             yield
         except (UnavailableError, NoSpaceError, AuthError) as error:
-            left = words if isinstance(words, str) else words()
+            is_told = COMMIT.is_past and (error.hint or isinstance(words, str))
+            left = "" if is_told else words if isinstance(words, str) else words()
             error.hint = "; ".join(part for part in (error.hint, left) if part) or None
             raise
 

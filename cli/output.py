@@ -298,6 +298,8 @@ class Output:
     def fail(self, error: EdlCkptError) -> NoReturn:
         """Report an error and end with its exit code."""
         self.end_progress()
+        if COMMIT.is_past and not error.hint:
+            error.hint = "what the command had changed before that is in place"
         if github.is_runner():
             self.annotate(github.annotation("error", str(error)))
         if self.json:

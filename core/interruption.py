@@ -77,6 +77,11 @@ class Commit:
             self.is_past = False
             self.deliver()
 
+    def reached(self) -> None:
+        """Know in a block that the result is there, whatever else fails in it."""
+        if get_ident() == main_thread().ident:
+            self.is_past = self.has_begun
+
     def deliver(self, cause: BaseException | None = None) -> None:
         """Raise the error of a signal that was kept; do nothing without one."""
         if self._kept is not None:

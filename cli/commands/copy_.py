@@ -76,7 +76,7 @@ def copy_command(
         done = render_copy.document(result)
         out.show(lambda: done, lambda: render_copy.human(result), lambda: render_copy.rows(done["copied"]))
         for ref, error in result.failed:
-            out.warn(f"{ref}: not copied: {error}")
+            out.warn(f"{ref}: not copied completely: {error}{f'; {error.hint}' if error.hint else ''}")
         if result.failed:
             raise max((error for _, error in result.failed), key=lambda error: error.exit_code)
 

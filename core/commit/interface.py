@@ -16,6 +16,7 @@ from edl_ckpt.core.commit.writers import StagedTargets
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.format.model import ShardFile, State, Version
 from edl_ckpt.core.format.names import Layout
+from edl_ckpt.core.state.annotate import Describe
 from edl_ckpt.core.state.seal import Seal
 from edl_ckpt.core.storage.interface import Sink
 from edl_ckpt.core.storage.location import Location
@@ -102,8 +103,11 @@ class VersionOutput(Protocol):
         """Take the parts of uploads that other processes have sent."""
         ...
 
-    def publish(self, prove: Prove) -> None:
-        """Make what was written visible, once it is proved."""
+    def publish(self, prove: Prove, describe: Describe | None = None) -> None:
+        """Make what was written visible, once it is proved, with its seal and its metadata.
+
+        An error after the step that makes it visible has a hint that says so.
+        """
         ...
 
     def __enter__(self) -> Self: ...

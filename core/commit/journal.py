@@ -42,6 +42,8 @@ class Journal:
     """The ids of open uploads."""
     write_ids: Mapping[str, str] = field(default_factory=dict)
     """What marks an object as written by this commit; '' where the storage cannot keep such a mark."""
+    replaces: bool = True
+    """False for a new version on a disk, which is undone unless it is visible."""
     old: tuple[str, ...] = ()
     """The shards that are replaced; nothing for a new version."""
     markers: tuple[str, ...] = ()
@@ -71,6 +73,7 @@ class Journal:
             "finished": dict(self.finished),
             "uploads": dict(self.uploads),
             "write_ids": dict(self.write_ids),
+            "replaces": self.replaces,
             "old": list(self.old),
             "markers": list(self.markers),
             "seal": None if self.seal is None else dict(self.seal),
@@ -104,6 +107,7 @@ def _journal(document: Mapping[str, Any]) -> Journal:
             finished={str(name): [str(s) for s in note] for name, note in document.get("finished", {}).items()},
             uploads={str(name): str(text) for name, text in document.get("uploads", {}).items()},
             write_ids={str(name): str(text) for name, text in document.get("write_ids", {}).items()},
+            replaces=bool(document.get("replaces", True)),
             old=tuple(str(name) for name in document.get("old", document.get("old_names", ()))),
             markers=tuple(str(name) for name in document.get("markers", ())),
             seal=None if seal is None else dict(seal),

@@ -8,12 +8,13 @@ shards are read back with the others before they are published.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import threading
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Final, Self
 
@@ -31,16 +32,22 @@ from edl_ckpt.core.format.names import Layout
 from edl_ckpt.core.ids import kernel_id
 from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.progress import WARNINGS, Reporter
+from edl_ckpt.core.state.annotate import Describe
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES
-from edl_ckpt.core.state.paths import JOURNAL, META_DIR, TRASH_DIR, resumable_stage, seal_file
-from edl_ckpt.core.state.seal import seal_bytes
+from edl_ckpt.core.state.metadata import Drafts
+from edl_ckpt.core.state.paths import JOURNAL, META_DIR, TRASH_DIR, is_document, resumable_stage, seal_file
+from edl_ckpt.core.state.seal import base_name, seal_bytes
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.files import NEW, Flusher, PreallocatedFile
 from edl_ckpt.core.storage.interface import Sink
 from edl_ckpt.core.storage.local import LocalStore
+from edl_ckpt.core.words import command
 
 _SEAL: Final = "seal.json"
 _OLD_SEAL: Final = "old-seal.json"
+_LACKS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
+_DRAFTS: Final = "meta"
+"""The directory of the metadata that comes with a version; an empty file stands for a document that goes."""
 
 
 class LocalOutput:
@@ -107,14 +114,13 @@ class LocalOutput:
     def _leave(
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        """Finish or roll back a replacement that failed half-way; decide whether a later run can resume."""
-        if self._resumes is None:
+        """Finish or roll back a commit that ended half-way; decide whether a later run can resume."""
+        with suppress(EdlCkptError, ValueError):  # then the journal stays, and `publish` has said so
             settle_stage(self._root, self._stage)
-            return
-        # What was read, or what was written, is damaged: a later run must begin again.
-        damaged = isinstance(error, CorruptError) or (self._proving and isinstance(error, EdlCkptError))
-        if damaged:
-            self._forget_progress()
+        # What was read, or what was written, is damaged, or the name is taken: a later run must begin again.
+        useless = isinstance(error, CorruptError | RefusedError) or (self._proving and isinstance(error, EdlCkptError))
+        if useless and self._resumes is not None:
+            self._stage.unlink(JOURNAL)
 
     def create(self, sizes: Sequence[int]) -> Sequence[Sink]:
         """Begin all shards, of these sizes; those that an interrupted run had finished stay as they are."""
@@ -216,8 +222,8 @@ class LocalOutput:
                     inside.rename(f"{name}{NEW}", inside, name)
                     file.become(copied)
 
-    def publish(self, prove: Prove) -> None:
-        """Prove the staged version while it is flushed, then rename it."""
+    def publish(self, prove: Prove, describe: Describe | None = None) -> None:
+        """Prove the staged version while it is flushed, stage its seal and metadata, then rename all of them."""
         for shard in list(self._writers):
             self._end_sharing(shard)
         if self._flusher is not None:
@@ -230,49 +236,56 @@ class LocalOutput:
             self._flusher.wait()
         for file in self._files.values():
             file.close()
-        self._place.check()
         with COMMIT:
-            self._forget_progress()  # from here on the staged version is published, or dropped
             with self._stage.enter(self._name) as inside:
                 if self._access is not None:
                     self._access.give_directory(inside)
                 inside.flush()
+                inode = os.fstat(inside.fd).st_ino
             self._stage.replace(_SEAL, seal)
-            if self._replaces is None:
-                self._publish_new()
-            else:
-                self._replace(self._replaces)
+            self._stage_metadata(describe)
+            self._check_target()
+            self._root.enter(META_DIR, make=True).close()  # now, not later: then only renames are left
+            replaces, keep_old = self._replaces is not None, self._keep_old
+            names = tuple(sorted(base_name(shard.path) for shard in self._replaces.shards)) if self._replaces else ()
+            journal = Journal(self._number, self._name, replaces=replaces, old=names, inode=inode, keep_old=keep_old)
+            self._place.check()
+            try:
+                self._stage.replace(JOURNAL, journal.to_bytes())
+                _put_in_place(self._root, self._stage, journal)
+            except EdlCkptError as error:
+                self._settle_after(error, inode)
+            if replaces:
                 forget_notes(self._store, [self._number])
 
-    def _forget_progress(self) -> None:
-        if self._resumes is not None:
-            self._stage.unlink(JOURNAL)
+    def _stage_metadata(self, describe: Describe | None) -> None:
+        if describe is not None:
+            self._stage.remove(_DRAFTS)
+            describe(drafts := Drafts(self._store))
+            with self._stage.enter(_DRAFTS, make=True) as staged:
+                for name, data in drafts.files.items():
+                    staged.write_new(name, data)
+                staged.flush()
 
-    def _publish_new(self) -> None:
-        """Make the staged version visible under a name that must be free, RefusedError when it is taken; seal it."""
-        # Now, not later: once the version is visible, nothing may fail.
-        with self._root.enter(META_DIR, make=True):
-            _take_seal(self._root, META_DIR, self._number, self._stage, _OLD_SEAL)
-        try:
-            self._stage.rename_new(self._name, self._root, self._name)
-        except BaseException:
-            _place_seal(self._root, self._stage, self._number, _OLD_SEAL)
-            raise
-        self._root.flush()
-        _place_seal(self._root, self._stage, self._number)
+    def _settle_after(self, error: EdlCkptError, inode: int) -> None:
+        """Try once more to finish a commit that met an error, or to undo it; else raise it, and say what is there.
 
-    def _replace(self, old: Version) -> None:
-        """Put the staged version in the place of an existing one, and remove that or move it to the trash.
-
-        It goes to the trash too when it has files that the listing did not show: those are not ours to remove.
+        Only a lack that has passed is no error then: what a disk with errors flushes at the second time may be lost.
         """
-        self._check_target()
-        staged = self._stage.stat(self._name)
-        names = tuple(sorted(os.path.basename(shard.path) for shard in old.shards))
-        inode = 0 if staged is None else staged.st_ino
-        journal = Journal(self._number, self._name, old=names, inode=inode, keep_old=self._keep_old)
-        self._stage.replace(JOURNAL, journal.to_bytes())
-        _exchange(self._root, self._stage, journal)
+        rest, now = "", None
+        try:
+            settle_stage(self._root, self._stage)
+        except (EdlCkptError, ValueError):
+            finish = command("recover", str(self._store.location))
+            rest = f", perhaps without its seal, tags or metrics: `{finish}` finishes its commit"
+        with suppress(EdlCkptError):
+            now = self._root.stat(self._name)
+        if now is not None and now.st_ino == inode:
+            if not rest and isinstance(error.__cause__, OSError) and error.__cause__.errno in _LACKS:
+                return
+            COMMIT.reached()
+            error.hint = f"version {self._number} is in place{rest}"
+        raise error
 
 
 def replaces_link(path: str) -> RefusedError:
@@ -299,15 +312,19 @@ def put_replaced_back(store: LocalStore, name: str, number: int, deletion: str) 
                 stage.replace(JOURNAL, journal.to_bytes())
                 trash.rename(name, stage, name)
                 _take_seal(trash, META, number, stage, _SEAL)
-                _exchange(root, stage, journal)
+                _put_in_place(root, stage, journal)
             finally:
                 settle_stage(root, stage)
 
 
-def _exchange(root: Directory, stage: Directory, journal: Journal) -> None:
-    """Put a staged directory into the place of a version as its journal, which is written, says."""
+def _put_in_place(root: Directory, stage: Directory, journal: Journal) -> None:
+    """Put a staged directory into a free place, or into that of a version, as its journal, which is written, says."""
     name = journal.directory
     _take_seal(root, META_DIR, journal.version, stage, _OLD_SEAL)
+    if not journal.replaces:
+        stage.rename_new(name, root, name)
+        settle_stage(root, stage)
+        return
     try:
         exchanged = stage.exchange(name, root, name)
     except UnsupportedError as error:  # a lower layer of overlayfs
@@ -336,39 +353,41 @@ def read_journal(stage: Directory) -> Journal | None:
 
 
 def settle_stage(root: Directory, stage: Directory) -> str | None:
-    """Finish the replacement that a journal began, or find it undone; return what was done, None for nothing.
+    """Finish the commit that a journal began, or find it undone; return what was done, None for nothing.
 
     The disk tells which: the staged directory is known by its inode. Every step may be repeated. Raises ValueError,
     before anything changes, for a damaged journal, and RefusedError when neither version is in place.
     """
     journal = read_journal(stage)
-    if journal is None:
+    if journal is None or journal.source:
         return None
     version, name, old = journal.version, journal.directory, _old_name(journal.directory)
+    what = f"the {'replacement' if journal.replaces else 'commit'} of version {version}"
     now = root.stat(name)
-    if now is None and stage.is_directory(name):  # killed between two renames
+    if now is None and journal.replaces and stage.is_directory(name):  # killed between two renames
         stage.rename_new(name, root, name)
         now = root.stat(name)
-    if now is None:
+    if now is None and journal.replaces:
         raise RefusedError(
             "neither the old version nor the new one is in place; nothing was changed",
             path=root.join(name),
             hint=f"look into {stage.path}",
         )
     # The number of a device may change when the machine boots, so it is compared with that of the stage.
-    if (now.st_dev, now.st_ino) != (os.fstat(stage.fd).st_dev, journal.inode):
+    if now is None or (now.st_dev, now.st_ino) != (os.fstat(stage.fd).st_dev, journal.inode):
         _place_seal(root, stage, version, _OLD_SEAL)
         if journal.trash and stage.stat(name) is not None:
             _to_trash(root, stage, journal, name, journal.trash, _SEAL)
         stage.unlink(JOURNAL)
-        return f"rolled back the replacement of version {version}; the old version is in place"
+        return f"rolled back {what}{'; the old version is in place' if journal.replaces else ''}"
     root.flush()
     if stage.stat(name) is not None:
         stage.rename(name, stage, old)
     _place_seal(root, stage, version)
+    _place_metadata(root, stage, version)
     _put_away(root, stage, journal)
     stage.unlink(JOURNAL)
-    return f"finished the replacement of version {version}; the new version is in place"
+    return f"finished {what}; the new version is in place"
 
 
 def _old_name(directory: str) -> str:
@@ -410,6 +429,21 @@ def _place_seal(place: Directory, stage: Directory, version: int, name: str = _S
         with place.enter(folder, make=True) as meta:
             stage.rename(name, meta, os.path.basename(seal_file(version)))
             meta.flush()
+
+
+def _place_metadata(root: Directory, stage: Directory, version: int) -> None:
+    """Put staged metadata into its place, that of the version first: so a tag that moves is never on no version."""
+    if not stage.is_directory(_DRAFTS):
+        return
+    own = f"{version}.json"
+    with stage.enter(_DRAFTS) as staged, root.enter(META_DIR, make=True) as meta:
+        for name in sorted(filter(is_document, staged.names()), key=lambda name: name != own):
+            found = staged.stat(name)
+            if found is not None and found.st_size:
+                staged.rename(name, meta, name)
+            else:
+                meta.unlink(name)
+        meta.flush()
 
 
 def forget_seal(checkpoint_dir: str, version: int) -> None:

@@ -41,6 +41,7 @@ from edl_ckpt.core.format.names import Layout
 from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.parallel import impatient, run_parallel
+from edl_ckpt.core.state.annotate import Describe
 from edl_ckpt.core.state.holder import prove_lock, write_proved
 from edl_ckpt.core.state.owner import describe, format_owner, is_me, is_presumed_dead
 from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, resumable_stage, seal_file
@@ -230,7 +231,7 @@ class RemoteOutput:
         for target, part in parts:
             self._objects[target].take([part])
 
-    def publish(self, prove: Prove) -> None:
+    def publish(self, prove: Prove, describe: Describe | None = None) -> None:
         """Complete all objects, prove them, and only then remove the shards that they replace."""
         assert self._journal is not None  # noqa: S101 - made by `create`
         for _ in run_parallel(lambda item: item.finish(), list(self._objects.values()), _COMPLETIONS):
@@ -263,6 +264,8 @@ class RemoteOutput:
             settle_remote(self._store, self._stage, self._journal)
             if self._replaces:
                 forget_notes(self._store, [self._number])
+        if describe is not None:
+            describe(None)
 
     def _written(self) -> Written:
         assert self._journal is not None  # noqa: S101 - made by `create`

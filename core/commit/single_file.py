@@ -18,7 +18,7 @@ from edl_ckpt.core.parallel import impatient, run_parallel
 from edl_ckpt.core.state.owner import is_presumed_dead, owner_in
 from edl_ckpt.core.storage.access import Access
 from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.storage.files import exchange, flush_directory, rename_new
+from edl_ckpt.core.storage.files import exchange_names, flush_path, rename_new
 from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, has_parts
 from edl_ckpt.core.storage.local import LocalReader, is_gone, is_there
 from edl_ckpt.core.storage.parts import PartMemory, least_part
@@ -47,6 +47,7 @@ class StagedOutput:
         self.target = target
         self._force = force
         self._is_directory = is_directory
+        self._is_published = False
         folder, name = os.path.split(target)
         self.path = os.path.join(folder, f".{name[:_NAME_PART]}.{new_id()}.edl-ckpt")
         self._folder = folder or "."
@@ -89,7 +90,7 @@ class StagedOutput:
     def publish(self) -> None:
         """Move the output into its place; with `force`, an old one stays visible until the new one replaces it."""
         if self._is_directory:
-            flush_directory(self.path)
+            flush_path(self.path)
         with COMMIT:
             if not self._force or not is_there(self.target):
                 rename_new(self.path, self.target)
@@ -97,7 +98,14 @@ class StagedOutput:
                 with storage_errors(self.target):
                     self._keep_access()
                     self._replace()
-            flush_directory(self._folder)
+            self._is_published = True
+        flush_path(self._folder)
+
+    def retract(self, but: StagedOutput) -> None:
+        """Remove what was published, unless another one was too, or it has replaced an older output."""
+        if self._is_published and not but._is_published and not self._force:
+            remove_tree(self.target)
+            COMMIT.is_past = False
 
     def _keep_access(self) -> None:
         """Give the output the owner, mode and ACL of the one that it replaces, as far as this process may."""
@@ -112,7 +120,7 @@ class StagedOutput:
 
     def _replace(self) -> None:
         """Exchange both if the kernel can, and leave the old one for removal; or else use one rename, or two."""
-        if not exchange(self.path, self.target):
+        if not exchange_names(self.path, self.target):
             if not self._is_directory and not os.path.isdir(self.target):
                 os.replace(self.path, self.target)
                 return

@@ -18,7 +18,7 @@ from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError
 from edl_ckpt.core.ids import new_id
 from edl_ckpt.core.state.owner import NO_LOCKS, OWNER_FILE, Signature, format_owner, read_owner
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, NOTES_DIR, STAGE_DIR, STATE_DIR, TRASH_DIR
-from edl_ckpt.core.storage.beneath import Directory
+from edl_ckpt.core.storage.beneath import Directory, close_read
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import check_space
 
@@ -147,7 +147,7 @@ class StageLock:
         if signature is not None:
             signature.end()
         if fd >= 0 and (signature is None or signature.is_ours):
-            os.close(fd)
+            close_read(fd)
 
 
 def remove_stage(root: Directory, place: Directory) -> None:

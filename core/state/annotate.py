@@ -23,10 +23,13 @@ from edl_ckpt.core.state.metadata import (
     MAX_NAMES,
     MAX_USER_BYTES,
     VERSION_SCHEMA,
+    Drafts,
+    LocationMetadata,
     check_key,
     check_metric_name,
     check_metric_value,
     check_tag,
+    is_unread,
     json_number,
     parse_location,
     parse_version,
@@ -41,6 +44,9 @@ from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.words import meant
 
 Document = dict[str, Any]
+Change = Callable[[Document], None]
+Describe = Callable[[Drafts | None], None]
+"""Writes the metadata of a version that is about to become visible to drafts; at once without any."""
 
 
 def write_metrics(
@@ -93,14 +99,14 @@ def erase_tag(version: Version, tag: str) -> None:
     _erase_tag(version.location, version.key, tag)
 
 
-def _erase_tag(location: Location, key: int | str, tag: str) -> None:
+def _erase_tag(location: Location, key: int | str, tag: str, drafts: Drafts | None = None) -> None:
     def change(document: Document) -> None:
         if tag not in document.get("tags", []):
             hint = meant(tag, document.get("tags", []), "tags")
             raise NotFoundError(f"no tag {tag!r}", path=f"{location}@{key}", hint=hint)
         document["tags"] = [t for t in document.get("tags", []) if t != tag]
 
-    _edit_version(location, key, change)
+    _edit_version(location, key, change, drafts)
 
 
 def write_note(version: Version, text: object) -> None:
@@ -148,13 +154,13 @@ def _bounded(metadata: Document, ref: str) -> Document:
     return metadata
 
 
-def write_modes(location: LocationLike, modes: Mapping[str, str]) -> None:
+def write_modes(location: LocationLike, modes: Mapping[str, str], drafts: Drafts | None = None) -> None:
     """Declare for a location the mode of each metric: 'max' when higher is better, 'min' when lower is."""
 
     def change(document: Document) -> None:
         document["modes"] = document.get("modes", {}) | {check_metric_name(n): mode for n, mode in modes.items()}
 
-    _edit_location(location, change)
+    _edit_location(location, change, drafts)
 
 
 def write_policy(location: LocationLike, policy: Mapping[str, Any] | None) -> None:
@@ -162,13 +168,13 @@ def write_policy(location: LocationLike, policy: Mapping[str, Any] | None) -> No
     _edit_location(location, lambda document: document.update(policy=policy))
 
 
-def _edit_version(location: Location, key: int | str, change: Callable[[Document], None]) -> None:
+def _edit_version(location: Location, key: int | str, change: Change, drafts: Drafts | None = None) -> None:
     empty = {"schema": VERSION_SCHEMA, "uuid" if isinstance(key, str) else "version": key}
-    _edit(location, version_file(key), empty, change, parse_version)
+    _edit(location, version_file(key), empty, change, parse_version, drafts)
 
 
-def _edit_location(location: LocationLike, change: Callable[[Document], None]) -> None:
-    _edit(location, f"{META_DIR}/{LOCATION_FILE}", {"schema": LOCATION_SCHEMA}, change, parse_location)
+def _edit_location(location: LocationLike, change: Change, drafts: Drafts | None = None) -> None:
+    _edit(location, f"{META_DIR}/{LOCATION_FILE}", {"schema": LOCATION_SCHEMA}, change, parse_location, drafts)
 
 
 def _check_again(document: Document, check: Callable[[Document], object], path: str) -> None:
@@ -184,14 +190,15 @@ def _edit(
     location: LocationLike,
     relative: str,
     empty: Document,
-    change: Callable[[Document], None],
+    change: Change,
     check: Callable[[Document], object],
+    drafts: Drafts | None,
 ) -> None:
     """Read a document, change it, and write it back; an empty one is removed where that cannot remove another one."""
     store = open_store(location)
     path = f"{store.location}/{relative}"
     try:
-        existing = read_document(store, relative) or {}
+        existing = read_document(drafts or store, relative) or {}
         check(existing)
     except EdlCkptError as error:
         raise type(error)(
@@ -208,7 +215,7 @@ def _edit(
     if set(document) <= set(empty) and not (existing and lists_marks(store)):
         prove_lock(store.location)
         with COMMIT:
-            store.remove(relative)
+            (drafts or store).remove(relative)
         return
     text = json.dumps(document, indent=2, sort_keys=False, ensure_ascii=False, allow_nan=False) + "\n"
     data = text.encode("utf-8", "surrogatepass")
@@ -216,7 +223,10 @@ def _edit(
     if len(data) > MAX_BYTES or names > MAX_NAMES:  # or it could not be read again
         limits = f"{MAX_NAMES} tags, as many metrics, and {MAX_BYTES} bytes in all"
         raise UsageError(f"too much metadata: at most {limits}", path=path)
-    write_proved(store, relative, data)
+    if drafts is not None:
+        drafts.write_small(relative, data)
+    else:
+        write_proved(store, relative, data)
 
 
 class MetadataCopies:
@@ -236,8 +246,8 @@ class MetadataCopies:
         self._origins: dict[tuple[str, int | str], tuple[str, ...]] = {}
         """The tags of versions of the source that the target has too."""
 
-    def copy(self, source: Version) -> None:
-        """Copy the metadata of a version to its copy in the target, with the modes of its metrics.
+    def copy(self, source: Version, drafts: Drafts | None = None) -> None:
+        """Copy the metadata of a version to its copy in the target, with the modes of its metrics; perhaps as `Drafts`.
 
         Metrics and tags that the copy has under other names stay. A tag names one version: another version of the
         target loses a tag that comes with the copy, with a warning, unless both have it in the source. A file by itself
@@ -256,47 +266,53 @@ class MetadataCopies:
         def change(existing: Document) -> None:
             existing.update(_merged(existing, document))
 
-        _edit_version(self._target, source.version, change)
-        self._copy_modes(source, store)
+        _edit_version(self._target, source.version, change, drafts)
+        self._copy_modes(store, {*document.get("metrics", ()), *source.metrics}, drafts)
         for tag in document.get("tags", ()):
-            self._move_tag(tag, source)
+            self._move_tag(tag, source, drafts)
 
-    def _copy_modes(self, source: Version, store: Store) -> None:
-        if not source.metrics:
+    def _copy_modes(self, store: Store, metrics: set[str], drafts: Drafts | None) -> None:
+        if not metrics:
             return
-        origin = read_metadata(store, (LOCATION_FILE,)).modes
+        origin = _read_whole(store, (LOCATION_FILE,)).modes
         if self._modes is None:
-            self._modes = dict(read_metadata(self._store, (LOCATION_FILE,)).modes)
-        new = {n: m for n, m in origin.items() if n in source.metrics and self._modes.get(n) != m}
+            self._modes = dict(_read_whole(self._store, (LOCATION_FILE,)).modes)
+        new = {n: m for n, m in origin.items() if n in metrics and self._modes.get(n) != m}
         if new:
-            write_modes(self._target, new)
+            write_modes(self._target, new, drafts)
             self._modes |= new
 
-    def _move_tag(self, tag: str, source: Version) -> None:
+    def _move_tag(self, tag: str, source: Version, drafts: Drafts | None) -> None:
         if self._holders is None:
             self._holders = {}
-            for key, metadata in read_metadata(self._store).versions.items():
+            for key, metadata in _read_whole(self._store).versions.items():
                 for present in metadata.tags:
                     self._holders.setdefault(present, set()).add(key)
         holders = self._holders.setdefault(tag, set())
         for key in sorted(holders - {source.version}, key=str):
             if tag not in self._tags_at(source.location, key):
-                _erase_tag(self._target, key, tag)
+                _erase_tag(self._target, key, tag, drafts)
                 holders.discard(key)
-                self._reporter.warn(f"{self._target}: the tag {tag!r} moved from version {key} to {source.version}")
+                self._reporter.warn(f"{self._target}: the tag {tag!r} moves from version {key} to {source.version}")
         holders.add(source.version)
 
     def _tags_at(self, origin: Location, key: int | str) -> tuple[str, ...]:
         where = str(origin), key
         if where not in self._origins:
-            found = read_metadata(open_store(origin), (base_name(version_file(key)),)).versions.get(key)
+            found = _read_whole(open_store(origin), (base_name(version_file(key)),)).versions.get(key)
             self._origins[where] = () if found is None else found.tags
         return self._origins[where]
 
 
-def copy_metadata(source: Version, target: Location, *, reporter: Reporter = WARNINGS) -> None:
-    """Copy the metadata of one version, as `MetadataCopies` does. The caller holds the target's lock."""
-    MetadataCopies(target, reporter=reporter).copy(source)
+def _read_whole(store: Store, names: Sequence[str] | None = None) -> LocationMetadata:
+    """Return what is known of versions; raises the error of a file that is there and cannot be read now."""
+    found = read_metadata(store, names)
+    for metadata in found.versions.values():
+        if metadata.unread is not None:
+            raise metadata.unread.error()
+    if found.fault is not None and is_unread(found.fault):
+        raise found.fault
+    return found
 
 
 def _merged(existing: Document, new: Document) -> Document:

@@ -38,7 +38,7 @@ from edl_ckpt.core.state.owner import (
 from edl_ckpt.core.state.paths import LOCK_FILE, STATE_DIR
 from edl_ckpt.core.state.remote_lock import ADVICE, MISSED_SECONDS, RemoteLock
 from edl_ckpt.core.storage import LocalStore, Location, ObjectStore
-from edl_ckpt.core.storage.beneath import Directory, ForeignError
+from edl_ckpt.core.storage.beneath import Directory, ForeignError, close_read
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.words import command
 
@@ -252,10 +252,10 @@ class LocalLock:
         fd, self._fd = self._fd, -1
         if fd < 0 or not self._is_signed_here():
             return
-        with suppress(EdlCkptError):  # removed by hand, or read-only by now: the kernel's lock ends with the open file
+        with suppress(EdlCkptError, OSError):  # removed by hand, or read-only: the open file is what has the lock
             if self._is_ours(fd):
                 self._unlink()  # while it is locked: a process that opened it meanwhile notices that it is gone
-        os.close(fd)
+        close_read(fd)
 
     def _is_signed_here(self) -> bool:
         """Return False in a forked process, whose copy of the file is closed."""

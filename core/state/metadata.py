@@ -166,7 +166,30 @@ def _raise(error: EdlCkptError) -> NoReturn:
     raise error
 
 
-def read_document(store: Store, relative: str) -> dict[str, Any] | None:
+class Drafts:
+    """Documents as they will be when a version becomes visible: they are read from a store, and written to memory."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.location = store.location
+        self.files: dict[str, bytes] = {}
+        """What was written, by base names and in that order; b'' for a document that goes."""
+
+    def read_small(self, relative: str) -> bytes | None:
+        """Return a document, None when there is none."""
+        draft = self.files.get(relative.rpartition("/")[2])
+        return self._store.read_small(relative) if draft is None else draft or None
+
+    def write_small(self, relative: str, data: bytes) -> None:
+        """Keep a document in memory."""
+        self.files[relative.rpartition("/")[2]] = data
+
+    def remove(self, relative: str) -> None:
+        """Note that a document goes."""
+        self.write_small(relative, b"")
+
+
+def read_document(store: Store | Drafts, relative: str) -> dict[str, Any] | None:
     """Return a JSON object of our state, None when there is no such file; UsageError when it is damaged."""
     data = store.read_small(relative)
     if data is None:

@@ -237,11 +237,11 @@ class Directory:
         finally:
             file.close()
 
-    def replace(self, name: str, data: bytes) -> None:
+    def replace(self, name: str, data: bytes, *, flush: bool = True) -> None:
         """Write a small file, new or in the place of an older one: staged beside its place, flushed, then renamed.
 
         The name of the staged file identifies its owner, so that recovery can remove one left by a killed process.
-        Raises ForeignError when something else than a file has the name.
+        Raises ForeignError when something else than a file has the name. Without `flush`, the caller flushes the names.
         """
         self.has_file(name)
         staged = f".{name}.{new_id()}{NEW}"
@@ -252,7 +252,8 @@ class Directory:
             with suppress(OSError):
                 os.unlink(staged, dir_fd=self.fd)
             raise
-        self.flush()
+        if flush:
+            self.flush()
 
     # Names
 

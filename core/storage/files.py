@@ -227,7 +227,7 @@ def rename_new(old: str, new: str) -> None:
 
 def begin_flush(file: int, offset: int, size_bytes: int) -> None:
     """Let the kernel begin to write some bytes of an open file, where it can; a flush waits, and reports errors."""
-    begin = _sync_file_range()
+    begin = _of_c("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
     if begin is not None:
         begin(file, offset, size_bytes, _SYNC_FILE_RANGE_WRITE)
 
@@ -253,8 +253,8 @@ def leave_cache(file: int, offset: int, size_bytes: int) -> None:
             advise(file, offset, size_bytes, os.POSIX_FADV_DONTNEED)
 
 
-def flush_file(path: str) -> None:
-    """Flush a file that another library wrote."""
+def flush_path(path: str) -> None:
+    """Flush a file that another library wrote, or the names in a directory, to the disk."""
     with storage_errors(path):
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -263,23 +263,8 @@ def flush_file(path: str) -> None:
             os.close(fd)
 
 
-def flush_directory(path: str) -> None:
-    """Flush the names in a directory to the disk."""
-    with storage_errors(path):
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-
-
-def exchange(one: str, other: str) -> bool:
-    """Let two paths change places in one step; False, and nothing is done, where the kernel cannot."""
-    return exchange_names(one, other)
-
-
 def exchange_names(one: str, other: str, one_in: int = _AT_FDCWD, other_in: int = _AT_FDCWD) -> bool:
-    """Do the same for names in open directories."""
+    """Let two paths, or names in open directories, change places; False, without a change, where the kernel cannot."""
     try:
         _rename(one, other, _RENAME_EXCHANGE, one_in, other_in)
     except OSError as error:
@@ -294,30 +279,19 @@ def rename_name(old: str, new: str, old_in: int = _AT_FDCWD, new_in: int = _AT_F
     _rename(old, new, _RENAME_NOREPLACE, old_in, new_in)
 
 
-@functools.cache
-def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
-    """Return the C library's renameat2, which Python's os module lacks; None without one."""
-    try:
-        function = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
-        return None
-    function.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
-
-    def call(old_in: int, old: bytes, new_in: int, new: bytes, flags: int) -> int:
-        return int(function(old_in, old, new_in, new, flags))
-
-    return call
+def _renameat2() -> Callable[..., int] | None:
+    return _of_c("renameat2", ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 
 
 @functools.cache
-def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
-    """Return the C library's sync_file_range, which Python's os module lacks; None without one."""
+def _of_c(name: str, *arguments: type) -> Callable[..., int] | None:
+    """Return a function of the C library that Python's os module lacks; None where the C library lacks it too."""
     try:
-        function = ctypes.CDLL(None).sync_file_range
+        function = getattr(ctypes.CDLL(None, use_errno=True), name)
     except (OSError, AttributeError):
         return None
-    function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
-    return cast("Callable[[int, int, int, int], int]", function)
+    function.argtypes = arguments
+    return cast("Callable[..., int]", function)
 
 
 def _rename(old: str, new: str, flags: int, old_in: int, new_in: int) -> None:

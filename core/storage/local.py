@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError
+from edl_ckpt.core.interruption import COMMIT
 from edl_ckpt.core.storage.beneath import Directory, ForeignError, kind_of
 from edl_ckpt.core.storage.disk_facts import disk_facts
 from edl_ckpt.core.storage.facts import Fact
@@ -302,11 +303,13 @@ class LocalStore:
             for attempt in range(_ATTEMPTS):
                 with root.enter(folder, make=True) as directory:
                     try:
-                        directory.replace(name, data)
+                        directory.replace(name, data, flush=False)
                     except NotFoundError:  # another process removed the directory while it was empty
                         if attempt == _ATTEMPTS - 1:
                             raise
                     else:
+                        COMMIT.reached()
+                        directory.flush()
                         return
 
     def remove(self, relative: str) -> None:

@@ -15,9 +15,9 @@ import pytest
 from checkpoints import files_but_seals, save_small
 from edl_ckpt.cli import app
 from edl_ckpt.cli.signals import handle_signals
+from edl_ckpt.core.commit import local
 from edl_ckpt.core.errors import UnavailableError
 from edl_ckpt.core.interruption import COMMIT, Commit
-from edl_ckpt.core.state import annotate
 from s3_fixtures import Bucket
 
 PRUNE = "prune run --keep 1 --yes"
@@ -160,7 +160,7 @@ def test_what_fails_after_the_commit(
     def fail(*_: object) -> None:
         raise UnavailableError("no answer")
 
-    monkeypatch.setattr(annotate, "read_document", fail)
+    monkeypatch.setattr(local, "_place_metadata", fail)
     _Moment(monkeypatch, after=1)
     assert _run("reshard run@20 --ps 3 --output out") == 143
     assert capsys.readouterr().err == (

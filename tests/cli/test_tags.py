@@ -86,7 +86,7 @@ def test_copies(run: Path, tmp_path: Path, how: str) -> None:
     bring(20)
     assert at(tmp_path / "out", "prod").version == 20
     assert [v.tags for v in list_versions(str(tmp_path / "out")).versions] == [("shared",), ("prod", "shared")]
-    assert report.warnings == [f"{tmp_path / 'out'}: the tag 'prod' moved from version 9 to 20"]
+    assert report.warnings == [f"{tmp_path / 'out'}: the tag 'prod' moves from version 9 to 20"]
 
 
 def test_undo(run: Path) -> None:

@@ -114,9 +114,12 @@ class ShimPoint:
     k: int
     mode: int
     code: int
+    always: bool = False
+    """True when each later call of the name fails too."""
 
     def __str__(self) -> str:
-        return f"({self.call}, {self.k}, {MODES[self.mode]}{errorcode.get(self.code, '')})"
+        kind = f"{MODES[self.mode]}{errorcode.get(self.code, '')}"
+        return f"({self.call}, {self.k}{' and later' if self.always else ''}, {kind})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +145,16 @@ def build(folder: Path) -> Path:
     return made
 
 
-def start(library: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run this module as a program with the library before the C library."""
+def start(library: Path, *words: str, module: str = "shim_sweep") -> subprocess.CompletedProcess[str]:
+    """Run this module, or another one, as a program with the library before the C library."""
     paths = os.pathsep.join(path for path in sys.path if path)
     env = {**environment(), "LD_PRELOAD": str(library), "PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "shim_sweep", *words]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=1800, check=False)
+    command = [sys.executable, "-m", module, *words]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=3600, check=False)
 
 
-def _library() -> ctypes.CDLL:
+def shim() -> ctypes.CDLL:
+    """Return the library that this process was started with."""
     library = ctypes.CDLL(os.environ["LD_PRELOAD"])
     library.shim_arm.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_long, *[ctypes.c_int] * 3]
     library.shim_name.restype = ctypes.c_char_p
@@ -158,7 +162,7 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-def _forked(work: Path, argv: Sequence[str], point: ShimPoint) -> Ended:
+def forked(work: Path, argv: Sequence[str], point: ShimPoint) -> Ended:
     """Run a command in a fork of this process, one call of it disturbed; the calls of others are counted."""
     aside = work.with_name(f"{work.name}.ended")
     aside.mkdir()
@@ -179,12 +183,12 @@ def _forked(work: Path, argv: Sequence[str], point: ShimPoint) -> Ended:
 
 def _child(work: Path, argv: Sequence[str], point: ShimPoint, aside: Path) -> None:
     signal.alarm(SECONDS)
-    library = _library()
+    library = shim()
     os.chdir(work)
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(aside / name, os.O_WRONLY | os.O_CREAT, 0o600), number)
     sys.stdout, sys.stderr = (open(n, "w", encoding="utf-8", closefd=False) for n in (1, 2))  # noqa: SIM115
-    library.shim_arm(point.call.encode(), os.fsencode(work), point.k, point.code, point.mode, 0)
+    library.shim_arm(point.call.encode(), os.fsencode(work), point.k, point.code, point.mode, point.always)
     code = 0
     try:
         app.run(list(argv))
@@ -210,7 +214,7 @@ def _child(work: Path, argv: Sequence[str], point: ShimPoint, aside: Path) -> No
 def points_of(trial: Trial, work: Path) -> list[ShimPoint]:
     """Count the calls of an undisturbed run, and return every fault at every call."""
     shutil.copytree(trial.template, work)
-    ended = _forked(work, trial.command.argv, ShimPoint("", 0, OFF, 0))
+    ended = forked(work, trial.command.argv, ShimPoint("", 0, OFF, 0))
     assert ended.code in {0, 3}, ended.err
     shutil.rmtree(work)
     return [
@@ -229,7 +233,7 @@ def disturb(trial: Trial, point: ShimPoint, usual: Ended | None) -> tuple[bool, 
     with tempfile.TemporaryDirectory(dir=trial.template.parent) as base:
         work = Path(base).resolve() / "work"
         shutil.copytree(trial.template, work, symlinks=True)
-        ended = _forked(work, trial.command.argv, point)
+        ended = forked(work, trial.command.argv, point)
         problems = list(_judge_end(trial.command, point, ended, usual))
         if usual is None:
             alike = Point("unlink" if point.call in LOOKS else point.call, point.k, str(point))
@@ -298,7 +302,7 @@ def _trials(names: Sequence[str], base: Path) -> Iterator[tuple[Trial, Ended | N
             state: State = snapshot(template)
             trial = Trial(Command(name, prepare_run, argv, {}), template, state, state)
             _warm(trial)
-            ended = _forked(template, argv, ShimPoint("", 0, OFF, 0))
+            ended = forked(template, argv, ShimPoint("", 0, OFF, 0))
             assert ended.code in {0, 3}, ended.err
             yield trial, ended
 

@@ -55,7 +55,8 @@ def snapshot(work: Path) -> State:
             for path in sorted(set(documents.glob("*.json")) - set(documents.glob("*.seal.json"))):
                 state.setdefault(f"{location} {path.name}", (where, _document(path)))
     for path in sorted((work / EXPORTS).glob("[!.]*")):
-        state[f"{EXPORTS}/{path.name}"] = _digest([path])
+        if path.is_file():
+            state[f"{EXPORTS}/{path.name}"] = _digest([path])
     return state
 
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from edl_ckpt.core.checkpoint.duplicates import check_unique_ids
@@ -47,7 +48,7 @@ from edl_ckpt.core.operations.copy.carry import CarryWork, carry, carry_other_fi
 from edl_ckpt.core.operations.copy.plan import CopyEntry, CopyPlan
 from edl_ckpt.core.parallel import Executor, Threads, default_workers, run_parallel
 from edl_ckpt.core.progress import WARNINGS, Reporter
-from edl_ckpt.core.state.annotate import MetadataCopies
+from edl_ckpt.core.state.annotate import Describe, MetadataCopies
 from edl_ckpt.core.state.holder import LostLockError, write_proved
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.paths import seal_file
@@ -137,11 +138,13 @@ def execute_copy(
             for entry in (entry for entry, error in obstacles if error is None):
                 COMMIT.more()  # between two versions a signal ends the copy
                 try:
-                    done.append(_bring(entry, place, how, force=plan.force))
-                    metadata.copy(entry.version)
+                    done.append(_bring(entry, place, how, partial(metadata.copy, entry.version), force=plan.force))
+                    if done[-1].skipped:
+                        metadata.copy(entry.version)
                     if entry.version.uuid:
                         carry_other_files(entry.version, plan.target, reporter=reporter)
                 except EdlCkptError as error:
+                    metadata = MetadataCopies(plan.target, reporter=reporter)  # it may know what was not written
                     if len(plan.entries) == 1 or isinstance(error, LostLockError):
                         raise
                     failed.append((entry.version.ref, error))
@@ -207,8 +210,8 @@ def _check_content(source: Checkpoint, executor: Executor, reporter: Reporter, *
         reporter.warn(f"{source.version.ref}: {warning}")
 
 
-def _bring(entry: CopyEntry, place: LockedLocation, how: _How, *, force: bool) -> CopiedVersion:
-    """Make sure that a version is at the target: it is there, is there unsealed, or is copied."""
+def _bring(entry: CopyEntry, place: LockedLocation, how: _How, describe: Describe, *, force: bool) -> CopiedVersion:
+    """Make sure that a version is at the target: it is there, is there unsealed, or is copied with its metadata."""
     if entry.skipped:
         text = entry.version.fingerprint
         if not text:
@@ -219,7 +222,7 @@ def _bring(entry: CopyEntry, place: LockedLocation, how: _How, *, force: bool) -
         return _seal_twin(entry, entry.there, how, force=force)
     for layout in copied_layouts(base_name(entry.version.path), entry.version.layout):
         check_beside(place.location, layout, entry.beside)
-    return _Copy(entry.version, place, how, force=force).run(entry.to)
+    return _Copy(entry.version, place, how, force=force).run(entry.to, describe)
 
 
 def _seal_twin(entry: CopyEntry, there: Version, how: _How, *, force: bool) -> CopiedVersion:
@@ -279,7 +282,7 @@ class _Copy:
         self.seal = self.trust.seal
         self.batch_bytes = _FAR_BATCH_BYTES if _is_far(version.location) else CHUNK_BYTES
 
-    def run(self, to: str) -> CopiedVersion:
+    def run(self, to: str, describe: Describe) -> CopiedVersion:
         """Read, write, prove, publish."""
         with open_checkpoint(self.version) as source:
             executor = self.elsewhere or Threads(self.workers)
@@ -306,7 +309,7 @@ class _Copy:
                     made.append(self._prove(shards, source, written))
                     return made[0]
 
-                output.publish(prove)
+                output.publish(prove, describe)
         resumed = sum(shards[index].size_bytes for index in output.resumed)
         size, text = self.version.size_bytes, made[0].fingerprint
         return CopiedVersion(self.version.ref, to, size, text, False, resumed, self.trust.forced)

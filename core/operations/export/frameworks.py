@@ -30,7 +30,7 @@ from edl_ckpt.core.operations.export.row_groups import RowGroupFile, RowGroups, 
 from edl_ckpt.core.operations.export.target import DENSE_FILE, ExportTarget
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.storage.files import flush_file
+from edl_ckpt.core.storage.files import flush_path
 from edl_ckpt.core.storage.location import Location
 
 PARQUET: Final = ".parquet"
@@ -205,7 +205,7 @@ class Torch(ContentFormat):
                     _set_sum(file, member, sums[member.filename])
         with storage_errors(path):
             _end_archive(path, sums, json.dumps(metadata_document(content)))
-            flush_file(path)
+            flush_path(path)
 
 
 def _data_offset(file: Any, member: zipfile.ZipInfo) -> int:
@@ -275,7 +275,7 @@ class TensorFlow(ContentFormat):
             with open(os.path.join(path, METADATA_FILE), "x", encoding="utf-8") as file:
                 json.dump(metadata_document(content), file, indent=1)
             for name in os.listdir(path):
-                flush_file(os.path.join(path, name))
+                flush_path(os.path.join(path, name))
 
 
 def _slices(tf: Any, tensor: Tensor) -> Iterator[tuple[str, Any]]:

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import ClassVar
 
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.errors import EdlCkptError, UsageError
 from edl_ckpt.core.format import wire
 from edl_ckpt.core.format.names import ELASTICDL
 from edl_ckpt.core.interruption import COMMIT
@@ -49,11 +49,14 @@ class MergedCheckpoint:
             beside = f"{target.path}.d"
             try:
                 outcome = self._merge(Location(beside))
-                COMMIT.more()  # that was no result yet
                 os.rename(outcome.files[0].path, target.path)
                 _spell_out(target.path)
+            except EdlCkptError as error:
+                error.hint = None if COMMIT.is_past else error.hint
+                raise
             finally:
                 remove_tree(beside)
+                COMMIT.more()  # that was no result yet
             return replace(outcome, files=target.publish())
 
     def _location(self, goal: Location) -> Location | None:

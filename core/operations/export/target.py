@@ -125,8 +125,8 @@ class LocalTarget:
 
     def __init__(self, target: str, *, is_directory: bool, force: bool) -> None:
         _check_place(target)
-        self._staged = StagedOutput(target, is_directory=is_directory, force=force)
-        self.path = self._staged.path
+        self.staged = StagedOutput(target, is_directory=is_directory, force=force)
+        self.path = self.staged.path
 
     def open_text(self) -> AbstractContextManager[IO[str]]:
         """Return the staged file."""
@@ -138,21 +138,21 @@ class LocalTarget:
 
     def share(self) -> SharedDirectory:
         """Return a hidden directory beside the staged file."""
-        return SharedDirectory(self._staged.share())
+        return SharedDirectory(self.staged.share())
 
     def publish(self) -> tuple[ExportedFile, ...]:
         """Rename the output to its place; return its files."""
-        self._staged.publish()
-        return files_of(self._staged.target)
+        self.staged.publish()
+        return files_of(self.staged.target)
 
     def __enter__(self) -> Self:
-        self._staged.__enter__()
+        self.staged.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._staged.__exit__(kind, error, trace)
+        self.staged.__exit__(kind, error, trace)
 
 
 class UploadTarget:
@@ -261,10 +261,15 @@ class PairTarget:
 
     def publish(self) -> tuple[ExportedFile, ...]:
         """Make both visible; return their files, those of the first one first."""
-        others = self._second.publish()
-        if isinstance(self._first, UploadTarget):
-            COMMIT.more()  # the larger output, whose upload takes time
-        return self._first.publish() + others
+        try:
+            others = self._second.publish()
+            if isinstance(self._first, UploadTarget):
+                COMMIT.more()  # the larger output, whose upload takes time
+            return self._first.publish() + others
+        except EdlCkptError:
+            if isinstance(self._first, LocalTarget) and isinstance(self._second, LocalTarget):
+                self._second.staged.retract(but=self._first.staged)
+            raise
 
     def __enter__(self) -> Self:
         with ExitStack() as entering:

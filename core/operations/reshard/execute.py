@@ -8,6 +8,7 @@ from __future__ import annotations
 import resource
 import time
 from dataclasses import dataclass
+from functools import partial
 
 from edl_ckpt.core.checkpoint.catalog import check_listed
 from edl_ckpt.core.checkpoint.proof import prove_version
@@ -30,7 +31,7 @@ from edl_ckpt.core.operations.reshard.send import send_parts
 from edl_ckpt.core.operations.reshard.settings import ReshardSettings, settings_for
 from edl_ckpt.core.parallel import Executor
 from edl_ckpt.core.progress import SILENT, WARNINGS, Reporter
-from edl_ckpt.core.state.annotate import copy_metadata
+from edl_ckpt.core.state.annotate import MetadataCopies
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.seal import Seal
 from edl_ckpt.core.storage import open_store
@@ -165,13 +166,13 @@ def write_reshard(
             _check_unchanged(checkpoint)
             return trust.sign(seal, "reshard")
 
-        output.publish(prove)
+        described = not target.in_place and target.number == source.version
+        copies = MetadataCopies(target.location, reporter=reporter)
+        output.publish(prove, partial(copies.copy, source) if described else None)
         bytes_written = sum(file.bytes_written for file in files)
         bytes_read = plan.survey.bytes_read + checkpoint.bytes_read
         if executor is not None and executor.elsewhere:
             bytes_written, bytes_read = plan.size_bytes, bytes_read + executor.bytes_read() - read_before
-    if not target.in_place and target.number == source.version:
-        copy_metadata(source, target.location, reporter=reporter)
     return ReshardResult(
         ref=plan.ref,
         output=target.location.url,

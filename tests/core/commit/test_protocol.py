@@ -168,7 +168,7 @@ def _inject(patch: pytest.MonkeyPatch, point: str, how: str, kind: type[LocalOut
     elif point in {"written", "published"}:
         _around(patch, how, kind, "publish", before=point == "written")
     elif kind is LocalOutput and point == "proved":
-        _around(patch, how, kind, "_forget_progress", before=False)
+        _around(patch, how, kind, "_stage_metadata", before=False)
     elif kind is LocalOutput:
         _around(patch, how, Directory, "rename_new", before=True)
         _around(patch, how, Directory, "exchange", before=False)
@@ -271,9 +271,9 @@ class TestEveryOperation:
         kind = LocalOutput if place.bucket is None else RemoteOutput
         real: Callable[..., None] = kind.publish
 
-        def publish(output: object, prove: object) -> None:
+        def publish(*words: object) -> None:
             take_over()
-            real(output, prove)
+            real(*words)
 
         with monkeypatch.context() as patch:
             patch.setattr(kind, "publish", publish)

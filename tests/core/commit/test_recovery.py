@@ -25,8 +25,7 @@ from edl_ckpt.core import (
     undo,
     verify_version,
 )
-from edl_ckpt.core.commit import staging
-from edl_ckpt.core.commit.local import LocalOutput
+from edl_ckpt.core.commit import local, staging
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.commit.remote import RemoteOutput
 from edl_ckpt.core.commit.staging import Staging
@@ -112,13 +111,13 @@ def test_refused_publish_keeps_the_seal(tmp_path: Path, monkeypatch: pytest.Monk
     save_small(tmp_path / "a", 7)
     save_small(tmp_path / "other", 7)
     plan, settings = prepare_reshard(only(tmp_path / "a"), 2, output=str(tmp_path / "b"))
-    real = LocalOutput._publish_new
+    real = local._put_in_place
 
-    def publish(self: LocalOutput) -> None:
+    def publish(*words: Any) -> None:
         shutil.copytree(tmp_path / "other", tmp_path / "b", dirs_exist_ok=True)
-        real(self)
+        real(*words)
 
-    monkeypatch.setattr(LocalOutput, "_publish_new", publish)
+    monkeypatch.setattr(local, "_put_in_place", publish)
     with pytest.raises(RefusedError, match="already exists; nothing was changed"):
         execute_reshard(plan, settings)
     check = verify_version(only(tmp_path / "b"), level="deep")

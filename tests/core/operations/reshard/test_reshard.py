@@ -27,7 +27,7 @@ from edl_ckpt.core import (
     verify_version,
 )
 from edl_ckpt.core.checkpoint import blocks, scan
-from edl_ckpt.core.commit.local import LocalOutput
+from edl_ckpt.core.commit import local
 from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.errors import (
     CorruptError,
@@ -39,9 +39,10 @@ from edl_ckpt.core.errors import (
     UsageError,
 )
 from edl_ckpt.core.format import bulk
-from edl_ckpt.core.format.model import TableEntry, Version
-from edl_ckpt.core.operations.reshard import execute, move
+from edl_ckpt.core.format.model import TableEntry
+from edl_ckpt.core.operations.reshard import move
 from edl_ckpt.core.operations.reshard import survey as surveying
+from edl_ckpt.core.state.annotate import MetadataCopies
 from edl_ckpt.core.storage import files
 from edl_ckpt.core.storage.interface import RangeReader
 from examples import examples
@@ -158,8 +159,8 @@ def test_the_lock_is_held_while_a_version_is_written(tmp_path: Path, monkeypatch
             pass
         seen.append(step)
 
-    def checked(module: Any, name: str) -> Callable[..., None]:
-        real = getattr(module, name)
+    def checked(owner: Any, name: str) -> Callable[..., None]:
+        real = getattr(owner, name)
 
         def function(*arguments: Any, **settings: Any) -> None:
             locked(name)
@@ -167,11 +168,11 @@ def test_the_lock_is_held_while_a_version_is_written(tmp_path: Path, monkeypatch
 
         return function
 
-    for module, name in ((move, "write_groups"), (execute, "copy_metadata")):
-        monkeypatch.setattr(module, name, checked(module, name))
+    for owner, name in ((move, "write_groups"), (MetadataCopies, "copy")):
+        monkeypatch.setattr(owner, name, checked(owner, name))
     reshard_version(version, 4, output=str(tmp_path / "b"), workers=1)
     assert seen[0] == "write_groups"
-    assert seen[-1] == "copy_metadata"
+    assert seen[-1] == "copy"
 
 
 def test_memory_too_small_for_a_row(tmp_path: Path) -> None:
@@ -204,13 +205,13 @@ def test_foreign_files_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """In place never removes what is not ours: such a version is refused, what comes meanwhile stays in trash."""
     version = save_mixed(tmp_path / "a")
     plan, settings = prepare_reshard(version, 2)
-    real = LocalOutput._replace
+    real = local._put_in_place
 
-    def replace(self: LocalOutput, old: Version) -> None:
-        (Path(old.path) / "notes.txt").write_text("mine")
-        real(self, old)
+    def put(*words: Any) -> None:
+        (Path(version.path) / "notes.txt").write_text("mine")
+        real(*words)
 
-    monkeypatch.setattr(LocalOutput, "_replace", replace)
+    monkeypatch.setattr(local, "_put_in_place", put)
     execute_reshard(plan, settings)
     (kept,) = (tmp_path / "a" / ".edl-ckpt-0").rglob("notes.txt")
     assert kept.read_text() == "mine"
