@@ -9,7 +9,7 @@ its lock in the last day, a copy of each new file is kept: the next holder puts 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -42,7 +42,7 @@ class Holder:
     silent_seconds: float | None
     key: str = field(default="", repr=False)
     """The name of its claim, on storage where each process has one."""
-    kept_by: tuple[int, ...] = ()
+    kept_by: Sequence[int] = ()
     """The processes of this host that have the file of a dead holder open, and so may keep its lock."""
 
 
@@ -72,12 +72,12 @@ def write_proved(store: Store, relative: str, data: bytes) -> None:
 
     Then the file of another process is still there, or the next holder of the lock puts it back.
     """
-    mark = store.mark(relative) if lists_marks(store) else ""
+    seen = store.stat(relative) if lists_marks(store) else None
     if prove_lock(store.location):
         store.write_small(kept_file(relative), data)
     with COMMIT:
         if lists_marks(store):
-            store.write_over(relative, data, mark)
+            store.write_over(relative, data, seen)
         else:
             store.write_small(relative, data)
         prove_lock(store.location)

@@ -289,7 +289,7 @@ class LocalLock:
             try:
                 silent = max(0.0, time.time() - os.fstat(fd).st_mtime)  # another host's clock may be ahead
                 owner, is_alive = self.read(), self._is_at_work(fd, silent)
-                return [Holder(owner, is_alive, silent, kept_by=() if is_alive else processes_at(fd))]
+                return [Holder(owner, is_alive, silent, kept_by=() if is_alive else processes_at(self.path))]
             finally:
                 os.close(fd)
 

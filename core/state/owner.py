@@ -134,14 +134,13 @@ def has_ended(owner: Mapping[str, Any]) -> bool:
     return is_here(owner) and is_dead(owner, 0.0)
 
 
-def processes_at(fd: int) -> tuple[int, ...]:
-    """Return the other processes that have an open file open too, as far as this user may look."""
+def processes_at(path: str) -> list[int]:
+    """Return the other processes that have a file open, as far as this user may look."""
     found: set[int] = set()
     for link in glob.glob("/proc/[0-9]*/fd/*"):
-        with suppress(OSError):
-            if os.path.samestat(os.stat(link), os.fstat(fd)):
-                found.add(int(link.split("/")[2]))
-    return tuple(sorted(found - {os.getpid()}))
+        with suppress(OSError):  # it was closed meanwhile
+            found |= {int(link.split("/")[2])} if os.path.samefile(link, path) else set()
+    return sorted(found - {os.getpid()})
 
 
 def is_presumed_dead(owner: Mapping[str, Any], age_seconds: float) -> bool:

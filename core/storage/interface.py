@@ -296,12 +296,8 @@ class MarkedStore(ObjectStore, Protocol):
         """Return the whole of a small file and the mark of these bytes; None when there is no such file."""
         ...
 
-    def mark(self, relative: str) -> str:
-        """Return the mark of a file; '' when there is none."""
-        ...
-
-    def write_over(self, relative: str, data: bytes, mark: str) -> None:
-        """Write a small file in place of the one with this mark, '' for none; LockedError when another one is there.
+    def write_over(self, relative: str, data: bytes, seen: ObjectStat | None) -> None:
+        """Write a small file in place of the one that was seen, None for none; LockedError when another one is there.
 
         Where the service knows no conditional writes it is written in any case.
         """

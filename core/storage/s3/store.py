@@ -315,17 +315,12 @@ class S3Store:
         """Write a small object. A reader sees the old content or the new, never a mixture."""
         self._connection.upload("put_object", self.path(relative), data, Bucket=self._bucket, Key=self._key(relative))
 
-    def mark(self, relative: str) -> str:
-        """Return the mark of an object; '' when there is none."""
-        found = self.stat(relative)
-        return "" if found is None else _mark({"ETag": found.etag, "Size": found.size_bytes})
-
-    def write_over(self, relative: str, data: bytes, mark: str) -> None:
-        """Write a small object in place of the one with this mark, '' for none; LockedError when another one is there.
+    def write_over(self, relative: str, data: bytes, seen: ObjectStat | None) -> None:
+        """Write a small object in place of the one that was seen, None for none; LockedError when another one is there.
 
         A service that refuses the condition although that object is there gets another form of it, then none at all.
         """
-        etag = mark.rpartition("/")[0]
+        etag = "" if seen is None else seen.etag.strip('"')
         conditions = [{"IfMatch": f'"{etag}"'}, {"IfMatch": etag}] if etag else [{"IfNoneMatch": "*"}]
         target = {"Bucket": self._bucket, "Key": self._key(relative)}
         for condition in conditions if self._connection.takes_quoted_etags else conditions[-1:]:
@@ -334,7 +329,8 @@ class S3Store:
             except (UnavailableError, AuthError, NoSpaceError):
                 raise
             except EdlCkptError as error:
-                if self.mark(relative) != mark:
+                now = self.stat(relative)
+                if (now and now.etag) != (seen and seen.etag):
                     if self.read_small(relative) == data:  # the answer to an attempt was lost
                         return
                     raise LockedError("another process changed it meanwhile", path=self.path(relative)) from error
