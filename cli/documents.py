@@ -54,11 +54,15 @@ def _field_names(kind: Any) -> tuple[str, ...] | None:
 
 
 def to_json(document: Any, *, indent: int | None = None) -> str:
-    """Return a document as JSON in ASCII, safe on any terminal; NaN and infinities are texts, as JSON lacks them."""
+    """Return a document as JSON in ASCII, safe on any terminal; NaN and infinities are texts, as JSON lacks them.
+
+    In the log of a CI job, '##' could begin a command, so one of its characters is escaped.
+    """
     try:
-        return json.dumps(document, allow_nan=False, indent=indent)
+        text = json.dumps(document, allow_nan=False, indent=indent)
     except ValueError:  # there is one
-        return json.dumps(_expressible(document), allow_nan=False, indent=indent)
+        text = json.dumps(_expressible(document), allow_nan=False, indent=indent)
+    return text.replace("##", "#\\u0023")
 
 
 def _expressible(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -17,7 +16,7 @@ from edl_ckpt.cli import __version__, github
 from edl_ckpt.cli.documents import Several, to_json
 from edl_ckpt.cli.folding import fold_words
 from edl_ckpt.cli.style import painted, uses_colour
-from edl_ckpt.cli.text import escaped
+from edl_ckpt.cli.text import escaped, without_commands
 from edl_ckpt.cli.window import charset_of, encodable, shown_on, width_of
 from edl_ckpt.core.errors import EdlCkptError, UsageError
 from edl_ckpt.core.interruption import COMMIT
@@ -176,7 +175,7 @@ class Output:
             return
         if stderr:
             self.end_progress()
-            print(shown_on(sys.stderr, "\n".join(compact)), file=sys.stderr)
+            print_aside(shown_on(sys.stderr, "\n".join(compact)))
         else:
             self.write("\n".join(compact) + "\n")
 
@@ -186,7 +185,7 @@ class Output:
         Raises NoSpaceError when stdout is a file on a full disk, EdlCkptError when writing fails otherwise.
         """
         self.end_progress()
-        shown = shown_on(sys.stdout, text)
+        shown = without_commands(shown_on(sys.stdout, text))
         try:
             sys.stdout.write(encodable(shown, sys.stdout.encoding or "utf-8"))
             sys.stdout.flush()
@@ -219,12 +218,12 @@ class Output:
         if self._tracker is None:
             print_aside(text)
         else:
-            self._tracker.print(text)
+            self._tracker.print(without_commands(text))
 
     def annotate(self, line: str) -> None:
         """Print a line for the runner of a CI job on stderr, also when quiet: it is a result."""
         self.end_progress()
-        print_aside(line)
+        print_aside(line, safe=True)
 
     def detail(self, text: str) -> None:
         """Print a line on stderr with --verbose."""
@@ -311,7 +310,7 @@ class Output:
                 "hint": error.hint,
                 "path": error.path,
             }
-            print_aside(json.dumps(document))
+            print_aside(to_json(document))
         else:
             path = escaped(error.path or "")
             print_aside(self._labelled("error", str(error), path))
@@ -340,21 +339,24 @@ class Output:
     def bug(self) -> NoReturn:
         """Print the traceback of an unexpected exception and end with 70."""
         self.end_progress()
-        traceback.print_exc()
+        print_aside(traceback.format_exc().rstrip())
         python = sys.version.split()[0]
         text = f"internal error: this is a bug in edl-ckpt {__version__} (Python {python})."
         print(self._folded(f"{text} Please report it with the traceback above."), file=sys.stderr)
         if self.json:
             message = traceback.format_exc(limit=0).strip()
             document = {"schema": "edl-ckpt/error/1", "code": 70, "id": "internal", "message": message}
-            print(json.dumps(document | {"hint": None, "path": None}), file=sys.stderr)
+            print(to_json(document | {"hint": None, "path": None}), file=sys.stderr)
         raise SystemExit(70)
 
 
-def print_aside(text: str) -> None:
-    """Print a line on stderr. A stderr that takes nothing, such as a log on a full disk, changes no exit code."""
+def print_aside(text: str, *, safe: bool = False) -> None:
+    """Print a line on stderr. A stderr that takes nothing, such as a log on a full disk, changes no exit code.
+
+    Unless it is `safe`, it has no command for the runner of a CI job.
+    """
     try:
-        print(text, file=sys.stderr, flush=True)
+        print(text if safe else without_commands(text), file=sys.stderr, flush=True)
     except BrokenPipeError:  # see `reported_errors`
         raise
     except OSError:

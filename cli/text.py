@@ -15,6 +15,7 @@ _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhdw])", re.ASCII)
 _UNSURE = re.compile("[\ufe00-\ufe0f\U0001f1e6-\U0001f1ff\U0001f3fb-\U0001f3ff\U000e0100-\U000e01ef]")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _ASCII = str.maketrans("▏▎▍▌▋▊▉█▁▂▃▄▅▆▇━─░", "   #####_.-=+*%--.")
+_COMMAND = re.compile(r"((?:^|(?<=[\r\n]))[^\S\r\n]*:):|##(?=(?:vso|teamcity)?\[)")
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -31,6 +32,20 @@ def escaped(name: str) -> str:
         return name
     after = [" ", *name]
     return "".join(c if _harmless(c, before) else _escape(c) for before, c in zip(after, name, strict=False))
+
+
+def without_commands(text: str) -> str:
+    r"""Return output in which no line is a command for the runner of a CI job, whatever names are in it.
+
+    GitHub's looks for '::' at the begin of a line and for '##[' anywhere, Azure's for '##vso['.
+
+    >>> print(without_commands("  ::error::a\na::b ##[error]c"))
+      :%3Aerror::a
+    a::b #%23[error]c
+    """
+    if "::" not in text and "##" not in text:
+        return text
+    return _COMMAND.sub(lambda found: f"{found[1]}%3A" if found[1] else "#%23", text)
 
 
 def _escape(char: str) -> str:

@@ -86,6 +86,13 @@ class ArrayData:
         """Return the bytes of all elements."""
         return math.prod(self.shape) * self.dtype.itemsize
 
+    def checked(self, size_bytes: int) -> Self:
+        """Return the array; CorruptError when so many bytes are there, and they are not those of its shape."""
+        if self.size_bytes != size_bytes:
+            message = f"{self.name!r} has {counted(size_bytes, 'byte')} (expected {self.size_bytes})"
+            raise CorruptError(message, path=self.reader.path, offset=self.offset)
+        return self
+
     def read(self, start: int, size: int, *, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
         """Return bytes [start, start + size) of its elements: where they are if the reader can, else in `out`."""
         view = self.reader.view(self.offset + start, size) if size else None
@@ -293,11 +300,7 @@ class ArraySource:
             extents = self._spooled(pieces())
         for head, extent in zip(heads, extents, strict=True):
             array = ArrayData(*head, extent.base, extent.begin)
-            if array.size_bytes != extent.size_bytes:
-                raise CorruptError(
-                    f"{array.name!r} has {extent.size_bytes} bytes for {array.size_bytes}", path=self.path
-                )
-            self._add(array)
+            self._add(array.checked(extent.size_bytes))
 
     def _spooled(self, pieces: Iterable[Iterable[memoryview | bytes]]) -> list[Extent]:
         """Write pieces to a file without a name; return where each of them is."""
@@ -385,13 +388,7 @@ class ArraySource:
                 raise CorruptError(f"{name!r} {fault}", path=path, offset=8 + size + start)
             end = stop
             array = ArrayData(name, _DTYPE_OF[entry["dtype"]], tuple(entry["shape"]), reader, 8 + size + start)
-            if array.size_bytes != stop - start:
-                raise CorruptError(
-                    f"{name!r} has {counted(stop - start, 'byte')} (expected {array.size_bytes})",
-                    path=path,
-                    offset=array.offset,
-                )
-            self._add(array)
+            self._add(array.checked(stop - start))
         if end != data_bytes:
             fault = f"{counted(data_bytes - end, 'byte')} at the end belong to no array"
             raise CorruptError(fault, path=path, offset=8 + size + end)
@@ -489,13 +486,7 @@ class ArraySource:
         dtype = dtype_named(name, kind.name, path=reader.path)
         if noted == "bfloat16" and dtype.name == "uint16":
             dtype = DTYPES["bfloat16"]
-        array = ArrayData(name, dtype, shape, reader, offset)
-        if offset + array.size_bytes != reader.size_bytes:
-            raise CorruptError(
-                f"{name!r} has {counted(reader.size_bytes - offset, 'byte')} (expected {array.size_bytes})",
-                path=reader.path,
-                offset=offset,
-            )
+        array = ArrayData(name, dtype, shape, reader, offset).checked(reader.size_bytes - offset)
         if kind.byteorder == ">" or (fortran and len(shape) > 1):
             data = in_order(reader, kind, shape, offset, "F" if fortran else "C")
             self._spool(iter([(name, dtype, shape, data)]))

@@ -137,10 +137,10 @@ def test_an_archive_of_many_members(tmp_path: Path, count: int) -> None:
 
 
 def test_a_damaged_directory_of_an_archive(tmp_path: Path) -> None:
-    """Every byte of a central directory, changed, leads to an array, to no array at all, or to 5."""
+    """A central directory with any byte changed leads to an array, to no array at all, or to 5."""
     whole = npz({"v.npy": npy("(2,)", data=b"8 bytes.")})
-    for at in range(whole.index(b"PK\1\2"), len(whole)):
-        for value in {(0, 255)[at % 2], whole[at] ^ 128} - {whole[at]}:
+    for at in range(whole.index(b"PK\1\2"), len(whole), 2):
+        for value in {(0, 255)[at // 2 % 2], whole[at] ^ 128} - {whole[at]}:
             (tmp_path / "m.npz").write_bytes(whole[:at] + bytes([value]) + whole[at + 1 :])
             problem = fault_of(tmp_path / "m.npz", tmp_path / "run")
             assert not problem, f"byte {at} as {value}: {problem}"
@@ -296,18 +296,18 @@ def try_mutants(kind: str, place: Path, numbers: range) -> None:
 @pytest.mark.parametrize("kind", ["npy", "npz", "safetensors"])
 def test_mutants(tmp_path: Path, kind: str) -> None:
     """A mutant of a file becomes a version or ends with the error of an input; nothing is half done."""
-    try_mutants(kind, tmp_path, range(60))
+    try_mutants(kind, tmp_path, range(30))
 
 
 @pytest.mark.frameworks
 @pytest.mark.parametrize("kind", ["pt", "parquet"])
 def test_mutants_of_frameworks(tmp_path: Path, kind: str) -> None:
     """The same of files that a framework's library reads."""
-    try_mutants(kind, tmp_path, range(60))
+    try_mutants(kind, tmp_path, range(30))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["npy", "npz", "safetensors", "pt", "parquet"])
 def test_many_mutants(tmp_path: Path, kind: str) -> None:
     """The same of 20,000 mutants of each kind."""
-    try_mutants(kind, tmp_path, range(60, 20_060))
+    try_mutants(kind, tmp_path, range(30, 20_030))
