@@ -151,7 +151,7 @@ def resumable(out: Output, words: str | Callable[[], str]) -> Iterator[None]:
         except (UnavailableError, NoSpaceError, AuthError) as error:
             is_told = COMMIT.is_past and (error.hint or isinstance(words, str))
             left = "" if is_told else words if isinstance(words, str) else words()
-            error.hint = "; ".join(part for part in (error.hint, left) if part) or None
+            error.hint = "; ".join(part for part in dict.fromkeys((error.hint, left)) if part) or None
             raise
 
 

@@ -272,19 +272,21 @@ class LocalOutput:
 
         Only a lack that has passed is no error then: what a disk with errors flushes at the second time may be lost.
         """
-        rest, now = "", None
+        finish, now = "", None
         try:
             settle_stage(self._root, self._stage)
         except (EdlCkptError, ValueError):
-            finish = command("recover", str(self._store.location))
-            rest = f", perhaps without its seal, tags or metrics: `{finish}` finishes its commit"
+            finish = f"`{command('recover', str(self._store.location))}` finishes"
         with suppress(EdlCkptError):
             now = self._root.stat(self._name)
         if now is not None and now.st_ino == inode:
-            if not rest and isinstance(error.__cause__, OSError) and error.__cause__.errno in _LACKS:
+            if not finish and isinstance(error.__cause__, OSError) and error.__cause__.errno in _LACKS:
                 return
             COMMIT.reached()
+            rest = f", perhaps without its seal, tags or metrics: {finish} its commit" if finish else ""
             error.hint = f"version {self._number} is in place{rest}"
+        elif finish:
+            error.hint = f"its commit had begun: {finish} or undoes it"
         raise error
 
 
