@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -111,7 +112,9 @@ def guard_reasons(
 def _with_newer_notes(location: Location) -> set[int]:
     """Return the versions of a location with a note that a newer edl-ckpt wrote."""
     store = open_store(location)
-    return {number for number in noted_versions(store) if has_newer_note(store, number)}
+    with suppress(EdlCkptError):  # where our state cannot be read, tags cannot either, and they protect all versions
+        return {number for number in noted_versions(store) if has_newer_note(store, number)}
+    return set()
 
 
 def guarded(ref: str, why: Why, *others: Why) -> RefusedError:
