@@ -105,7 +105,7 @@ class StagedOutput:
         """Remove what was published, unless another one was too, or it has replaced an older output."""
         if self._is_published and not but._is_published and not self._force:
             remove_tree(self.target)
-            COMMIT.is_past = False
+            COMMIT.is_past = is_there(self.target)
 
     def _keep_access(self) -> None:
         """Give the output the owner, mode and ACL of the one that it replaces, as far as this process may."""
