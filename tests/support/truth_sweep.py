@@ -122,8 +122,9 @@ ROWS = {row.name: row for row in _rows()}
 
 
 def tree(work: Path) -> Tree:
-    """Return a digest of each file, but of those that are staged: `recover`, or the next command, removes them."""
-    found: dict[str, str] = {}
+    """Return a digest of each file but of those that are staged, and the directories of exports."""
+    folders = (path.relative_to(work) for path in (work / EXPORTS).rglob("[!.]*") if path.is_dir())
+    found = {f"{name}/": "a directory" for name in folders if not any(part.startswith(".") for part in name.parts)}
     for path in sorted(p for p in work.rglob("*") if p.is_file()):
         name = str(path.relative_to(work))
         staged = "/.edl-ckpt-0/stage-0/" in name or name.endswith("/.edl-ckpt-0/lock-0")
