@@ -22,6 +22,7 @@ from edl_ckpt.core.libraries import library
 from edl_ckpt.core.operations.export.frameworks import CHECKPOINT_PREFIX, METADATA_FILE, PARQUET
 from edl_ckpt.core.operations.export.names import NOTES, original_name
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.words import counted
 
 TakeNotes = Callable[[Mapping[str, Any]], None]
 """Takes the document that an export leaves for importers: its `tables`, and its metadata beside them."""
@@ -192,7 +193,7 @@ def _column(table: Any, name: str, dim: int, path: str) -> Iterator[npt.NDArray[
         lengths = np.diff(column.offsets.to_numpy()) if hasattr(column, "offsets") else np.full(len(column), dim)
         if (lengths != dim).any():
             odd = int(np.argmax(lengths != dim))
-            message = f"row {row + odd} of column {name!r} has {lengths[odd]} values, expected {dim}"
+            message = f"row {row + odd} of column {name!r} has {counted(lengths[odd], 'value')}, expected {dim}"
             raise CorruptError(message, path=path)
         row += len(column)
         yield np.ascontiguousarray(values.to_numpy(zero_copy_only=False)).reshape(-1).view(np.uint8)

@@ -274,7 +274,8 @@ def test_bad_parquet(tmp_path: Path) -> None:
     good = arrow.FixedSizeListArray.from_arrays(arrow.array([1.0, 2.0, 3.0, 4.0], arrow.float32()), 2)
     tables = [
         (arrow.table({"id": [1, 2]}), UnsupportedError),
-        (arrow.table({"id": [1, 2], "vector": [[1.0], [2.0]]}), UnsupportedError),
+        (arrow.table({"id": [1, 2], "vector": [[1.0], [2.0, 3.0]]}), CorruptError),
+        (arrow.table({"id": [1, 2], "vector": [1.0, 2.0]}), UnsupportedError),
         (arrow.table({"id": arrow.array([1, None], arrow.int64()), "vector": good}), CorruptError),
         (arrow.table({"id": ["a", "b"], "vector": good}), UnsupportedError),
     ]

@@ -104,7 +104,7 @@ def test_parquet_with_plain_lists(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("vectors", "message"),
     [
-        ([[1.0, 2.0]] * 17 + [[1.0]] + [[1.0, 2.0]] * 9, "row 17 of column 'vector' has 1 values, expected 2"),
+        ([[1.0, 2.0]] * 17 + [[1.0]] + [[1.0, 2.0]] * 9, "row 17 of column 'vector' has 1 value, expected 2"),
         ([[1.0, 2.0]] * 3 + [None], "column 'vector' contains nulls"),
         ([[1.0, 2.0]] * 3 + [[1.0, None]], "column 'vector' contains nulls"),
         ([None, [1.0, 2.0]], "a list of numbers"),
