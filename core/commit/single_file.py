@@ -155,11 +155,11 @@ def work_name(name: str) -> str:
     return f".{name[:_NAME_PART]}.{new_id()}.edl-ckpt{_WORK}"
 
 
-def sweep_work(store: ObjectStore) -> list[str]:
+def sweep_work(store: ObjectStore, own: str = "") -> list[str]:
     """Remove the work of dead processes beside the outputs of a location without rename, and abort their uploads.
 
-    An upload is theirs when it has the name of the output and began after the work, as services round to seconds.
-    Returns what was done, in words.
+    An upload is theirs when it has the name of the output and began after the work, as services round to seconds. `own`
+    is the work of the caller, which has begun no upload. Returns what was done, in words.
     """
     done: list[str] = []
     works = [name for name in store.names("") if name.endswith(f".edl-ckpt{_WORK}") and owner_in(name)]
@@ -168,7 +168,7 @@ def sweep_work(store: ObjectStore) -> list[str]:
     with suppress(EdlCkptError):
         for name in dead:
             output = name[1:].rsplit(".", 3)[0]
-            if any(other.startswith(f".{output}.") for other in ages.keys() - dead):
+            if any(other.startswith(f".{output}.") for other in ages.keys() - dead - {own}):
                 continue  # one that lives writes the same output
             for each in store.open_uploads():
                 is_theirs = each.relative.partition("/")[0] == output and each.age_seconds <= max(ages[name]) + 1

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from builders import message, shard_bytes, table_shard
-from edl_ckpt.core import list_versions, open_checkpoint, verify_version
+from edl_ckpt.core import EdlCkptWarning, list_versions, open_checkpoint, verify_version
 from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint
 from edl_ckpt.core.errors import CorruptError, EdlCkptError
 from edl_ckpt.core.format import bulk
@@ -450,6 +450,7 @@ def try_mutants(numbers: Sequence[int], directory: str, *, trace_every: int) -> 
     tally, own = Tally(), Path(directory) / str(os.getpid())
     with warnings.catch_warnings(), traced(numbers[0] % trace_every == 0):
         warnings.simplefilter("error")
+        warnings.simplefilter("ignore", EdlCkptWarning)  # of what is odd in a mutant
         for number in numbers:
             shards = [mutant(number)]
             if number % 4 == 0:

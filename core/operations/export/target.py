@@ -188,7 +188,7 @@ class UploadTarget:
         """Return a hidden prefix beside the objects; UnsupportedError where those have no parts."""
         if not has_parts(self._store):
             raise not_shared(self._goal.url, parts=True)
-        sweep_work(self._store)
+        sweep_work(self._store, self._mark.partition("/")[0])
         self._is_shared = True
         return SharedPrefix(self._store.location, work_name(self._name))
 

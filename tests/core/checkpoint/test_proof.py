@@ -20,6 +20,7 @@ from edl_ckpt.core.commit.interface import Prove, Written
 from edl_ckpt.core.commit.local import LocalOutput
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.parallel import Advance, Opened, Result, Task, Threads, Work
+from edl_ckpt.core.state.annotate import Describe
 from edl_ckpt.core.state.seal import Seal
 
 _VARIABLES: dict[str, npt.NDArray[np.generic]] = {
@@ -92,7 +93,7 @@ def sweep(monkeypatch: pytest.MonkeyPatch, *, whole: bool) -> list[tuple[str, in
             return bool(error.path) and ("differs from" in error.message or "is not what was read" in error.message)
         return False
 
-    def publish_damaged(output: LocalOutput, prove: Prove) -> None:
+    def publish_damaged(output: LocalOutput, prove: Prove, describe: Describe | None = None) -> None:
         def prove_damaged(written: Written) -> NoReturn:
             prove(written)
             for shard in written.version.shards:
@@ -103,7 +104,7 @@ def sweep(monkeypatch: pytest.MonkeyPatch, *, whole: bool) -> list[tuple[str, in
             prove(written)
             raise AssertionError("a damaged version was proved")
 
-        publish(output, prove_damaged)
+        publish(output, prove_damaged, describe)
 
     monkeypatch.setattr(LocalOutput, "publish", publish_damaged)
     return missed
@@ -165,7 +166,7 @@ def test_rows_of_two_shards(
         monkeypatch.setattr(scan, "_SMALL_BYTES", -1)
     publish = LocalOutput.publish
 
-    def publish_swapped(output: LocalOutput, prove: Prove) -> None:
+    def publish_swapped(output: LocalOutput, prove: Prove, describe: Describe | None = None) -> None:
         def prove_swapped(written: Written) -> Seal:
             with edl.open_checkpoint(written.version) as checkpoint:
                 entries = [shard.tables[0] for shard in checkpoint.shards]
@@ -181,7 +182,7 @@ def test_rows_of_two_shards(
                 path.write_bytes(changed)
             return prove(written)
 
-        publish(output, prove_swapped)
+        publish(output, prove_swapped, describe)
 
     monkeypatch.setattr(LocalOutput, "publish", publish_swapped)
     with pytest.raises(EdlCkptError, match=r"differs from its source \(table 't': id 10[01] belongs to shard [01]\)"):

@@ -151,7 +151,10 @@ def test_the_end_waits_for_no_stopped_worker(processes: Any, monkeypatch: pytest
     wait_until(lambda: len(processes.run(os.getpid)) == 2)
 
 
-@pytest.mark.parametrize("kind", [c for c in vars(errors).values() if isinstance(c, type)], ids=lambda c: c.__name__)
+ERRORS = [c for c in vars(errors).values() if isinstance(c, type) and not issubclass(c, Warning)]
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda c: c.__name__)
 def test_errors_travel(kind: type[EdlCkptError]) -> None:
     """Every error is the same after a journey between processes."""
     error = kind("what happened", path="runs/a", offset=3, hint="do that")

@@ -161,7 +161,7 @@ def test_refused(tmp_path: Path, client: Any, name: str) -> None:
     """What this machine must unpack is refused before any work, and so is a bucket."""
     np.savez_compressed(tmp_path / "m.npz", a=np.zeros(3))
     (tmp_path / "m.parquet").write_bytes(b"PAR1")
-    refused = {"m.npz": r"'a.npy' is compressed.*stored", "m.parquet": r"import \.safetensors, \.npy, \.npz and check"}
+    refused = {"m.npz": r"'a.npy' is compressed.*stored", "m.parquet": r"import checkpoints, \.safetensors, and"}
     with pytest.raises(UnsupportedError, match=refused[name]) as caught:
         import_arrays(tmp_path / name, tmp_path / "out", 5, 2, executor=client)
     assert caught.value.exit_code == 15

@@ -77,7 +77,7 @@ def test_container() -> None:
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no type": ({"bucket": "b"}, "type is missing (shared_fs, directory, s3 or gcs)"),
-    "type": ({"type": "azure", "container": "c"}, "no key 'container'"),
+    "type": ({"type": "azure", "container": "c"}, "type azure is not supported here"),
     "type only": ({"type": "hdfs"}, "type must be shared_fs, directory, s3 or gcs, got 'hdfs'"),
     "relative": ({"type": "shared_fs", "host_path": "nas"}, "host_path must be an absolute path"),
     "no host": ({"type": "shared_fs"}, "host_path is missing"),
