@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.checkpoint.target import WritePlan
+    from edl_ckpt.core.commit.part_plan import PartsPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,42 @@ def as_dict(value: Any) -> Any:
         return {key: as_dict(item) for key, item in value.items()}
     names = _field_names(kind)
     return value if names is None else {name: as_dict(getattr(value, name)) for name in names}
+
+
+def planned_version(
+    schema: str,
+    plan: WritePlan,
+    ref: str,
+    bytes_read: int,
+    warnings: Sequence[str],
+    parts: PartsPlan | None,
+    cluster: Mapping[str, Any] | None,
+    **more: bool,
+) -> dict[str, Any]:
+    """Return the document of a dry run that would write a version: everything that its plan tells."""
+    return {
+        "schema": schema,
+        "ref": ref,
+        "output": plan.target.location.url,
+        "from_ps": plan.from_ps,
+        "to_ps": plan.to_ps,
+        "version": plan.target.number,
+        "size_bytes": plan.size_bytes,
+        "bytes_read": bytes_read,
+        "bytes_written": 0,
+        "rows": plan.rows,
+        "seconds": None,
+        "peak_memory_bytes": None,
+        "fingerprint": None,
+        "shards": [as_dict(shard) for shard in plan.shards],
+        "forced": None,
+        **more,
+        "layout": plan.target.layout.name,
+        "skew": plan.skew,
+        "warnings": list(warnings),
+        "cluster": cluster,
+        "parts": parts and {**as_dict(parts), "times_read": parts.times_read},
+    }
 
 
 @lru_cache(256)

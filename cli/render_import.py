@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from edl_ckpt.cli import text
-from edl_ckpt.cli.documents import as_dict
+from edl_ckpt.cli.documents import as_dict, planned_version
 from edl_ckpt.cli.shared_tables import shard_table
 from edl_ckpt.core import words
 
@@ -46,30 +46,9 @@ class Planned:
 
     def document(self) -> dict[str, Any]:
         """Return `edl-ckpt/import/1` of a dry run."""
-        target, source = self.plan.target, getattr(self.plan, "from_ps", None)
-        return {
-            "schema": "edl-ckpt/import/1",
-            "ref": f"{target.location}@{target.number}",
-            "output": target.location.url,
-            "from_ps": source,
-            "to_ps": len(self.plan.shards),
-            "version": target.number,
-            "size_bytes": self.plan.size_bytes,
-            "bytes_read": self.bytes_read,
-            "bytes_written": 0,
-            "rows": self.plan.rows,
-            "seconds": None,
-            "peak_memory_bytes": None,
-            "fingerprint": None,
-            "shards": [as_dict(shard) for shard in self.plan.shards],
-            "forced": None,
-            "dry_run": True,
-            "layout": target.layout.name,
-            "skew": self.plan.skew,
-            "warnings": list(self.warnings),
-            "cluster": self.cluster,
-            "parts": self.parts and {**as_dict(self.parts), "times_read": self.parts.times_read},
-        }
+        target, schema = self.plan.target, "edl-ckpt/import/1"
+        ref, read = f"{target.location}@{target.number}", self.bytes_read
+        return planned_version(schema, self.plan, ref, read, self.warnings, self.parts, self.cluster, dry_run=True)
 
     def human(self, workers: str) -> Iterator[RenderableType]:
         """Yield the shards that would be written, by this machine or by the workers of a cluster."""

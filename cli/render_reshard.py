@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli import text
-from edl_ckpt.cli.documents import as_dict
+from edl_ckpt.cli.documents import as_dict, planned_version
 from edl_ckpt.cli.shared_tables import shard_table
 from edl_ckpt.core import words
 
@@ -28,31 +28,10 @@ def plan_document(
     plan: ReshardPlan, settings: ReshardSettings, cluster: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return `edl-ckpt/reshard/1` of a dry run: everything that a survey tells, and the cluster that would work."""
-    return {
-        "schema": "edl-ckpt/reshard/1",
-        "ref": plan.ref,
-        "output": plan.target.location.url,
-        "from_ps": plan.from_ps,
-        "to_ps": plan.to_ps,
-        "version": plan.target.number,
-        "size_bytes": plan.size_bytes,
-        "bytes_read": plan.survey.bytes_read,
-        "bytes_written": 0,
-        "rows": plan.rows,
-        "seconds": None,
-        "peak_memory_bytes": None,
-        "fingerprint": None,
-        "shards": [as_dict(shard) for shard in plan.shards],
-        "forced": None,
-        "needed": True,
-        "dry_run": True,
-        "in_place": plan.target.in_place,
-        "layout": plan.target.layout.name,
-        "skew": plan.skew,
-        "warnings": [*plan.warnings, *settings.warnings],
-        "cluster": cluster,
-        "parts": settings.parts and {**as_dict(settings.parts), "times_read": settings.parts.times_read},
-    }
+    warnings, state = (*plan.warnings, *settings.warnings), {"needed": True, "dry_run": True}
+    state["in_place"] = plan.target.in_place
+    read, schema = plan.survey.bytes_read, "edl-ckpt/reshard/1"
+    return planned_version(schema, plan, plan.ref, read, warnings, settings.parts, cluster, **state)
 
 
 def plan_human(plan: ReshardPlan, settings: ReshardSettings, cluster: str = "") -> Iterator[RenderableType]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES
@@ -61,14 +62,13 @@ def prove_version(
     """Read back a written version and return its seal; EdlCkptError when it is not what was meant.
 
     `layouts` are those by which it was written. `source` is the fingerprint of the source, or the sketch of its values
-    when the source is not a checkpoint. `marks` are rows whose places are planned, by the names of their tables: other
-    processes look for them there, and count none first.
+    when the source is not a checkpoint. The tasks of an `executor` are done in other processes. `marks` are rows whose
+    places are planned, by the names of their tables: those processes look for them there, and count none first.
     """
     proof = _Proof(written, layouts, workers, executor, batch_bytes, piece_bytes, marks, reporter)
     reporter.start("proving", layouts.value_bytes)
     try:
-        is_elsewhere = executor is not None and executor.elsewhere
-        for numbers in _groups(layouts, _MOST_ELSEWHERE if is_elsewhere else _MOST_ENTRIES):
+        for numbers in _groups(layouts, _MOST_ENTRIES if executor is None else _MOST_ELSEWHERE):
             proof.read(numbers)
     except CorruptError as error:
         raise _differs(error.message, error.path or written.path, error.offset) from error
@@ -88,46 +88,37 @@ def _groups(layouts: VersionLayout, most: int) -> Iterator[list[int]]:
     yield some
 
 
+@dataclass(slots=True)
 class _Proof:
     """What was read back so far, and is right as far as the layout tells."""
 
-    def __init__(
-        self,
-        written: Version,
-        layouts: VersionLayout,
-        workers: int,
-        executor: Executor | None,
-        batch_bytes: int,
-        piece_bytes: int,
-        marks: Mapping[str, RowMarks] | None,
-        reporter: Reporter,
-    ) -> None:
-        self._written = written
-        self._layouts = layouts
-        self._workers = workers
-        self._executor = executor if executor is not None and executor.elsewhere else None
-        self._batch_bytes, self._piece_bytes = batch_bytes, piece_bytes
-        self._marks = marks
-        self._reporter = reporter
-        self._sketch = ContentSketch()
-        self._forms = Forms()
-        self._sealed: list[SealedShard] = []
+    written: Version
+    layouts: VersionLayout
+    workers: int
+    executor: Executor | None
+    batch_bytes: int
+    piece_bytes: int
+    marks: Mapping[str, RowMarks] | None
+    reporter: Reporter
+    sketch: ContentSketch = field(default_factory=ContentSketch)
+    forms: Forms = field(default_factory=Forms)
+    sealed: list[SealedShard] = field(default_factory=list)
 
     def read(self, numbers: Sequence[int]) -> None:
         """Read back some shards; CorruptError where bytes differ from the layout, or ids from the rows."""
-        files = [self._written.shards[number] for number in numbers]
-        literals = {file.path: self._layouts.literals(number) for file, number in zip(files, numbers, strict=True)}
-        shards = planned_shards(files, list(literals.values()), self._written.version)
-        raise_problems(self._written, shards)
-        with Checkpoint(self._written, shards, self._open(files)) as checkpoint:
+        files = [self.written.shards[number] for number in numbers]
+        literals = {file.path: self.layouts.literals(number) for file, number in zip(files, numbers, strict=True)}
+        shards = planned_shards(files, list(literals.values()), self.written.version)
+        raise_problems(self.written, shards)
+        with Checkpoint(self.written, shards, self._open(files)) as checkpoint:
             for shard, chunks in zip(shards, self._read(checkpoint, literals), strict=True):
-                self._forms.add(shard)
+                self.forms.add(shard)
                 name, packed = base_name(shard.file.path), PackedChunks(chunks)
-                self._sealed.append(SealedShard(name, shard.file.size_bytes, packed))
+                self.sealed.append(SealedShard(name, shard.file.size_bytes, packed))
 
     def _open(self, files: Sequence[ShardFile]) -> dict[int, RangeReader]:
         """Open files, which must have their sizes."""
-        store = open_store(self._written.location)
+        store = open_store(self.written.location)
         readers: dict[int, RangeReader] = {}
 
         def begin(file: ShardFile) -> None:
@@ -146,38 +137,38 @@ class _Proof:
 
     def _read(self, checkpoint: Checkpoint, literals: Mapping[str, Literals]) -> list[list[Chunk]]:
         chunks = [cut(shard, checkpoint.reader(shard)) for shard in checkpoint.shards]
-        if self._executor is not None:
+        if self.executor is not None:
             return read_back_by(
                 checkpoint,
                 chunks,
-                self._executor,
-                self._sketch,
-                reporter=self._reporter,
+                self.executor,
+                self.sketch,
+                reporter=self.reporter,
                 literals=literals,
-                total_bytes=self._layouts.value_bytes,
+                total_bytes=self.layouts.value_bytes,
                 placed=True,
-                marks=self._marks,
+                marks=self.marks,
             )
         return read_back(
             checkpoint,
             chunks,
-            self._sketch,
-            workers=self._workers,
-            batch_bytes=self._batch_bytes,
-            piece_bytes=self._piece_bytes,
-            reporter=self._reporter,
+            self.sketch,
+            workers=self.workers,
+            batch_bytes=self.batch_bytes,
+            piece_bytes=self.piece_bytes,
+            reporter=self.reporter,
             literals=literals,
             placed=True,
         )
 
     def seal(self, source: Fingerprint | ContentSketch) -> Seal:
         """Return the seal of all shards; EdlCkptError when their fingerprint is not that of the source."""
-        found = self._forms.fingerprint(self._sketch)
-        expected = self._forms.fingerprint(source) if isinstance(source, ContentSketch) else source
+        found = self.forms.fingerprint(self.sketch)
+        expected = self.forms.fingerprint(source) if isinstance(source, ContentSketch) else source
         if found.text != expected.text:
             names = ", ".join(map(repr, found.differing(expected)[:5]))
-            raise _differs(names, self._written.path)
-        return Seal(self._written.version, found.text, tuple(self._sealed), now_text())
+            raise _differs(names, self.written.path)
+        return Seal(self.written.version, found.text, tuple(self.sealed), now_text())
 
 
 def _differs(what: str, path: str, offset: int | None = None) -> EdlCkptError:

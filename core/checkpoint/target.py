@@ -7,12 +7,13 @@ Every writer chooses the layout here. It follows the version directories that ar
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from edl_ckpt.core.checkpoint.grouping import is_version_dir
 from edl_ckpt.core.errors import NotFoundError, RefusedError
-from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.checks import check_version
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import (
@@ -27,7 +28,13 @@ from edl_ckpt.core.format.names import (
     parse_version_dir,
     writable_layout,
 )
-from edl_ckpt.core.format.shard_layout import VersionLayout
+from edl_ckpt.core.format.shard_layout import (
+    CountedTable,
+    PlacedVariable,
+    VersionLayout,
+    lay_out_shards,
+    layout_warnings,
+)
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.local import is_there
 from edl_ckpt.core.storage.location import Location, LocationLike
@@ -153,17 +160,60 @@ def check_beside(location: Location, layout: Layout, beside: Iterable[Layout]) -
         )
 
 
-def target_shards(target: Target, layouts: VersionLayout, rows: bulk.I64) -> tuple[TargetShard, ...]:
-    """Return the shards of a target from their layouts and their rows, int64 [ps_num]."""
-    return tuple(
+@dataclass(frozen=True, slots=True, eq=False)
+class WritePlan:
+    """All shards that will be written, and the offset of everything in them."""
+
+    target: Target
+    layouts: VersionLayout
+    shards: tuple[TargetShard, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def ref(self) -> str:
+        """Return the reference of the version that is written."""
+        return f"{self.target.location}@{self.target.number}"
+
+    @property
+    def from_ps(self) -> int | None:
+        """Return the number of parameter servers of a source that is a checkpoint."""
+        return None
+
+    @property
+    def to_ps(self) -> int:
+        """Return the number of parameter servers of the target."""
+        return len(self.shards)
+
+    @property
+    def rows(self) -> int:
+        """Return the rows of all tables."""
+        return sum(shard.rows for shard in self.shards)
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of all shards."""
+        return sum(shard.size_bytes for shard in self.shards)
+
+    @property
+    def skew(self) -> float:
+        """Return the size of the largest shard over the mean: 1.0 is balanced."""
+        return max(shard.size_bytes for shard in self.shards) * self.to_ps / max(self.size_bytes, 1)
+
+
+def lay_out(
+    target: Target, number: int, variables: Sequence[PlacedVariable], tables: Sequence[CountedTable], to_ps: int
+) -> tuple[VersionLayout, tuple[TargetShard, ...], tuple[str, ...]]:
+    """Return the layouts of shards that contain a version `number`, the shards of the target, and all warnings."""
+    layouts = lay_out_shards(number, variables, tables, to_ps)
+    rows = sum((table.rows for table in tables), np.zeros(to_ps, np.int64)).tolist()
+    shards = tuple(
         TargetShard(
             ps_id,
-            os.path.join(target.directory, target.layout.shard_file(ps_id, len(layouts))),
-            size_bytes,
-            variables,
-            int(rows[ps_id]),
+            os.path.join(target.directory, target.layout.shard_file(ps_id, to_ps)),
+            size,
+            variables_of,
+            rows[ps_id],
         )
-        for ps_id, (size_bytes, variables) in enumerate(
-            zip(layouts.size_bytes.tolist(), layouts.variables, strict=True)
-        )
+        for ps_id, (size, variables_of) in enumerate(zip(layouts.size_bytes.tolist(), layouts.variables, strict=True))
     )
+    return layouts, shards, (*target.warnings, *layout_warnings(layouts, variables, tables))

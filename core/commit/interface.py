@@ -103,8 +103,8 @@ class VersionOutput(Protocol):
         """Take the parts of uploads that other processes have sent."""
         ...
 
-    def publish(self, prove: Prove, describe: Describe | None = None) -> None:
-        """Make what was written visible, once it is proved, with its seal and its metadata.
+    def publish(self, prove: Prove, describe: Describe | None = None) -> Seal:
+        """Make what was written visible, once it is proved, with its seal and its metadata; return the seal.
 
         An error after the step that makes it visible has a hint that says so.
         """

@@ -36,7 +36,7 @@ from edl_ckpt.core.state.annotate import Describe
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES
 from edl_ckpt.core.state.metadata import Drafts
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, TRASH_DIR, is_document, resumable_stage, seal_file
-from edl_ckpt.core.state.seal import base_name, seal_bytes
+from edl_ckpt.core.state.seal import Seal, base_name, seal_bytes
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.files import NEW, Flusher, PreallocatedFile
 from edl_ckpt.core.storage.interface import Sink
@@ -222,7 +222,7 @@ class LocalOutput:
                     inside.rename(f"{name}{NEW}", inside, name)
                     file.become(copied)
 
-    def publish(self, prove: Prove, describe: Describe | None = None) -> None:
+    def publish(self, prove: Prove, describe: Describe | None = None) -> Seal:
         """Prove the staged version while it is flushed, stage its seal and metadata, then rename all of them."""
         for shard in list(self._writers):
             self._end_sharing(shard)
@@ -230,7 +230,8 @@ class LocalOutput:
             self._flusher.all_written()
         version = written_version(self._store.location, self._directory, self._layout, self._number, self._sizes)
         self._proving = True
-        seal = seal_bytes(prove(Written(version, staged=True)))
+        seal = prove(Written(version, staged=True))
+        data = seal_bytes(seal)
         self._proving = False
         if self._flusher is not None:
             self._flusher.wait()
@@ -242,7 +243,7 @@ class LocalOutput:
                     self._access.give_directory(inside)
                 inside.flush()
                 inode = os.fstat(inside.fd).st_ino
-            self._stage.replace(_SEAL, seal)
+            self._stage.replace(_SEAL, data)
             self._stage_metadata(describe)
             self._check_target()
             self._root.enter(META_DIR, make=True).close()  # now, not later: then only renames are left
@@ -257,6 +258,7 @@ class LocalOutput:
                 self._settle_after(error, inode)
             if replaces:
                 forget_notes(self._store, [self._number])
+        return seal
 
     def _stage_metadata(self, describe: Describe | None) -> None:
         if describe is not None:

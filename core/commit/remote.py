@@ -45,7 +45,7 @@ from edl_ckpt.core.state.annotate import Describe
 from edl_ckpt.core.state.holder import prove_lock, write_proved
 from edl_ckpt.core.state.owner import describe, format_owner, is_me, is_presumed_dead
 from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, resumable_stage, seal_file
-from edl_ckpt.core.state.seal import base_name, seal_bytes
+from edl_ckpt.core.state.seal import Seal, base_name, seal_bytes
 from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, Sink, has_parts
 from edl_ckpt.core.storage.meeting import SharedPrefix
 from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES, PartMemory
@@ -231,7 +231,7 @@ class RemoteOutput:
         for target, part in parts:
             self._objects[target].take([part])
 
-    def publish(self, prove: Prove, describe: Describe | None = None) -> None:
+    def publish(self, prove: Prove, describe: Describe | None = None) -> Seal:
         """Complete all objects, prove them, and only then remove the shards that they replace."""
         assert self._journal is not None  # noqa: S101 - made by `create`
         for _ in run_parallel(lambda item: item.finish(), list(self._objects.values()), _COMPLETIONS):
@@ -266,6 +266,7 @@ class RemoteOutput:
                 forget_notes(self._store, [self._number])
         if describe is not None:
             describe(None)
+        return seal
 
     def _written(self) -> Written:
         assert self._journal is not None  # noqa: S101 - made by `create`

@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, overload
+from typing import Generic, NamedTuple, TypeVar, overload
 
 from edl_ckpt.core.errors import UnsupportedError
+from edl_ckpt.core.parallel import Resource
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import PartsStore, PartsWriter, SentPart, Sink, has_parts
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.meeting import SharedPrefix
 from edl_ckpt.core.storage.parts import PartMemory, least_part
+
+Source = TypeVar("Source", bound=Resource)
 
 
 class Extent(NamedTuple):
@@ -133,3 +136,21 @@ class _Dropped:
 
 
 _DROPPED = _Dropped()
+
+
+class Sending(Generic[Source]):
+    """A source, opened, and the memory for the parts that a process fills and sends."""
+
+    def __init__(self, source: Source, memory_bytes: int) -> None:
+        self.source = source
+        self.memory = PartMemory(memory_bytes)
+
+    @property
+    def bytes_read(self) -> int:
+        """Return how many bytes of the source were read so far."""
+        return self.source.bytes_read
+
+    def close(self) -> None:
+        """Stop what is still being sent, and close the source."""
+        self.memory.close()
+        self.source.close()

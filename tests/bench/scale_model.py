@@ -33,6 +33,7 @@ from edl_ckpt.core.format.model import DTYPES, TableInfo
 from edl_ckpt.core.format.names import ELASTICDL
 from edl_ckpt.core.format.placement import variable_owner
 from edl_ckpt.core.format.shard_layout import PlacedTable, PlacedVariable, lay_out_shard
+from edl_ckpt.core.progress import SILENT
 from edl_ckpt.core.storage import files
 
 F32 = DTYPES["float32"]
@@ -174,7 +175,8 @@ class Counting:
 def _answer(work: Any, checkpoint: Checkpoint, task: Any) -> tuple[Any, int, int, int]:
     """Return (the result of a task, the bytes that it reads, those that it writes, the files that it writes)."""
     from edl_ckpt.core.checkpoint import unique
-    from edl_ckpt.core.operations.reshard import move, survey  # the works of a reshard
+    from edl_ckpt.core.moving.passes import Done, MoveWork
+    from edl_ckpt.core.operations.reshard import survey  # the works of a reshard
 
     match work:
         case survey._StretchWork():
@@ -182,18 +184,17 @@ def _answer(work: Any, checkpoint: Checkpoint, task: Any) -> tuple[Any, int, int
             return done, sum(place.end - place.start for place in task), 0, 0
         case unique._UniqueWork():
             return None, sum(place.end - place.start for places, _ in task for place in places), 0, 0
-        case move.MoveWork():
-            sketch = ContentSketch()
-            if isinstance(task, DenseAt):
-                piece = task.piece(checkpoint)
-                sketch.variables[piece.entry.name] = bulk.new_sketch(piece.entry.size_bytes)
-                return sketch, piece.size, piece.size, 1
-            size = 0
-            for stretch in task.some:
-                entry = stretch.ids.piece(checkpoint).entry
+        case MoveWork():
+            sketch, size = ContentSketch(), 0
+            for dense in task.dense:
+                sketch.variables[dense.name] = bulk.new_sketch(checkpoint.find_variable(dense.name)[1].size_bytes)
+                size += dense.size
+            for read in task.reads:
+                ids = read.rows.place
+                entry = ids.piece(checkpoint).entry
                 sketch.tables[entry.name] = bulk.new_sketch(entry.row_bytes)
-                size += stretch.ids.end - stretch.ids.start + stretch.ids.rows * entry.row_bytes
-            return sketch, size, size, len(move.MoveWork._written(work, checkpoint, task))
+                size += ids.end - ids.start + ids.rows * entry.row_bytes
+            return Done(sketch, ()), size, size, len(work.begin(checkpoint, SILENT).targets(task))
         case ValuesWork():
             return _values(work, checkpoint, task)
         case _:
@@ -212,7 +213,7 @@ def _rows(entry: Any, place: IdsAt, at: int) -> int:
 
 def _counted(checkpoint: Checkpoint, place: IdsAt, to_ps: int) -> Any:
     """Return the counts of a stretch whose ids are spread evenly over the targets of its shard's remainder."""
-    from edl_ckpt.core.operations.reshard.sparse import SparsePair
+    from edl_ckpt.core.moving.sparse import SparsePair
     from edl_ckpt.core.operations.reshard.survey import _Counted
 
     piece = place.piece(checkpoint)

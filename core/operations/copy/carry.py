@@ -16,8 +16,7 @@ from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.seal_work import MOST_CHUNKS
 from edl_ckpt.core.checkpoint.sealing import CHUNK_BYTES, batches, checksum, rereads_correctly
 from edl_ckpt.core.commit.interface import SharedTargets
-from edl_ckpt.core.commit.part_tasks import Sending
-from edl_ckpt.core.commit.uploads import Extent, TargetPart, even_edges
+from edl_ckpt.core.commit.uploads import Extent, Sending, TargetPart, even_edges
 from edl_ckpt.core.commit.writers import StagedTargets
 from edl_ckpt.core.errors import CorruptError, NotFoundError, UnavailableError
 from edl_ckpt.core.format import bulk

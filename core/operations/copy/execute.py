@@ -36,8 +36,8 @@ from edl_ckpt.core.checkpoint.values import fingerprint_by, read_back_by
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, executor_of
 from edl_ckpt.core.commit import open_output
 from edl_ckpt.core.commit.interface import LockedLocation, Resume, VersionOutput, Written
-from edl_ckpt.core.commit.part_tasks import Sending
 from edl_ckpt.core.commit.recovery import location_lock
+from edl_ckpt.core.commit.uploads import Sending
 from edl_ckpt.core.commit.writers import StagedTargets
 from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError, RefusedError
 from edl_ckpt.core.format.checks import check_texts, check_version, restore_warnings
@@ -303,15 +303,9 @@ class _Copy:
                         output.finish(shard.index, shard.sums)
                 if self.seal is None or self.trust.why:  # else the sums show that the shards are of one moment
                     source.check_unchanged()
-                made: list[Seal] = []
-
-                def prove(written: Written) -> Seal:
-                    made.append(self._prove(shards, source, written))
-                    return made[0]
-
-                output.publish(prove, describe)
+                seal = output.publish(lambda written: self._prove(shards, source, written), describe)
         resumed = sum(shards[index].size_bytes for index in output.resumed)
-        size, text = self.version.size_bytes, made[0].fingerprint
+        size, text = self.version.size_bytes, seal.fingerprint
         return CopiedVersion(self.version.ref, to, size, text, False, resumed, self.trust.forced)
 
     def _shards(self, source: Checkpoint) -> list[_Shard]:

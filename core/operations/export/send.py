@@ -18,8 +18,7 @@ import numpy as np
 from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
 from edl_ckpt.core.checkpoint.fingerprint import ContentSketch
 from edl_ckpt.core.checkpoint.places import DenseAt, IdsAt
-from edl_ckpt.core.commit.part_tasks import Sending
-from edl_ckpt.core.commit.uploads import Extent, SharedUpload, SharedUploads, even_edges
+from edl_ckpt.core.commit.uploads import Extent, Sending, SharedUpload, SharedUploads, even_edges
 from edl_ckpt.core.errors import EdlCkptError, UnsupportedError
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.format.routing import sketch_size

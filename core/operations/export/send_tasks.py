@@ -18,8 +18,7 @@ from edl_ckpt.core.checkpoint.fingerprint import ContentSketch
 from edl_ckpt.core.checkpoint.places import DenseAt
 from edl_ckpt.core.checkpoint.reader import Checkpoint
 from edl_ckpt.core.checkpoint.scan import PIECE_BYTES, DensePiece, read_dense
-from edl_ckpt.core.commit.part_tasks import Sending
-from edl_ckpt.core.commit.uploads import Extent, SharedUploads, TargetPart
+from edl_ckpt.core.commit.uploads import Extent, Sending, SharedUploads, TargetPart
 from edl_ckpt.core.operations.export.balance import Balance, weight_of
 from edl_ckpt.core.operations.export.casts import cast_bytes
 from edl_ckpt.core.operations.export.runs import Found, in_order

@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 
 from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
 from edl_ckpt.core.checkpoint.reader import Checkpoint
-from edl_ckpt.core.commit.part_tasks import Sending
-from edl_ckpt.core.commit.uploads import Extent, SharedUploads, TargetPart
+from edl_ckpt.core.commit.uploads import Extent, Sending, SharedUploads, TargetPart
 from edl_ckpt.core.errors import EdlCkptError
 from edl_ckpt.core.operations.export.balance import Balance, weight_of
 from edl_ckpt.core.operations.export.encoded import encoded_span

@@ -15,8 +15,7 @@ import numpy as np
 from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
 from edl_ckpt.core.checkpoint.places import IdsAt
 from edl_ckpt.core.checkpoint.reader import Checkpoint
-from edl_ckpt.core.commit.part_tasks import Sending
-from edl_ckpt.core.commit.uploads import Extent, SharedUploads, TargetPart
+from edl_ckpt.core.commit.uploads import Extent, Sending, SharedUploads, TargetPart
 from edl_ckpt.core.format import bulk
 from edl_ckpt.core.operations.export.runs import Found, Runs, RunsReader, in_order, sorted_run
 from edl_ckpt.core.parallel import Advance, run_parallel

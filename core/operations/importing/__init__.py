@@ -105,9 +105,11 @@ def _planned(
             check_source(work, file.place, file.path, reporter=reporter)
         if writes:
             check_target(work, target.location, arrays.size_bytes, parts=True, reporter=reporter)
+        read_before = 0 if work is None else work.bytes_read()
         survey = survey_arrays(arrays, ps_num, names=names, executor=work, reporter=reporter)
+        if work is not None:
+            survey = replace(survey, bytes_read=work.bytes_read() - read_before)
         plan, least = plan_import(survey, target), open_store(target.location).properties.part_bytes
         if survey.spread is not None and work is not None and least:
             plan = replace(plan, parts=plan_parts(moved_by(plan), work, least))
-        read = survey.arrays.bytes_read + (0 if work is None else work.bytes_read())
-        yield replace(plan, bytes_read=read), work
+        yield plan, work

@@ -13,15 +13,14 @@ from edl_ckpt.core.checkpoint.catalog import (
     split_version_dir,
 )
 from edl_ckpt.core.checkpoint.files import named_file
-from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, wrapped
+from edl_ckpt.core.cluster.choice import ExecutorLike
 from edl_ckpt.core.errors import CorruptError
 from edl_ckpt.core.format.model import Version
 from edl_ckpt.core.format.names import DESIGN, is_uuid, parse_version_dir
 from edl_ckpt.core.operations.importing.arrays import ARRAY_ENDINGS
 from edl_ckpt.core.operations.importing.execute import ImportResult
-from edl_ckpt.core.operations.reshard.execute import execute_reshard
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan
-from edl_ckpt.core.operations.reshard.prepare import prepare_reshard
+from edl_ckpt.core.operations.reshard.prepare import prepare_reshard, reshard_version
 from edl_ckpt.core.operations.reshard.settings import ReshardSettings
 from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
@@ -72,14 +71,19 @@ def import_checkpoint(
     reporter: Reporter = WARNINGS,
 ) -> ImportResult:
     """Write a source as version `version` of a location, for `ps_num` servers; `force` and errors as for a reshard."""
-    where, source, executor = Location.of(location), as_version(source), wrapped(executor)
-    check_target(executor, where, source.size_bytes, parts=True, reporter=reporter)
-    plan, settings = plan_checkpoint(
-        source, where, version, ps_num, layout=layout, force=force, executor=executor, reporter=reporter
+    where = Location.of(location)
+    done = reshard_version(
+        source,
+        ps_num,
+        output=where,
+        layout=layout,
+        empty=DESIGN,
+        number=version,
+        executor=executor,
+        force=force,
+        wait_seconds=wait_seconds,
+        reporter=reporter,
     )
-    for warning in (*plan.warnings, *settings.warnings):
-        reporter.warn(warning)
-    done = execute_reshard(plan, settings, executor=executor, force=force, wait_seconds=wait_seconds, reporter=reporter)
     values = {field.name: getattr(done, field.name) for field in fields(ImportResult)}
     return ImportResult(**values | {"ref": f"{where}@{version}"})
 

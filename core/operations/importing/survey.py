@@ -30,6 +30,8 @@ class ImportSurvey:
     arrays: Assignment
     spread: Spread | None = None
     """What other processes know of the arrays, where they read them."""
+    bytes_read: int = 0
+    """The bytes that they have read for the survey."""
 
 
 def survey_arrays(

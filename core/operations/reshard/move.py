@@ -10,36 +10,43 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import Final, NamedTuple, TypeAlias
+from functools import partial
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES, IdBlock, check_row_count, raise_bad_ids, read_rows
 from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
-from edl_ckpt.core.checkpoint.fingerprint import ContentSketch, Fingerprint, fingerprint_of, value_bytes
-from edl_ckpt.core.checkpoint.places import DenseAt, IdsAt, dense_at
+from edl_ckpt.core.checkpoint.fingerprint import Fingerprint, fingerprint_of, value_bytes
+from edl_ckpt.core.checkpoint.places import IdsAt, RowMarks, dense_at
 from edl_ckpt.core.checkpoint.reader import Checkpoint
-from edl_ckpt.core.checkpoint.scan import DensePiece, IdPiece, cut_piece, dense_pieces, read_dense, read_piece
-from edl_ckpt.core.commit.writers import StagedTargets
+from edl_ckpt.core.checkpoint.scan import (
+    PIECE_BYTES,
+    DensePiece,
+    IdPiece,
+    cut_piece,
+    dense_pieces,
+    read_dense,
+    read_piece,
+)
+from edl_ckpt.core.checkpoint.trust import Trust
+from edl_ckpt.core.commit.part_plan import DenseBytes, Moved
 from edl_ckpt.core.errors import EdlCkptError, LockedError
 from edl_ckpt.core.format import bulk, routing
 from edl_ckpt.core.format.model import ShardIndex, TableEntry
 from edl_ckpt.core.format.routing import PART_NUMBERS, Part
 from edl_ckpt.core.format.shard_layout import write_groups
+from edl_ckpt.core.moving.passes import MoveTask, Pass, Read, Stretch
+from edl_ckpt.core.moving.sparse import PieceCounts, SparsePair
 from edl_ckpt.core.operations.reshard.direct import LOOK_BYTES, Rows, exceeds_page_cache, move_directly
-from edl_ckpt.core.operations.reshard.order import moved_together, piece_order
-from edl_ckpt.core.operations.reshard.plan import ReshardPlan, Route
+from edl_ckpt.core.operations.reshard.order import moved_by, moved_together, piece_order
+from edl_ckpt.core.operations.reshard.plan import ReshardPlan, Route, row_marks
 from edl_ckpt.core.operations.reshard.settings import ReshardSettings
-from edl_ckpt.core.operations.reshard.sparse import SparsePair
-from edl_ckpt.core.operations.reshard.survey import PieceCounts
 from edl_ckpt.core.packing import together
-from edl_ckpt.core.parallel import RESULT_BYTES, Advance, Executor, run_parallel
-from edl_ckpt.core.progress import Counted, Reporter
-from edl_ckpt.core.storage.interface import Sink
+from edl_ckpt.core.parallel import RESULT_BYTES, Executor
+from edl_ckpt.core.progress import Reporter
 
 _TASK_BYTES: Final = 64 << 10
 """About the most bytes of a task of several stretches, which has these for each target of each:"""
@@ -57,11 +64,8 @@ class _Piece:
     turns: _Turns
 
 
-@dataclass(frozen=True, slots=True)
-class _Small:
-    """Small tables that follow each other in the order of the targets, which is the order of their numbers."""
-
-    tables: tuple[str, ...]
+_Pieces: TypeAlias = DensePiece | _Piece | tuple[str, ...]
+"""What a thread moves at a time: the last are small tables."""
 
 
 class _Turns:
@@ -104,146 +108,107 @@ class _Turns:
             self._changed.notify_all()
 
 
-class Stretch(NamedTuple):
-    """A stretch as a task for another process: its ids, what of them goes to each target, and where that begins.
+class Move(Pass[Checkpoint, _Pieces, IdsAt]):
+    """The pass over the values of a checkpoint; in another process its plan has neither counts nor routes.
 
-    It names only the targets that it goes to, so it is small however many there are.
+    Those grow with the version: a task has the counts and the route of each of its stretches.
     """
 
-    ids: IdsAt
-    counts: SparsePair
-    """Rows, and bytes of ids."""
-    route: SparsePair
-    """Offsets of rows and of ids."""
-
-
-class Stretches(NamedTuple):
-    """Stretches that follow each other, as one task: they are of few tables and go to the same targets."""
-
-    some: tuple[Stretch, ...]
-
-
-Moved: TypeAlias = Stretches | DenseAt | Sequence[str]
-
-
-def stretch_task(plan: ReshardPlan, checkpoint: Checkpoint, number: int) -> Stretch:
-    """Return a stretch as a task, by its number in the survey."""
-    piece, counts, route = plan.survey.pieces[number], plan.survey.counts[number], plan.routes[number]
-    shard_at = next(k for k, shard in enumerate(checkpoint.shards) if shard.file.ps_id == piece.shard.file.ps_id)
-    shard = checkpoint.shards[shard_at]
-    table = next(k for k, entry in enumerate(shard.tables) if entry.name == piece.entry.name)
-    run = shard.tables[table].ids.index(piece.run)
-    place = IdsAt(shard_at, table, run, piece.start, piece.end, piece.first_row, piece.rows)
-    targets = np.flatnonzero(counts.id_bytes)
-    own = SparsePair.of(counts.rows, counts.id_bytes, targets)
-    return Stretch(place, own, SparsePair.of(route.values_at, route.ids_at, targets))
-
-
-@dataclass(frozen=True, slots=True)
-class MoveWork:
-    """The pass as a work for other processes; a task is some stretches, small tables, or a piece of a variable.
-
-    The plan has neither counts nor routes, which grow with the version: those of a stretch are in its task. A task
-    opens the targets that it writes, and answers when they are safe and closed again.
-    """
-
-    source: CheckpointValue
-    plan: ReshardPlan
-    settings: ReshardSettings
-    targets: StagedTargets
-
-    def open(self) -> Checkpoint:
-        """Open the source in another process."""
-        return self.source.open()
-
-    def do(self, opened: Checkpoint, task: Moved, advance: Advance) -> ContentSketch:
-        """Move the values of one task; return the sketch of what was read."""
-        with self.targets.opened(self._written(opened, task)) as files:
-            move = Move(self.plan, self.settings, opened, files, Counted(advance))
-            if isinstance(task, DenseAt):
-                move.move_dense(task)
-            else:
-                for rows in task.some if isinstance(task, Stretches) else (task,):
-                    move.move_rows(rows)
-        return move.sketch
-
-    def _written(self, checkpoint: Checkpoint, task: Moved) -> list[int]:
-        """Return the numbers of the targets that a task writes."""
-        if isinstance(task, DenseAt):
-            return [self.plan.layouts.dense_at(task.piece(checkpoint).entry.name)[0]]
-        if isinstance(task, Stretches):
-            return sorted({target for stretch in task.some for target in stretch.counts.targets.tolist()})
-        return list(range(self.plan.to_ps))
-
-
-class Move:
-    """The pass over the values: each is read once, ordered by owner, and written at its offset."""
+    doing = "resharding"
 
     def __init__(
         self,
         plan: ReshardPlan,
         settings: ReshardSettings,
         checkpoint: Checkpoint,
-        files: Sequence[Sink],
         reporter: Reporter,
+        trust: Trust | None = None,
     ) -> None:
+        super().__init__(plan.layouts, checkpoint, reporter)
         self._plan = plan
         self._settings = settings
-        self._checkpoint = checkpoint
-        self._files = files
-        self._reporter = reporter
-        self.sketch = ContentSketch()
+        self.trust = trust
+        self.workers = settings.workers
+        self.parts = settings.parts
+        self.part_memory_bytes = settings.part_memory_bytes
+        self.proof_batch_bytes = settings.proof_batch_bytes
+        self.proof_piece_bytes = min(settings.piece_bytes, PIECE_BYTES)
         self._once = exceeds_page_cache(plan.size_bytes + plan.survey.source.size_bytes)
         self._small = {counts.table: counts for counts in plan.survey.small}
+        self.small = self._small.keys()
 
-    def run(self) -> Fingerprint:
-        """Write everything; return the fingerprint of the values that were read."""
-        self._write_between()
-        self._reporter.start("resharding", value_bytes(self._checkpoint))
-        dense = sorted(dense_pieces(self._checkpoint, self._settings.batch_bytes), key=self._place)
-        # Each target from front to back, and few targets at a time: then few parts of uploads are open.
+    @property
+    def value_bytes(self) -> int:
+        """Return the bytes of all values."""
+        return value_bytes(self.source)
+
+    def value(self) -> tuple[CheckpointValue, Callable[[Checkpoint, Reporter], Move]]:
+        """Return the checkpoint as a value, and what begins the pass in another process."""
+        light = replace(self._plan, survey=replace(self._plan.survey, counts=(), pieces=(), kept={}), routes=())
+        return CheckpointValue.of(self.source), partial(Move, light, replace(self._settings, parts=None))
+
+    def moved(self) -> Moved:
+        """Return what moves, for the plan of parts."""
+        return moved_by(self._plan)
+
+    def content(self) -> Fingerprint:
+        """Return the fingerprint of the values that were read; CorruptError when the source's seal has another one."""
+        read = fingerprint_of(self.source, self.sketch)
+        if self.trust is not None:
+            self.trust.confirm(read.text)
+        return read
+
+    def marks(self) -> Mapping[str, RowMarks]:
+        """Return where the rows of each stretch begin in the targets."""
+        return row_marks(self._plan)
+
+    def pieces(self) -> Iterator[_Pieces]:
+        """Yield small tables, then each target from front to back, few targets at a time: few parts are open."""
+        dense = sorted(dense_pieces(self.source, self._settings.batch_bytes), key=self._place)
         groups = moved_together(self._plan)
-        tasks = (task for group in range(groups) for task in self._group(group, groups, dense))
-        for _ in run_parallel(self._do, chain(self._small_tables(), tasks), self._settings.workers):
-            pass
-        return fingerprint_of(self._checkpoint, self.sketch)
+        yield from self._small_tables()
+        for group in range(groups):
+            yield from self._group(group, groups, dense)
 
-    def run_elsewhere(self, executor: Executor, targets: StagedTargets) -> Fingerprint:
-        """Do the same with the values moved by other processes; what stands between them is written here."""
-        self._write_between()
-        plan, checkpoint = self._plan, self._checkpoint
-        self._reporter.start("resharding", value_bytes(checkpoint))
-        light = replace(plan, survey=replace(plan.survey, counts=(), pieces=(), kept={}), routes=())
-        work = MoveWork(CheckpointValue.of(checkpoint), light, self._settings, targets)
-        with closing(executor.run(work, checkpoint, self._tasks(executor), self._reporter.advance)) as sketches:
-            for sketch in sketches:
-                self.sketch.add(sketch)
-        return fingerprint_of(checkpoint, self.sketch)
+    def tasks(self, executor: Executor) -> Iterator[MoveTask[IdsAt]]:
+        """Yield all tasks; a result has the sketches of a variable, or of some tables.
 
-    def _tasks(self, executor: Executor) -> Iterator[Moved]:
-        """Yield all tasks; a result has the sketches of a variable, or of some tables."""
-        plan, checkpoint = self._plan, self._checkpoint
+        Stretches of one task follow each other: they are of few tables and go to the same targets.
+        """
+        plan, checkpoint = self._plan, self.source
         at_once, limit = _small_at_once(plan), executor.task_bytes(value_bytes(checkpoint) + plan.survey.id_bytes)
-        yield from (small.tables for small in self._small_tables(most=at_once))
-        yield from dense_at(checkpoint, executor.task_bytes(value_bytes(checkpoint)))
+        yield from (MoveTask(reads=(Read(names),)) for names in self._small_tables(most=at_once))
+        for dense in dense_at(checkpoint, executor.task_bytes(value_bytes(checkpoint))):
+            yield MoveTask((DenseBytes(dense.piece(checkpoint).entry.name, dense.start, dense.size),))
         most = min(at_once, max(_TASK_BYTES * moved_together(plan) // (_TARGET_BYTES * plan.to_ps), 1))
-        yield from (Stretches(tuple(some)) for some in together(self._stretches(), limit, most=most))
+        yield from (MoveTask(reads=tuple(reads)) for reads in together(self._stretches(), limit, most=most))
 
-    def _stretches(self) -> Iterator[tuple[Stretch, int]]:
+    def _stretches(self) -> Iterator[tuple[Read[IdsAt], int]]:
         """Yield each stretch as it is sent, in the order in which they move, with the bytes of its ids and rows."""
-        plan, checkpoint = self._plan, self._checkpoint
-        for number in piece_order(plan):
-            piece = plan.survey.pieces[number]
-            size = piece.end - piece.start + piece.rows * piece.entry.row_bytes
-            yield stretch_task(plan, checkpoint, number), size
+        for number in piece_order(self._plan):
+            piece = self._plan.survey.pieces[number]
+            yield Read(self.stretch(number)), piece.end - piece.start + piece.rows * piece.entry.row_bytes
 
-    def _write_between(self) -> None:
+    def stretch(self, number: int) -> Stretch[IdsAt]:
+        """Return a stretch as a task names it, by its number in the survey."""
+        plan, shards = self._plan, self.source.shards
+        piece, counts, route = plan.survey.pieces[number], plan.survey.counts[number], plan.routes[number]
+        shard_at = next(k for k, shard in enumerate(shards) if shard.file.ps_id == piece.shard.file.ps_id)
+        tables = shards[shard_at].tables
+        table = next(k for k, entry in enumerate(tables) if entry.name == piece.entry.name)
+        run = tables[table].ids.index(piece.run)
+        ids = IdsAt(shard_at, table, run, piece.start, piece.end, piece.first_row, piece.rows)
+        targets = np.flatnonzero(counts.id_bytes)
+        rows = SparsePair.of(counts.rows, counts.id_bytes, targets)
+        return Stretch(ids, rows, SparsePair.of(route.values_at, route.ids_at, targets))
+
+    def write_between(self) -> None:
         """Write what stands between values, but for that among small tables."""
-        layouts = self._plan.layouts
-        large = [name for name in self._checkpoint.table_names if name not in self._small]
+        layouts = self.layouts
+        large = [name for name in self.source.table_names if name not in self._small]
         places = [zip(layouts.values_at(n).tolist(), layouts.ids_at(n).tolist(), strict=True) for n in large]
         heads = [zip(layouts.heads(name), at, strict=True) for name, at in zip(large, places, strict=True)]
-        for ps_id, file in enumerate(self._files):
+        for ps_id, file in enumerate(self.files):
             own = [next(each) for each in heads]
             tables = [(at - len(head), head) for pair, ats in own for head, at in zip(pair, ats, strict=True) if head]
             file.write_between([*layouts.front(ps_id).between, *sorted(tables)])
@@ -256,57 +221,61 @@ class Move:
             stretch = survey.pieces[number]
             if stretch.shard.file.ps_id % groups == group:
                 turns = _Turns(stretch, survey.counts[number], self._plan.routes[number])
-                cuts = cut_piece(self._checkpoint, stretch, self._settings.piece_bytes)
+                cuts = cut_piece(self.source, stretch, self._settings.piece_bytes)
                 yield from (_Piece(piece, place, turns) for place, piece in enumerate(cuts))
 
-    def _small_tables(self, *, most: int = sys.maxsize) -> Iterator[_Small]:
-        """Yield the small tables, as many at a time as one worker may have in memory, and `most` of them."""
-        for small in self._neighbours():
-            for first in range(0, len(small.tables), most):
-                yield _Small(small.tables[first : first + most])
+    def _small_tables(self, *, most: int = sys.maxsize) -> Iterator[tuple[str, ...]]:
+        """Yield small tables that follow each other in the order of the targets, which is that of their numbers.
 
-    def _neighbours(self) -> Iterator[_Small]:
-        layouts, last = self._plan.layouts, -1
+        They are as many at a time as one worker may have in memory, and `most` of them.
+        """
+        for names in self._neighbours():
+            for first in range(0, len(names), most):
+                yield tuple(names[first : first + most])
+
+    def _neighbours(self) -> Iterator[list[str]]:
+        layouts, last = self.layouts, -1
         sizes = np.diff(layouts.tables_at, axis=0).sum(axis=1)  # ids and heads may be far more than the values
         some: list[tuple[str, int]] = []
         for name in sorted(self._small, key=layouts.number):
             if layouts.number(name) != last + 1:
-                yield from (_Small(tuple(names)) for names in together(some, self._settings.gather_bytes))
+                yield from together(some, self._settings.gather_bytes)
                 some = []
             last = layouts.number(name)
             some.append((name, int(sizes[last])))
-        yield from (_Small(tuple(names)) for names in together(some, self._settings.gather_bytes))
+        yield from together(some, self._settings.gather_bytes)
 
     def _place(self, piece: DensePiece) -> tuple[int, int]:
         """Return the target shard of a piece of a variable, and its offset there."""
-        owner, offset = self._plan.layouts.dense_at(piece.entry.name)
+        owner, offset = self.layouts.dense_at(piece.entry.name)
         return owner, offset + piece.start
 
-    def _do(self, task: DensePiece | _Piece | _Small) -> None:
-        if isinstance(task, DensePiece):
-            self._move_dense(task)
-        elif isinstance(task, _Small):
-            self._move_small(task.tables)
+    def do(self, piece: _Pieces) -> None:
+        """Move the values of a piece."""
+        if isinstance(piece, DensePiece):
+            self._move_dense(piece)
+        elif isinstance(piece, tuple):
+            self._move_small(piece)
         else:
             try:
-                self._move_piece(task)
+                self._move_piece(piece)
             except BaseException:
-                task.turns.fail(task.number)
+                piece.turns.fail(piece.number)
                 raise
 
-    def move_dense(self, place: DenseAt) -> None:
+    def move_dense(self, dense: DenseBytes) -> None:
         """Move bytes of a variable, some at a time."""
-        self._move_dense(place.piece(self._checkpoint))
+        self._move_dense(DensePiece(*self.source.find_variable(dense.name), dense.start, dense.size))
 
-    def move_rows(self, task: Stretch | Sequence[str], *, values: bool = True) -> None:
+    def move_rows(self, rows: Stretch[IdsAt] | tuple[str, ...], *, values: bool = True) -> None:
         """Move some small tables, or a stretch, one piece after the other; without `values` only its ids."""
-        if not isinstance(task, Stretch):
-            self._move_small(task)
+        if not isinstance(rows, Stretch):
+            self._move_small(rows)
             return
-        stretch = task.ids.piece(self._checkpoint)
-        counts = PieceCounts(stretch.entry.name, *task.counts.full(self._plan.to_ps))
-        turns = _Turns(stretch, counts, Route(*task.route.full(self._plan.to_ps)))
-        for number, piece in enumerate(cut_piece(self._checkpoint, stretch, self._settings.piece_bytes)):
+        stretch = rows.place.piece(self.source)
+        counts = PieceCounts(stretch.entry.name, *rows.counts.full(self._plan.to_ps))
+        turns = _Turns(stretch, counts, Route(*rows.route.full(self._plan.to_ps)))
+        for number, piece in enumerate(cut_piece(self.source, stretch, self._settings.piece_bytes)):
             self._move_piece(_Piece(piece, number, turns), values=values)
 
     def _move_dense(self, piece: DensePiece) -> None:
@@ -316,19 +285,19 @@ class Move:
             self._move_bytes(DensePiece(piece.shard, piece.entry, start, size))
 
     def _move_bytes(self, piece: DensePiece) -> None:
-        data = read_dense(self._checkpoint, piece)
+        data = read_dense(self.source, piece)
         self.sketch.add_dense(piece.entry.name, piece.entry.size_bytes, piece.start, data)
         owner, offset = self._place(piece)
-        self._files[owner].write(offset, data.data)
-        self._reporter.advance(piece.size)
+        self.files[owner].write(offset, data.data)
+        self.reporter.advance(piece.size)
 
     def _move_piece(self, task: _Piece, *, values: bool = True) -> None:
         """Write the ids of a piece, then its rows in batches."""
-        block = read_piece(self._checkpoint, task.piece)
+        block = read_piece(self.source, task.piece)
         owner = bulk.owners(block.ids, self._plan.to_ps)
         rows, id_bytes = bulk.tally(owner, block.lengths, self._plan.to_ps)
         first_row, values_at, ids_at = task.turns.take(task, rows, id_bytes)
-        write_groups(self._files, bulk.group_varints(block.data, block.lengths, owner, id_bytes), id_bytes, ids_at)
+        write_groups(self.files, bulk.group_varints(block.data, block.lengths, owner, id_bytes), id_bytes, ids_at)
         row_bytes = task.piece.entry.row_bytes
         if not row_bytes:
             self.sketch.add_rows(task.piece.entry.name, block.ids, np.empty((len(block.ids), 0), np.uint8))
@@ -338,12 +307,12 @@ class Move:
         sketch = bulk.new_sketch(row_bytes)
         gathered = np.empty(min(self._step(row_bytes), len(block.ids)) * row_bytes, np.uint8)
         values_at = values_at.copy()
-        reader, entry = self._checkpoint.reader(task.piece.shard), task.piece.entry
-        moved, advance = Rows(first_row, block.ids, owner, rows), self._reporter.advance
+        reader, entry = self.source.reader(task.piece.shard), task.piece.entry
+        moved, advance = Rows(first_row, block.ids, owner, rows), self.reporter.advance
         if first_row + len(block.ids) > entry.rows:
             check_row_count(reader, entry, first_row + len(block.ids), at_least=True)
         by_kernel = move_directly(
-            reader, entry, moved, self._files, values_at, sketch, gathered, advance, once=self._once
+            reader, entry, moved, self.files, values_at, sketch, gathered, advance, once=self._once
         )
         if not by_kernel:
             self._move_in_steps(task.piece, first_row, block, owner, values_at, sketch, gathered)
@@ -367,9 +336,9 @@ class Move:
                 self._gather(piece, first_row, block, owner, some, sizes, sketch, gathered)
             else:
                 routing.move_rows(sketch, block.ids[some], owner[some], batch, np.cumsum(sizes) - sizes, gathered)
-            write_groups(self._files, gathered, sizes, values_at)
+            write_groups(self.files, gathered, sizes, values_at)
             values_at += sizes
-            self._reporter.advance(int(sizes.sum()))
+            self.reporter.advance(int(sizes.sum()))
 
     def _step(self, row_bytes: int) -> int:
         """Return how many rows are gathered at a time."""
@@ -380,7 +349,7 @@ class Move:
 
         One request brings the values of several steps, and all requests of a piece are of about one size.
         """
-        reader, row_bytes = self._checkpoint.reader(piece.shard), piece.entry.row_bytes
+        reader, row_bytes = self.source.reader(piece.shard), piece.entry.row_bytes
         step = self._step(row_bytes)
         if not reader.block_bytes:
             yield from ((slice(start, min(start + step, rows)), None) for start in range(0, rows, step))
@@ -409,7 +378,7 @@ class Move:
         gathered: bulk.U8,
     ) -> None:
         """Read some rows of a near piece into `gathered`, ordered by owner, and add them to a sketch."""
-        reader, row_bytes = self._checkpoint.reader(piece.shard), piece.entry.row_bytes
+        reader, row_bytes = self.source.reader(piece.shard), piece.entry.row_bytes
         step = max(1, LOOK_BYTES // row_bytes)
         places = np.cumsum(sizes) - sizes
         straight = int(sizes.max(initial=0)) == int(sizes.sum())  # all go to one target: merging 8 into 4, say
@@ -426,7 +395,7 @@ class Move:
 
     def _move_small(self, tables: Sequence[str]) -> None:
         """Put small tables together for each target, with all that stands between them, and write them."""
-        layouts = self._plan.layouts
+        layouts = self.layouts
         first, last = layouts.number(tables[0]), layouts.number(tables[-1])
         starts, sizes = layouts.tables_at[first], layouts.tables_at[last + 1] - layouts.tables_at[first]
         shift = np.cumsum(sizes) - sizes - starts  # from an offset in a target to the place in `out`
@@ -434,16 +403,16 @@ class Move:
         values_at = np.stack([layouts.values_at(name) + shift for name in tables])
         ids_at = np.stack([layouts.ids_at(name) + shift for name in tables])
         layouts.put_heads(slice(first, last + 1), values_at, ids_at, out)
-        found = [(k, shard, e) for k, name in enumerate(tables) for shard, e in self._checkpoint.entries(name) if e.ids]
+        found = [(k, shard, e) for k, name in enumerate(tables) for shard, e in self.source.entries(name) if e.ids]
         data, parts, sums = self._read_small(tables, found)
         bad = routing.move_parts(sums, data, data, parts, values_at, ids_at, out)
         if bad >= 0:
-            raise_bad_ids(self._checkpoint.reader(found[bad][1]), found[bad][2])
+            raise_bad_ids(self.source.reader(found[bad][1]), found[bad][2])
         self._check_full(tables, found, parts, values_at - shift, ids_at - shift)
-        write_groups(self._files, out, sizes, starts)
+        write_groups(self.files, out, sizes, starts)
         own = np.unique(parts[:, Part.TABLE], return_index=True)[1]
         self.sketch.add_parts([tables[k] for k in parts[own, Part.TABLE].tolist()], sums, parts[own])
-        self._reporter.advance(int((parts[:, Part.ROWS] * parts[:, Part.ROW_BYTES]).sum()))
+        self.reporter.advance(int((parts[:, Part.ROWS] * parts[:, Part.ROW_BYTES]).sum()))
 
     def _check_full(
         self,
@@ -456,7 +425,7 @@ class Move:
         """Raise LockedError unless the rows and ids of each table went as far as those that the survey counted."""
         row_bytes = dict(parts[:, [Part.TABLE, Part.ROW_BYTES]].tolist())
         for number, name in enumerate(tables):
-            counts, layouts = self._small[name], self._plan.layouts
+            counts, layouts = self._small[name], self.layouts
             values_end = layouts.values_at(name) + counts.rows * row_bytes.get(number, 0)
             ids_end = layouts.ids_at(name) + counts.id_bytes
             if not (np.array_equal(values_at[number], values_end) and np.array_equal(ids_at[number], ids_end)):
@@ -484,7 +453,7 @@ class Move:
         data = np.empty(size, np.uint8)
         at = 0
         for shard, start, end in spans:
-            self._checkpoint.reader(shard).read_into(start, data[at : at + end - start].data)
+            self.source.reader(shard).read_into(start, data[at : at + end - start].data)
             at += end - start
         parts = np.zeros((len(found), PART_NUMBERS), np.int64)
         rows = [

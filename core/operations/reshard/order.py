@@ -16,8 +16,8 @@ import numpy as np
 
 from edl_ckpt.core.commit.part_plan import Moved
 from edl_ckpt.core.format import bulk
+from edl_ckpt.core.moving.sparse import PieceCounts
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan, Route
-from edl_ckpt.core.operations.reshard.survey import PieceCounts
 
 _STEP_BYTES: Final = 512 << 10
 """Bytes of ids that are a step in the arithmetic on open parts: about those of a piece."""

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 from math import gcd
-from typing import Final, NamedTuple, overload
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from edl_ckpt.core.format.checks import check_ps_num
 from edl_ckpt.core.format.model import DType, ShardIndex, TableEntry, TableInfo, Version
 from edl_ckpt.core.format.routing import PART_NUMBERS, Part, tally_parts
 from edl_ckpt.core.format.shard_layout import PlacedVariable
-from edl_ckpt.core.operations.reshard.sparse import SparsePair, SparsePairs
+from edl_ckpt.core.moving.sparse import PieceCounts, SparsePair, SparsePairs
 from edl_ckpt.core.packing import together
 from edl_ckpt.core.parallel import RESULT_BYTES, Advance, Executor, Threads, default_workers
 from edl_ckpt.core.progress import WARNINGS, Reporter
@@ -60,43 +60,6 @@ class SurveyedTable:
     def row_bytes(self) -> int:
         """Return the bytes of one row, 0 without rows."""
         return self.info.dim * self.dtype.itemsize if self.dtype else 0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PieceCounts:
-    """The rows of one piece of ids that go to each target shard, and the bytes of their ids: int64 [to_ps]."""
-
-    table: str
-    rows: bulk.I64
-    id_bytes: bulk.I64
-
-
-class StretchCounts(Sequence[PieceCounts]):
-    """The counts of stretches; one takes memory for the targets that it goes to, until somebody looks at it."""
-
-    def __init__(self, to_ps: int) -> None:
-        self._tables: list[str] = []
-        self._pairs = SparsePairs(to_ps)
-
-    def __repr__(self) -> str:
-        return f"<StretchCounts of {counted(len(self), 'stretch')}>"
-
-    def append(self, counts: PieceCounts) -> None:
-        """Keep the counts of the next stretch."""
-        self._tables.append(counts.table)
-        self._pairs.append(counts.rows, counts.id_bytes, np.flatnonzero(counts.id_bytes))
-
-    def __len__(self) -> int:
-        return len(self._tables)
-
-    @overload
-    def __getitem__(self, index: int) -> PieceCounts: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[PieceCounts]: ...
-    def __getitem__(self, index: int | slice) -> PieceCounts | Sequence[PieceCounts]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(len(self))[index]]
-        return PieceCounts(self._tables[index], *self._pairs.pair(index))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -298,11 +261,11 @@ class _Counting:
         with closing(self._executor.run(work, self._checkpoint, some, self._reporter.advance)) as found:
             return tuple(count for counts in found for count in counts)
 
-    def large_tables(self) -> tuple[list[IdPiece], StretchCounts, list[IdOrder]]:
+    def large_tables(self) -> tuple[list[IdPiece], Sequence[PieceCounts], list[IdOrder]]:
         """Return the stretches of all other tables, with their counts and orders."""
         checkpoint = self._checkpoint
         self._places = stretches = self.stretches()
-        counts, orders = StretchCounts(self._ps_num), [NO_IDS] * len(stretches)
+        counts, orders = SparsePairs(self._ps_num, PieceCounts), [NO_IDS] * len(stretches)
         tasks = list(self._tasks(stretches))
         work = _StretchWork(self._source, self._ps_num, self._piece_bytes)
         places = ([place for _, place in task] for task in tasks)
@@ -315,7 +278,7 @@ class _Counting:
                 for _, found in done:
                     own[:, found.counts.targets] += found.counts.numbers
                     orders[number] = orders[number].followed_by(found.order)
-                counts.append(PieceCounts(stretch.piece(checkpoint).entry.name, *own))
+                counts.append(own[0], own[1], np.flatnonzero(own[1]), stretch.piece(checkpoint).entry.name)
         pieces = [place.piece(checkpoint) for place in stretches]
         numbered = number_rows(checkpoint, pieces, [order.rows for order in orders], without=self._small)
         return numbered, counts, orders

@@ -26,8 +26,9 @@ from edl_ckpt.core import (
     open_checkpoint,
     verify_version,
 )
+from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.operations.export import Selection, export_version
-from edl_ckpt.core.operations.importing import write
+from edl_ckpt.core.operations.importing import plan_arrays, write
 from edl_ckpt.core.operations.importing.spread import CountWork
 from oracle import Model
 
@@ -84,6 +85,18 @@ def test_a_checkpoint(tmp_path: Path, client: Any) -> None:
     assert shards_of(tmp_path / "there") == shards_of(tmp_path / "here")
 
 
+def test_work_before(tmp_path: Path, client: Any) -> None:
+    """An import, and the plan of one, count the bytes that they read, not those that their executor read before."""
+    arrays: dict[str, Any] = {"t.ids": np.arange(900), "t.vectors": np.ones((900, 2), np.float32)}
+    save_file(arrays, tmp_path / "m.safetensors")
+    used, source = ClusterExecutor(client), tmp_path / "m.safetensors"
+    planned = [plan_arrays(source, tmp_path / "out", 5, 2, executor=used).bytes_read for _ in range(2)]
+    made = [import_arrays(source, tmp_path / "out", number, 2, executor=used).bytes_read for number in (5, 6)]
+    assert planned[0] == planned[1] > 900 * 8
+    assert made[0] == made[1] > planned[0]
+    assert verify_version(f"{tmp_path / 'out'}@6", level="deep").sealed
+
+
 def test_an_id_twice(tmp_path: Path, client: Any) -> None:
     """An id that a table has twice is the same error, and nothing is written."""
     ids = np.array([*range(90_000, 0, -1), 7])
@@ -105,9 +118,9 @@ def test_killed_workers(tmp_path: Path, processes: Any, monkeypatch: pytest.Monk
     monkeypatch.setattr("edl_ckpt.core.cluster.executor._LEAST_TASK_BYTES", 1 << 18)
     monkeypatch.setattr("edl_ckpt.core.cluster.executor._TASKS_A_THREAD", 64)
     pids = sorted(processes.run(os.getpid).values())
-    real = write.Write.run_elsewhere
+    real = write.Write.hand_out
 
-    def run_elsewhere(*arguments: Any) -> Any:
+    def hand_out(*arguments: Any) -> Any:
         killer = threading.Timer(0.1, os.kill, (pids[0], signal.SIGKILL))
         killer.start()
         try:
@@ -115,7 +128,7 @@ def test_killed_workers(tmp_path: Path, processes: Any, monkeypatch: pytest.Monk
         finally:
             killer.join()
 
-    monkeypatch.setattr(write.Write, "run_elsewhere", run_elsewhere)
+    monkeypatch.setattr(write.Write, "hand_out", hand_out)
     try:
         same_import(tmp_path / "m.safetensors", 3, processes, tmp_path)
     finally:

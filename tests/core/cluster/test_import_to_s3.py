@@ -28,7 +28,8 @@ from edl_ckpt.core import (
 from edl_ckpt.core.commit.part_plan import PartsPlan
 from edl_ckpt.core.commit.remote import RemoteOutput
 from edl_ckpt.core.operations.export import Selection, export_version
-from edl_ckpt.core.operations.importing import plan_arrays, send
+from edl_ckpt.core.operations.importing import plan_arrays
+from edl_ckpt.core.operations.importing.write import Write
 from edl_ckpt.core.storage.location import Location
 from oracle import Model
 from s3_fixtures import Bucket
@@ -39,13 +40,14 @@ from s3_proxy import Fault, status
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[PartsPlan]:
     """The plans of parts that imports carry out, which have stretches of a few thousand ids."""
     found: list[PartsPlan] = []
-    real = send.send_parts
+    real = Write.hand_out
 
-    def send_parts(plan: Any, own: Any, parts: PartsPlan, *rest: Any) -> Any:
-        found.append(parts)
-        return real(plan, own, parts, *rest)
+    def hand_out(write: Write, *arguments: Any) -> None:
+        assert write.parts is not None
+        found.append(write.parts)
+        real(write, *arguments)
 
-    monkeypatch.setattr("edl_ckpt.core.operations.importing.execute.send_parts", send_parts)
+    monkeypatch.setattr(Write, "hand_out", hand_out)
     for module in ("spread", "write"):
         monkeypatch.setattr(f"edl_ckpt.core.operations.importing.{module}.IDS_AT_ONCE", 1 << 11)
     return found
@@ -193,7 +195,7 @@ def test_no_credentials_in_a_task(s3: Bucket, tmp_path: Path, client: Any, monke
     sent = what_travels(monkeypatch)
     target = Location(s3.url, {"key": "nobody-else", "secret": "not-to-be-seen"})
     import_arrays(tmp_path / "m.safetensors", target, 5, 2, executor=client)
-    assert any(b"SendWork" in data for data in sent)
+    assert any(b"MoveWork" in data for data in sent)
     assert not [data for data in sent if b"nobody-else" in data or b"not-to-be-seen" in data]
 
 

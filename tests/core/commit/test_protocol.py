@@ -33,6 +33,7 @@ from edl_ckpt.core.commit.recovery import location_lock
 from edl_ckpt.core.commit.remote import RemoteOutput
 from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError
 from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.state.seal import Seal
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.s3.upload import Upload
 from forked import run_forked
@@ -269,11 +270,11 @@ class TestEveryOperation:
                 Path(place.url, ".edl-ckpt-0/lock-0").write_text(other)
 
         kind = LocalOutput if place.bucket is None else RemoteOutput
-        real: Callable[..., None] = kind.publish
+        real: Callable[..., Seal] = kind.publish
 
-        def publish(*words: object) -> None:
+        def publish(*words: object) -> Seal:
             take_over()
-            real(*words)
+            return real(*words)
 
         with monkeypatch.context() as patch:
             patch.setattr(kind, "publish", publish)

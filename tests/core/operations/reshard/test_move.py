@@ -37,6 +37,7 @@ from edl_ckpt.core.format.model import (
     Version,
 )
 from edl_ckpt.core.format.names import ELASTICDL
+from edl_ckpt.core.moving.sparse import PieceCounts, SparsePairs
 from edl_ckpt.core.operations.reshard import direct, move, survey
 from edl_ckpt.core.operations.reshard.move import Move
 from edl_ckpt.core.operations.reshard.plan import plan_reshard
@@ -319,7 +320,7 @@ def test_a_plan_does_not_grow_with_the_rows() -> None:
         found = [place.piece(checkpoint) for place in counting.stretches()]
         stretches.append(len(found))
         per_target = np.full(1000, rows // 1000 // len(found), np.int64)
-        counts = tuple(survey.PieceCounts("t", per_target.copy(), per_target * 6) for _ in found)
+        counts = tuple(PieceCounts("t", per_target.copy(), per_target * 6) for _ in found)
         tables = (survey.SurveyedTable(TableInfo("t", 16, "uniform"), DTYPES["float32"]),)
         surveyed = survey.Survey(checkpoint.version, 1000, 7, (), tables, counts, tuple(found), (), 0)
         tracemalloc.start()
@@ -340,11 +341,11 @@ def test_a_plan_for_a_cluster() -> None:
     found = [place.piece(checkpoint) for place in counting.stretches()]
     assert len(found) > 2_500
     tracemalloc.start()
-    counts = survey.StretchCounts(400)
+    counts = SparsePairs(400, PieceCounts)
     for piece in found:
         rows = np.zeros(400, np.int64)
         rows[piece.shard.file.ps_id % 16 :: 16] = 10_000
-        counts.append(survey.PieceCounts("t", rows, rows * 6))
+        counts.append(rows, rows * 6, np.flatnonzero(rows), "t")
     tables = (survey.SurveyedTable(TableInfo("t", 16, "uniform"), DTYPES["float32"]),)
     surveyed = survey.Survey(checkpoint.version, 400, 7, (), tables, counts, tuple(found), (), 0)
     plan = plan_reshard(surveyed, Target(Location("out"), ELASTICDL, 7, "out/version-7"))
@@ -354,7 +355,7 @@ def test_a_plan_for_a_cluster() -> None:
     assert peak < 1800 * len(found)
     assert np.count_nonzero(plan.routes[-1].ids_at) == 25
     settings = ReshardSettings(workers=1, piece_bytes=1 << 19, batch_bytes=1 << 20, proof_batch_bytes=1 << 20)
-    tasks = list(islice(Move(plan, settings, checkpoint, [], SILENT)._tasks(cluster), 100))
+    tasks = list(islice(Move(plan, settings, checkpoint, SILENT).tasks(cluster), 100))
     assert tasks
     assert max(len(pickle.dumps(task)) for task in tasks) < RESULT_BYTES
 

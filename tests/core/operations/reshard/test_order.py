@@ -12,9 +12,10 @@ import pytest
 from edl_ckpt.core.checkpoint.target import Target
 from edl_ckpt.core.format.model import DTYPES, ShardFile, State, TableInfo, Version
 from edl_ckpt.core.format.names import DESIGN
+from edl_ckpt.core.moving.sparse import PieceCounts
 from edl_ckpt.core.operations.reshard.order import open_part_bytes, piece_order
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan, plan_reshard
-from edl_ckpt.core.operations.reshard.survey import PieceCounts, Survey, SurveyedTable
+from edl_ckpt.core.operations.reshard.survey import Survey, SurveyedTable
 from edl_ckpt.core.storage import Location
 
 MIB = 1 << 20

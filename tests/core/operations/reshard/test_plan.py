@@ -16,8 +16,9 @@ from edl_ckpt.core.format.checks import LARGE_SHARD_BYTES
 from edl_ckpt.core.format.model import DTYPES, ShardFile, State, TableInfo, Version
 from edl_ckpt.core.format.names import DESIGN, ELASTICDL
 from edl_ckpt.core.format.shard_layout import PlacedVariable
+from edl_ckpt.core.moving.sparse import PieceCounts
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan, plan_reshard, row_marks
-from edl_ckpt.core.operations.reshard.survey import PieceCounts, Survey, SurveyedTable
+from edl_ckpt.core.operations.reshard.survey import Survey, SurveyedTable
 from edl_ckpt.core.storage import Location
 from oracle import Model, Table, add_shard, variable_owner
 
