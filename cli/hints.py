@@ -228,12 +228,13 @@ def is_named(ref: str | None, parsed: CheckpointRef, version: Version | None = N
 def check_named(ref: str | None, parsed: CheckpointRef, name: str, *rest: str) -> None:
     """Raise UsageError unless a reference names its version in words; `name` and `rest` are those of the command."""
     from edl_ckpt.core.checkpoint.catalog import resolve
+    from edl_ckpt.core.progress import SILENT
 
     if is_named(ref, parsed):
         return
     newest = None
     with suppress(EdlCkptError):
-        newest = resolve(parsed)
+        newest = resolve(parsed, reporter=SILENT)
     if not is_named(ref, parsed, newest):
         known = f"; the newest complete version is {newest.key}" if newest else ""
         hint = f"try: {command(*name.split(), (ref or '') + '@latest', *rest)}{known}"

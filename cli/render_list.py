@@ -152,7 +152,6 @@ def human(
 
 def _table(listing: Listing, shown: Sequence[Version], complete: Listing, now: float) -> RenderableType:
     largest = max(v.size_bytes for v in listing.versions)
-    newest = next((v.path for v in reversed(complete.versions) if v.state is State.COMPLETE), None)
     metrics = names_of(listing.versions)[:_METRICS]
     best = best_paths(complete, metrics)
     table = Table(
@@ -177,15 +176,15 @@ def _table(listing: Listing, shown: Sequence[Version], complete: Listing, now: f
             text.age(now - v.modified) if v.modified else "",
             Cell(v.state.value, STATE_STYLES[v.state]),
             *(Cell(cell, "green" if cell.endswith(BEST) else "") for cell in cells),
-            Cell(remarks(v, newest), "dim"),
+            Cell(remarks(v, complete.newest), "dim"),
         )
     return table
 
 
-def remarks(version: Version, newest: str | None) -> str:
-    """Return the remarks about a version: tags, seal, missing shards, extra files, note; `newest` is a path."""
+def remarks(version: Version, newest: Version | None) -> str:
+    """Return the remarks about a version: tags, seal, missing shards, extra files, note; `newest` is that of `@latest`."""
     parts = []
-    if version.path == newest:
+    if version == newest:
         parts.append("latest")
     if version.tags:
         parts.append("tag " + text.escaped(", ".join(version.tags)))

@@ -29,7 +29,7 @@ class VersionRows(ItemRows):
     """Versions as `list` shows them."""
 
     def __init__(self, listing: Listing, versions: list[Version], now: float) -> None:
-        self._newest = next((v.path for v in reversed(listing.versions) if v.state is State.COMPLETE), None)
+        self._newest = listing.newest
         self._names = names_of(listing.versions)
         self._best = best_paths(listing, self._names)
         self._largest = max((v.size_bytes for v in listing.versions), default=0)
@@ -97,9 +97,8 @@ class VersionsPage(SearchPage):
     def show_listing(self, listing: Listing) -> None:
         """Show a listing, with the cursor where it was, at first on the newest complete version."""
         chosen = self.chosen
-        first = next((v for v in reversed(listing.versions) if v.state is State.COMPLETE), None)
         self._listing = listing
-        self.fill(chosen or first)
+        self.fill(chosen or listing.newest)
         self.show_title()
         if not listing.versions:
             self.work("looking below", lambda job: source.below(self._location, job), self._show_below, kind="below")

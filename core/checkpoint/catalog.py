@@ -336,13 +336,12 @@ def pick(listing: Listing, wanted: int | str) -> Version:
         return best_version(listing, wanted.partition(":")[2] or None)
     if wanted != "latest":
         return _tagged(listing, wanted)
-    complete = [v for v in listing.versions if v.state is State.COMPLETE]
-    of_one_run = [v for v in complete if not v.mixture]
-    if of_one_run:
-        return of_one_run[-1]
+    if listing.newest is not None:
+        return listing.newest
     if listing.versions:
+        has_mixtures = any(version.mixture for version in listing.versions)
         raise IncompleteError(
-            "every complete version has shards of two runs" if complete else "no complete version",
+            "every complete version has shards of two runs" if has_mixtures else "no complete version",
             path=listing.location.url,
             hint=f"try: {command('list', str(listing.location))}",
         )

@@ -14,7 +14,7 @@ from typing import Final
 
 from edl_ckpt.core.checkpoint.catalog import GRACE_SECONDS, list_versions, ranked
 from edl_ckpt.core.errors import EdlCkptError, NotFoundError, UnavailableError, UsageError
-from edl_ckpt.core.format.model import Listing, State, Version
+from edl_ckpt.core.format.model import Listing, Version
 from edl_ckpt.core.format.names import parse_single_file, parse_version_dir
 from edl_ckpt.core.parallel import run_parallel
 from edl_ckpt.core.state.metadata import mode_of, rank
@@ -45,7 +45,7 @@ class Trial:
     @property
     def latest(self) -> Version | None:
         """Return the newest complete version."""
-        return next((v for v in reversed(self.listing.versions) if v.state is State.COMPLETE), None)
+        return self.listing.newest
 
 
 @dataclass(frozen=True, slots=True)

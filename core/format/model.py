@@ -255,6 +255,11 @@ class Listing:
         return scan_crashes(inside, inside.__getitem__)
 
     @property
+    def newest(self) -> Version | None:
+        """Return what `@latest` is: the newest complete version whose shards are of one run; None without any."""
+        return next((v for v in reversed(self.versions) if v.state is State.COMPLETE and not v.mixture), None)
+
+    @property
     def mistaken(self) -> list[tuple[str, int]]:
         """Return the names that ElasticDL's scan takes for versions, and edl-ckpt does not, with their numbers.
 

@@ -23,7 +23,7 @@ from edl_ckpt.core import (
 )
 from edl_ckpt.core.errors import IncompleteError, RefusedError
 from edl_ckpt.core.format.model import State
-from program import inside
+from program import edl, inside
 from reporters import Recorder
 from s3_fixtures import Bucket
 from s3_proxy import Fault, status
@@ -101,6 +101,10 @@ def test_the_list_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         save_part(tmp_path / "run", 7, ps_id, 2, run="")
     (version,) = inside(capsys, "list", tmp_path / "run")["locations"][0]["versions"]
     assert (version["state"], SEVERAL in version["mixture"]) == ("complete", True)
+    (row,) = (line for line in edl("list", tmp_path / "run").stdout.splitlines() if "may have shards" in line)
+    assert "latest" not in row
+    refused_tag = edl("tag", "add", tmp_path / "run", "good")
+    assert (refused_tag.returncode, "Warning" in refused_tag.stderr) == (2, False)
     with pytest.raises(RefusedError) as refused:
         restore(f"{tmp_path}/run@7", 0, 2)
     assert f"copy {tmp_path}/run@7 NEW_LOCATION --force" in str(refused.value.hint)
