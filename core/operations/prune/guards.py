@@ -28,6 +28,7 @@ Why = Mapping[str, tuple[str, ...]]
 """Why a version must not be deleted: each reason, with the option that lifts it and its value; () when none does."""
 NEWEST: Final = ("--even-newest",)
 """The option that lifts the guards of the newest complete version and of newer ones."""
+_NEWER: Final = "a newer edl-ckpt wrote its state; upgrade"
 _NO_COPY: Final = frozenset({State.INCOMPLETE, State.WRITING, State.MIXED, State.INVALID})
 """The states in which ElasticDL restores nothing from a version."""
 
@@ -80,11 +81,11 @@ def guard_reasons(
     whole = [v for v in trial if v.state is State.COMPLETE and v.path not in unreadable]
     newest = whole[-1] if whole else None
     reasons: dict[str, Why] = {}
-    newer = _with_newer_notes(trial[0].location) if trial else set()
+    noted = _noted(trial[0].location) if trial else []
     for version in trial:
         why: dict[str, tuple[str, ...]] = {}
-        if version.is_newer or version.version in newer:
-            why["a newer edl-ckpt wrote its state; upgrade"] = ()
+        if version.is_newer:
+            why[_NEWER] = ()
         age, named = now - version.modified, version.version in guards.delete
         fresh = age <= guards.grace_seconds
         first = [] if guards.everything else _against_the_newest(version, newest, guards.grace_seconds, unreadable)
@@ -104,17 +105,20 @@ def guard_reasons(
                 "--delete",
                 str(version.version),
             )
+        if not why and version.version in noted:  # else no note needs to be read
+            with suppress(EdlCkptError):
+                if has_newer_note(open_store(version.location), version.version):
+                    why[_NEWER] = ()
         if why:
             reasons[version.path] = why
     return reasons
 
 
-def _with_newer_notes(location: Location) -> set[int]:
-    """Return the versions of a location with a note that a newer edl-ckpt wrote."""
-    store = open_store(location)
+def _noted(location: Location) -> list[int]:
+    """Return the versions of a location that there are notes on."""
     with suppress(EdlCkptError):  # where our state cannot be read, tags cannot either, and they protect all versions
-        return {number for number in noted_versions(store) if has_newer_note(store, number)}
-    return set()
+        return noted_versions(open_store(location))
+    return []
 
 
 def guarded(ref: str, why: Why, *others: Why) -> RefusedError:

@@ -12,6 +12,7 @@ import pytest
 
 from checkpoints import at
 from edl_ckpt.core import (
+    CheckpointSaver,
     Table,
     execute_reshard,
     export_version,
@@ -25,6 +26,7 @@ from edl_ckpt.core import (
 )
 from edl_ckpt.core.errors import EdlCkptError, LockedError
 from edl_ckpt.core.operations.prune.execute import prune
+from edl_ckpt.core.operations.prune.guards import Guards
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.storage import Location, open_store
@@ -169,6 +171,16 @@ def test_versions_are_deleted_together(s3: Bucket) -> None:
     assert firsts <= order[0]
     assert not firsts & order[1]
     assert {key.replace("0-of", "1-of") for key in firsts} <= order[1]
+
+
+def test_a_prune_reads_no_note_of_what_stays(s3: Bucket) -> None:
+    """Notes on shards may be large: those on a version that is kept anyway are not read."""
+    for version, shard in itertools.product((1, 2), range(2)):
+        s3.put(f"run/version-{version}/variables-{shard}-of-2.ckpt", bytes([8, version]))
+    CheckpointSaver(s3.url, ps_num=2, run="one", layout="elasticdl").save(3, {}, {})
+    s3.proxy.reset()
+    assert prune([s3.url], Policy((Latest(1),)), guards=Guards(grace_seconds=600)).deleted == (f"{s3.url}@1",)
+    assert s3.proxy.count("get", key="shards-0") == 0
 
 
 def test_open_parts_have_a_bound(s3: Bucket, large: Path, caplog: pytest.LogCaptureFixture) -> None:
