@@ -199,12 +199,13 @@ def plan_listed(
 
 
 def _settled(policy: Policy, modes: Mapping[str, str], versions: Sequence[Version]) -> Policy:
-    """Return a policy with its modes; UsageError names the metric that was perhaps meant by one of unknown mode."""
+    """Return a policy with its modes; UsageError for a metric of unknown mode, unless no version has it."""
     try:
         return policy.settle(modes)
-    except UsageError as error:
-        error.hint = "; ".join(unknown_names(versions, policy)) or error.hint
-        raise
+    except UsageError:
+        known = {name for version in versions for name in version.metrics}
+        idle = {rule.metric: "max" for rule in policy.ranking if versions and rule.metric not in known}
+        return policy.settle(idle | {**modes})
 
 
 def _common_modes(listings: Sequence[Listing], *, needed: bool) -> dict[str, str]:
