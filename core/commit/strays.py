@@ -65,7 +65,8 @@ def sweep_uploads(store: ObjectStore) -> tuple[list[str], list[str]]:
             continue
         folder, _, name = upload.relative.partition("/")
         ours = parse_version_dir(folder) is not None and parse_shard_file(name) is not None
-        prove_lock(store.location)
+        if ours:
+            prove_lock(store.location)
         if ours and upload.age_seconds > OLD_UPLOAD_SECONDS and store.abort_upload(upload.relative, upload.upload_id):
             done.append(f"aborted an abandoned upload of {upload.relative}")
         else:
