@@ -179,7 +179,7 @@ class RuleOptions:
         best = self.policy_name or self.keep_best is not None or self.keep_experiment_best is not None
         if self.policy_name not in {None, "determined"}:
             raise UsageError(f"unknown policy {self.policy_name!r} (expected determined)")
-        if self.policy_name is None and (saves := self._asked_saves() - out.defaulted):
+        if self.policy_name is None and (saves := self._asked_saves().keys() - out.defaulted):
             flag = f"--{min(saves).replace('_', '-')}"
             raise UsageError(f"{flag} can only be used with --policy determined")
         if self.metric is None and best:
@@ -197,10 +197,10 @@ class RuleOptions:
             rules.append(retention.Tagged(tuple(self.keep_tag)))
         return retention.Policy(tuple(rules), parse_size(self.max_size) if self.max_size is not None else None)
 
-    def _asked_saves(self) -> set[str]:
-        """Return the names of the options with Determined's numbers that have a value."""
+    def _asked_saves(self) -> dict[str, int]:
+        """Return those of Determined's numbers that have a value, by their options."""
         names = ("save_experiment_best", "save_trial_best", "save_trial_latest")
-        return {name for name in names if getattr(self, name) is not None}
+        return {name: number for name in names if (number := getattr(self, name)) is not None}
 
     def _best(self, metric: str, out: Output, places: Iterable[Location]) -> Iterator[Rule]:
         """Yield the rules that rank versions by a metric."""
@@ -218,15 +218,9 @@ class RuleOptions:
 
     def _saves(self, out: Output, places: Iterable[Location]) -> dict[tuple[tuple[str, int], ...], tuple[str, ...]]:
         """Return Determined's numbers, each from its option, else from the configuration file, and who has them."""
-        numbers = {
-            "save_experiment_best": self.save_experiment_best,
-            "save_trial_best": self.save_trial_best,
-            "save_trial_latest": self.save_trial_latest,
-        }
-        given = {name: number for name, number in numbers.items() if number is not None}
         found: dict[tuple[tuple[str, int], ...], tuple[str, ...]] = {}
         for place in places:
-            saves = ({} if out.storages is None else out.storages.saves(place)) | given
+            saves = ({} if out.storages is None else out.storages.saves(place)) | self._asked_saves()
             key = tuple((name.removeprefix("save_"), number) for name, number in saves.items())
             found[key] = (*found.get(key, ()), place.url)
         return found or {(): ()}

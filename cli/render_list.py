@@ -182,7 +182,7 @@ def _table(listing: Listing, shown: Sequence[Version], complete: Listing, now: f
 
 
 def remarks(version: Version, newest: Version | None) -> str:
-    """Return the remarks about a version: tags, seal, missing shards, extra files, note; `newest` is that of `@latest`."""
+    """Return the remarks about a version: tags, seal, missing shards, extra files, note; `newest` is `@latest`."""
     parts = []
     if version == newest:
         parts.append("latest")

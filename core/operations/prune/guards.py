@@ -28,7 +28,7 @@ Why = Mapping[str, tuple[str, ...]]
 """Why a version must not be deleted: each reason, with the option that lifts it and its value; () when none does."""
 NEWEST: Final = ("--even-newest",)
 """The option that lifts the guards of the newest complete version and of newer ones."""
-_NEWER: Final = "a newer edl-ckpt wrote its state; upgrade"
+_NEWER: Final[Why] = {"a newer edl-ckpt wrote its state; upgrade": ()}
 _NO_COPY: Final = frozenset({State.INCOMPLETE, State.WRITING, State.MIXED, State.INVALID})
 """The states in which ElasticDL restores nothing from a version."""
 
@@ -83,9 +83,7 @@ def guard_reasons(
     reasons: dict[str, Why] = {}
     noted = _noted(trial[0].location) if trial else []
     for version in trial:
-        why: dict[str, tuple[str, ...]] = {}
-        if version.is_newer:
-            why[_NEWER] = ()
+        why = dict(_NEWER) if version.is_newer else {}
         age, named = now - version.modified, version.version in guards.delete
         fresh = age <= guards.grace_seconds
         first = [] if guards.everything else _against_the_newest(version, newest, guards.grace_seconds, unreadable)
@@ -105,12 +103,8 @@ def guard_reasons(
                 "--delete",
                 str(version.version),
             )
-        if not why and version.version in noted:  # else no note needs to be read
-            with suppress(EdlCkptError):
-                if has_newer_note(open_store(version.location), version.version):
-                    why[_NEWER] = ()
-        if why:
-            reasons[version.path] = why
+        if why or (version.version in noted and _has_newer_note(version)):
+            reasons[version.path] = why or _NEWER
     return reasons
 
 
@@ -119,6 +113,12 @@ def _noted(location: Location) -> list[int]:
     with suppress(EdlCkptError):  # where our state cannot be read, tags cannot either, and they protect all versions
         return noted_versions(open_store(location))
     return []
+
+
+def _has_newer_note(version: Version) -> bool:
+    with suppress(EdlCkptError):
+        return has_newer_note(open_store(version.location), version.version)
+    return False
 
 
 def guarded(ref: str, why: Why, *others: Why) -> RefusedError:

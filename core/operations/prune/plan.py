@@ -247,7 +247,7 @@ def judge_versions(
     unreadable: Mapping[str, str] | None = None,
     now: float | None = None,
 ) -> PrunePlan:
-    """Return the plan for listed versions under a policy whose modes are settled; reads nothing.
+    """Return the plan for listed versions under a policy whose modes are settled; reads at most notes on shards.
 
     `unreadable` is the second result of `looked_at`; `now` as in `plan_prune`. The plan gives all reasons of each
     version. Raises RefusedError when a version named in `guards.delete` is guarded, NotFoundError when it does not
