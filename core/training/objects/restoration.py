@@ -13,7 +13,6 @@ import logging
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -175,9 +174,11 @@ class Restoration:
 
     def _remember(self, value: object) -> None:
         key = id(value)
-        found: Callable[[], Any] = lambda: value  # noqa: E731 - a number of numpy: it is small, and may stay
-        with suppress(TypeError):
+        found: Callable[[], Any] = lambda: value  # noqa: E731 - a number of numpy: it stays as long as this restore
+        try:
             found = weakref.ref(value, lambda _: _LATEST.pop(key, None))
+        except TypeError:
+            weakref.finalize(self, _LATEST.pop, key, None)
         _LATEST[key] = found, self._number
 
 

@@ -6,7 +6,7 @@ import copy
 import gc
 import weakref
 from pathlib import Path
-from types import SimpleNamespace
+from types import CellType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -326,6 +326,19 @@ def test_what_could_not_be_restored_is_not_saved(tmp_path: Path, change: Any, fa
     with pytest.raises(ValueError, match=fault):
         mine.save(tmp_path / "run")
     assert (int(mine.save_counter), numbers(tmp_path / "run")) == (1, [1])
+
+
+def test_a_restore_keeps_no_number(tmp_path: Path) -> None:
+    """A number of numpy, which has no weak references, is kept by nothing when its checkpoint and restore are gone."""
+    ref = ObjectCheckpoint(a=np.float32(2)).save(tmp_path)
+    fresh = ObjectCheckpoint(a=np.float32(0))
+    fresh.restore(ref)
+    number = fresh.a
+    assert number == 2
+    del fresh
+    gc.collect()
+    assert not [each for each in gc.get_referrers(number) if isinstance(each, CellType)]
+    assert verify_version(ref, level="deep").ok
 
 
 def test_a_change_past_the_attribute_is_noticed(tmp_path: Path) -> None:
