@@ -151,7 +151,7 @@ class Counting:
         found = Pass(type(work).__name__.strip("_"))
         self.passes.append(found)
         found.work_bytes = len(worker.Published.of(work).data)
-        checkpoint = getattr(opened, "checkpoint", opened)
+        checkpoint = getattr(opened, "checkpoint", getattr(opened, "source", opened))
         begin, own = time.process_time(), self.own_seconds
         for task in tasks:
             data = worker.packed(task)
