@@ -148,7 +148,6 @@ def test_scripts(run: Path) -> None:
     ("rule", "there"),
     [
         (("--keep-best", "1", "--metric", "acu", "--mode", "max"), "did you mean auc? (metrics there: auc)"),
-        (("--keep-best", "1", "--metric", "acu"), "did you mean auc? (metrics there: auc)"),
         (("--keep-experiment-best", "1", "--metric", "zz", "--mode", "max"), "metrics there: auc"),
         (("--policy", "determined", "--metric", "acu", "--mode", "min"), "did you mean auc?"),
         (("--keep-tag", "servng"), "did you mean serving? (tags there: serving)"),

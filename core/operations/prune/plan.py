@@ -176,9 +176,16 @@ def plan_prune(
     listings = [
         list_versions(place, grace_seconds=guards.grace_seconds, now=moment, known=known[place]) for place in places
     ]
-    plan = plan_listed(listings, policy, guards=guards, now=moment)
-    if plan.unknown and plan.deletions and not guards.allow_empty_rule:
-        raise RefusedError("; ".join(plan.unknown), hint="nothing was deleted; --allow-empty-rule goes on all the same")
+    try:
+        plan = plan_listed(listings, policy, guards=guards, now=moment)
+        unknown = plan.unknown if plan.deletions else ()
+    except UsageError:  # the mode of a metric is not known, perhaps because no version has it
+        versions = [v for listing in listings for v in listing.versions]
+        unknown = tuple(unknown_names(versions, policy)) if versions else ()
+        if not unknown or guards.allow_empty_rule:
+            raise
+    if unknown and not guards.allow_empty_rule:
+        raise RefusedError("; ".join(unknown), hint="nothing was deleted; --allow-empty-rule goes on all the same")
     return replace(plan, locations=places, purge_older_than_seconds=purge_older_than_seconds)
 
 
@@ -199,13 +206,12 @@ def plan_listed(
 
 
 def _settled(policy: Policy, modes: Mapping[str, str], versions: Sequence[Version]) -> Policy:
-    """Return a policy with its modes; UsageError for a metric of unknown mode, unless no version has it."""
+    """Return a policy with its modes; UsageError names the metric that was perhaps meant by one of unknown mode."""
     try:
         return policy.settle(modes)
-    except UsageError:
-        known = {name for version in versions for name in version.metrics}
-        idle = {rule.metric: "max" for rule in policy.ranking if versions and rule.metric not in known}
-        return policy.settle(idle | {**modes})
+    except UsageError as error:
+        error.hint = "; ".join(unknown_names(versions, policy)) or error.hint
+        raise
 
 
 def _common_modes(listings: Sequence[Listing], *, needed: bool) -> dict[str, str]:
