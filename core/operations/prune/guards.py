@@ -21,7 +21,7 @@ from edl_ckpt.core.errors import EdlCkptError, LockedError, RefusedError
 from edl_ckpt.core.format.model import State, Version
 from edl_ckpt.core.operations.prune.retention import by_location
 from edl_ckpt.core.state.shard_note import has_newer_note
-from edl_ckpt.core.storage import Location, open_store
+from edl_ckpt.core.storage import LocalStore, ObjectStore, open_store
 from edl_ckpt.core.words import counted
 
 Why = Mapping[str, tuple[str, ...]]
@@ -81,7 +81,10 @@ def guard_reasons(
     whole = [v for v in trial if v.state is State.COMPLETE and v.path not in unreadable]
     newest = whole[-1] if whole else None
     reasons: dict[str, Why] = {}
-    noted = _noted(trial[0].location) if trial else []
+    if not trial:
+        return reasons
+    store = open_store(trial[0].location)
+    noted = _noted(store)
     for version in trial:
         why = dict(_NEWER) if version.is_newer else {}
         age, named = now - version.modified, version.version in guards.delete
@@ -103,21 +106,21 @@ def guard_reasons(
                 "--delete",
                 str(version.version),
             )
-        if why or (version.version in noted and _has_newer_note(version)):
+        if why or (version.version in noted and _has_newer_note(store, version.version)):
             reasons[version.path] = why or _NEWER
     return reasons
 
 
-def _noted(location: Location) -> list[int]:
+def _noted(store: LocalStore | ObjectStore) -> list[int]:
     """Return the versions of a location that there are notes on."""
     with suppress(EdlCkptError):  # where our state cannot be read, tags cannot either, and they protect all versions
-        return noted_versions(open_store(location))
+        return noted_versions(store)
     return []
 
 
-def _has_newer_note(version: Version) -> bool:
+def _has_newer_note(store: LocalStore | ObjectStore, number: int) -> bool:
     with suppress(EdlCkptError):
-        return has_newer_note(open_store(version.location), version.version)
+        return has_newer_note(store, number)
     return False
 
 
