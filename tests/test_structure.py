@@ -82,9 +82,11 @@ def imports_of(nodes: list[ast.stmt]) -> Iterator[str]:
 
 def local_imports(tree: ast.Module) -> Iterator[ast.ImportFrom]:
     """Yield the imports inside functions."""
-    for function in ast.walk(tree):
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from (node for node in ast.walk(function) if isinstance(node, ast.ImportFrom))
+    nodes = list(ast.walk(tree))
+    bodies = [(f.lineno, f.end_lineno or 0) for f in nodes if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef)]
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and any(first <= node.lineno <= last for first, last in bodies):
+            yield node
 
 
 def test_imports_inside_functions_save_start_up_time() -> None:

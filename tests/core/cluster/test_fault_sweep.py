@@ -256,7 +256,8 @@ def _cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-@pytest.mark.parametrize("command", ["reshard", pytest.param("copy", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["reshard", "copy"])
 def test_a_stopped_worker(command: str, places: Places, cluster: Cluster, tmp_path: Path) -> None:
     """A worker is stopped with a staged file open; its task is given to another, and it goes on after the commit."""
     places.prepare(command)

@@ -64,7 +64,7 @@ def points(tmp_path: Path, run: Path, action: Any) -> Iterator[Path]:
     pytest.fail("it never came to an end")
 
 
-@pytest.mark.parametrize("trash", [False, True])
+@pytest.mark.parametrize("trash", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_kill_at_each_operation_of_prune(tmp_path: Path, run: Path, trash: bool) -> None:
     """Killed anywhere, a prune leaves each version in place whole, in the trash whole, or gone; the next goes on."""
     for copy in points(tmp_path, run, lambda where: prune(where, trash=trash)):
@@ -83,7 +83,8 @@ def test_kill_at_each_operation_of_prune(tmp_path: Path, run: Path, trash: bool)
         check_whole(copy)
 
 
-@pytest.mark.parametrize("exchange", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("exchange", [True, False])
 def test_kill_at_each_operation_of_an_undo_of_a_reshard(tmp_path: Path, exchange: bool) -> None:
     """Killed anywhere, both sets of shards are there, one in place and one in the trash; again, undo goes on."""
     run = tmp_path / "run"
