@@ -35,6 +35,7 @@ def check_passes(found: dict[str, Any], terabytes: float) -> int:
     return sum(each["tasks"] for each in found["passes"])
 
 
+@pytest.mark.slow
 def test_ten_thousand_million_rows(tmp_path: Path) -> None:
     """A plan of 10,000 million rows for 100 servers has few tasks, and neither it nor the command takes much memory."""
     words = ["--terabytes", "0.85", "--tables", "3", "--from", "16", "--to", "100", "--workers", "4", "--threads", "4"]

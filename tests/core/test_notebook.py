@@ -162,6 +162,7 @@ def _executed(source: Path, target: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @has_jupyter
 @needs_browser
 def test_in_a_notebook(run: Path, tmp_path: Path) -> None:

@@ -55,7 +55,12 @@ if __name__ == "__main__":
         print(start(way), flush=True)
         signal.pause()
 """
-WAYS = ["os.fork", "fork", "spawn", "forkserver", "subprocess"]
+WAYS = [
+    "os.fork",
+    "fork",
+    *(pytest.param(way, marks=pytest.mark.slow) for way in ("spawn", "forkserver")),
+    "subprocess",
+]
 
 
 @contextmanager

@@ -296,7 +296,7 @@ def try_mutants(kind: str, place: Path, numbers: range) -> None:
 @pytest.mark.parametrize("kind", ["npy", "npz", "safetensors"])
 def test_mutants(tmp_path: Path, kind: str) -> None:
     """A mutant of a file becomes a version or ends with the error of an input; nothing is half done."""
-    try_mutants(kind, tmp_path, range(30))
+    try_mutants(kind, tmp_path, range(15))
 
 
 @pytest.mark.frameworks
