@@ -119,28 +119,36 @@ def test_one_save_at_a_time(tmp_path: Path, gate: Gate, waiting: threading.Event
 
 def test_a_signal_while_the_loop_waits(tmp_path: Path, gate: Gate, waiting: threading.Event) -> None:
     """An interrupted wait forgets no save: the next one takes no buffer away from the save that is still under way."""
-    weights, loop = np.ones(3), threading.get_ident()
+    weights, loop, interrupted = np.ones(3), threading.get_ident(), threading.Event()
 
     def interrupt(*_: object) -> None:
-        threading.Timer(0.2, gate.opened.set).start()
-        raise KeyboardInterrupt
+        if not interrupted.is_set():
+            interrupted.set()
+            threading.Timer(0.2, gate.opened.set).start()
+            raise KeyboardInterrupt
 
     def alarm() -> None:
         waiting.wait()
-        signal.pthread_kill(loop, signal.SIGALRM)
+        while not interrupted.wait(0.1):  # a signal that comes just before the wait begins does not end it
+            signal.pthread_kill(loop, signal.SIGALRM)
 
+    sender = threading.Thread(target=alarm)
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         with CheckpointSaver(tmp_path, reporter=gate) as saver:
             first = saver.save_async(1, {"w": weights}, {})
             weights[:] = 2
-            threading.Thread(target=alarm).start()
+            sender.start()
             with pytest.raises(KeyboardInterrupt):
                 saver.save_async(2, {"w": weights}, {})
             second = saver.save_async(2, {"w": weights}, {})
             assert first.is_done
             assert (first.result().version, second.result().version) == (1, 2)
     finally:
+        interrupted.set()
+        waiting.set()
+        if sender.is_alive():
+            sender.join()
         signal.signal(signal.SIGALRM, before)
     assert (read(tmp_path, 1), read(tmp_path, 2)) == ([1.0] * 3, [2.0] * 3)
 
